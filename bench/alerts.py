@@ -6,6 +6,7 @@
 import gc
 import json
 import time
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -13,15 +14,17 @@ import numpy as np
 from bench.reports import make_rounds
 from bench.tables import best_of, print_table
 from gpudeck import __version__
-from gpudeck.alerts.engine import Engine
+from gpudeck.alerts.engine import AlertEngine
+from gpudeck.alerts.rule import FleetContext
+from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
-from gpudeck.alerts.snapshot import Around
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.lookout import Lookout
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.wire import decode
 
 HOSTS, ROUNDS, REPEATS = 1_000, 2, 10
+MANY_HOSTS = 10_000
 BAD = {
     "gpu_hot": RuleChange(wait=0.0, above=-40.0),
     "disk_full": RuleChange(wait=0.0, above=1.0),
@@ -34,10 +37,10 @@ class Bench:
 
     def __init__(self, hub: Hub, settings: AlertSettings, *, looks_at_all: bool = False) -> None:
         self._hub = hub
-        self._lookout = Lookout(hub.fleet)
+        self._selector = HostSelector(hub.fleet)
         self._looks_at_all = looks_at_all
-        self.engine = Engine(settings, lambda event: None)
-        self._power_limits = self._lookout.power_limits()
+        self.engine = AlertEngine(settings, lambda event: None)
+        self._power_limits = self._selector.power_limits()
         self._now = time.time()
         self.slowest = 0.0
         self.looks = 0
@@ -47,14 +50,14 @@ class Bench:
         self.looks += 1
         fleet, begun = self._hub.fleet, time.perf_counter()
         totals = fleet.totals()
-        around = Around(now=self._now, version=__version__, power_limits=self._power_limits, known=totals.gpus)
-        self.engine.begin(around)
+        context = FleetContext(now=self._now, version=__version__, power_limits=self._power_limits, known=totals.gpus)
+        self.engine.begin(context)
         hosts = self._choose()
         self.slowest = time.perf_counter() - begun
         for start in range(0, len(hosts), HOSTS_AT_ONCE):
             begun = time.perf_counter()
             for host_id, uuids in hosts[start : start + HOSTS_AT_ONCE]:
-                self.engine.look(self._lookout.see(fleet.hosts[host_id], self._now, uuids))
+                self.engine.look(self._selector.see(fleet.hosts[host_id], self._now, uuids))
             self.slowest = max(self.slowest, time.perf_counter() - begun)
         begun = time.perf_counter()
         self.engine.finish(fleet.hosts)
@@ -70,7 +73,7 @@ class Bench:
         if self._looks_at_all:
             return [(host_id, None) for host_id in self._hub.fleet.hosts]
         selected = self.engine.preselect(self._hub.fleet.table)
-        return list(self._lookout.choose(selected, self.engine.active_hosts(), self._now).items())
+        return list(self._selector.choose(selected, self.engine.active_hosts(), self._now).items())
 
 
 def heat(hub: Hub, part: float) -> None:
@@ -92,15 +95,35 @@ def _warm_up(hub: Hub, bench: Bench) -> float:
     return best_of(1, bench.look)
 
 
+def fill(bodies: Iterable[bytes]) -> Hub:
+    hub = Hub(FleetSettings(max_hosts_per_token=MANY_HOSTS))
+    for body in bodies:
+        hub.ingest.take(body, "application/msgpack", "zstd", sent_at=time.time())
+    hub.fleet.settle()
+    return hub
+
+
+def measure_many() -> Iterable[tuple[str, float, str]]:
+    """Of 80,000 GPUs: all are well; one in ten is hot, for too short a time to tell of it; and all of these fire."""
+    hub = fill(make_rounds(MANY_HOSTS, 1)[0])
+    temperature = hub.fleet.table.gpus.metric("temperature_celsius")
+    for part, what, wait in (
+        (0, "all are well", 0.0),
+        (10, "10 % have been hot for a moment", 86_400.0),
+        (10, "10 % fire", 0.0),
+    ):
+        temperature[: len(temperature) * part // 100] = 91
+        np.random.default_rng(1).shuffle(temperature)
+        bench = Bench(hub, AlertSettings(rules={"gpu_hot": RuleChange(wait=wait)}))
+        bench.look()
+        yield f"{8 * MANY_HOSTS:,} GPUs: a look, {what}", bench.measure()[0], "≤ 20 ms"
+
+
 def main() -> None:
     rounds = make_rounds(HOSTS, ROUNDS)
     document = msgspec.json.encode(decode(rounds[0][0], "application/msgpack", "zstd"))
     reference = best_of(20, lambda: [json.loads(document) for _ in range(200)]) / 200
-    hub = Hub()
-    for bodies in rounds:
-        for body in bodies:
-            hub.ingest.take(body, "application/msgpack", "zstd", sent_at=time.time())
-    hub.fleet.settle()
+    hub = fill(body for bodies in rounds for body in bodies)
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
@@ -135,11 +158,12 @@ def main() -> None:
         [
             *rows,
             row("a look with limits by GPU model", split, "≤ 4 ms"),
-            row("the usual power limits, once a minute", best_of(5, Lookout(hub.fleet).power_limits)),
+            row("the usual power limits, once a minute", best_of(5, HostSelector(hub.fleet).power_limits)),
             row(f"the look at which {count:,} alerts fire at once", onset),
             row("a look while all of them fire", bad, "≤ 30 ms"),
             row("  the longest time without a turn for others", bad_slice),
             row("  with a fifth of the hosts reporting, and half of their GPUs warmer", moving, "≤ 30 ms"),
+            *(row(*one) for one in measure_many()),
         ],
     )
 

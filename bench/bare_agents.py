@@ -49,4 +49,4 @@ async def serve(first: int, hosts: int, after: float | None) -> None:
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), None if sys.argv[3] == "never" else float(sys.argv[3])))
+    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), None if sys.argv[3] == "never_seen" else float(sys.argv[3])))

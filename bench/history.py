@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import victoria
 from bench.history_live import write_ticks
+from bench.history_size import print_size
 from bench.tables import Row, print_table
 from bench.week import GPU_VALUES, GPUS, HOST_VALUES, HOSTS, STEP, ticks, uuid_of
 from gpudeck.history.base import Ask, HeatAsk, Store, UsageAsk
@@ -51,7 +52,15 @@ class Clock:
 
 
 def main() -> None:
-    days = _read_days()
+    asked = _read_options()
+    if not asked.only_size:
+        measure_week(asked.days)
+    if asked.hosts:
+        with tempfile.TemporaryDirectory() as folder:
+            print_size(Path(folder), asked.hosts, asked.seconds)
+
+
+def measure_week(days: int) -> None:
     end = time.time() // DAY * DAY
     start = end - days * DAY
     logging.getLogger("gpudeck").setLevel(logging.ERROR)  # the clock is made to run, and that is told
@@ -196,7 +205,10 @@ def print_figures(
     print_table(f"History: {HOSTS * GPUS} GPUs every {STEP:.0f} s for {days} days, in 30 days of sums", told, rows)
 
 
-def _read_days() -> int:
+def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench history")
     parser.add_argument("--days", type=int, default=7, choices=range(1, MONTH_DAYS), metavar="DAYS")
-    return int(parser.parse_known_args()[0].days)
+    parser.add_argument("--hosts", type=int, default=10_000, help="of the large fleet; 0: leave it out")
+    parser.add_argument("--seconds", type=int, default=HOUR, help="of the large fleet's samples")
+    parser.add_argument("--only-size", action="store_true", help="the large fleet alone")
+    return parser.parse_known_args()[0]

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import time
+from collections.abc import Iterator
 
 import msgspec
 
@@ -12,7 +13,8 @@ from bench.processes import rss_mib
 from bench.reports import make_rounds
 from bench.tables import best_of, print_table
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.availability import FleetSettings
 from gpudeck.views.text import render_fleet
 from gpudeck.wire import Envelope, decode, decode_any
 
@@ -24,14 +26,14 @@ LAB_HOSTS, BEAT = 1_450, 5
 """Simulated hosts that have 8,000 GPUs together, and seconds between two reports of one."""
 
 
-def measure_lab() -> tuple[int, float, float]:
-    """GPUs, KiB of a delta, and the part of GPUs that change, of an afternoon's seconds in which a fifth reports."""
-    lab, start = SimulatedFleet(hosts=LAB_HOSTS), 1_790_000_000.0
+def run_lab(hosts: int, seconds: int) -> Iterator[Hub]:
+    """An afternoon's seconds, each before its tick: a fifth of the hosts has reported in it."""
+    lab, start = SimulatedFleet(hosts=hosts), 1_790_000_000.0
     now = start
-    hub, sizes, changed = Hub(now=lambda: now), [], []
-    for second in range(3 * BEAT):
+    hub = Hub(FleetSettings(max_hosts=2 * hosts), now=lambda: now)
+    for second in range(seconds):
         now = start + second
-        for host in range(second % BEAT, LAB_HOSTS, BEAT):
+        for host in range(second % BEAT, hosts, BEAT):
             report = lab.report(host, now)
             if report is not None:
                 envelope = Envelope(
@@ -46,11 +48,19 @@ def measure_lab() -> tuple[int, float, float]:
                     report=report,
                 )
                 hub.fleet.apply(envelope, via="push", now=now, sent_at=now)
+        hub.fleet.settle()
+        yield hub
+
+
+def measure_lab() -> tuple[int, float, float]:
+    """GPUs, KiB of a delta, and the part of GPUs that change."""
+    sizes, changed, gpus = [], [], 1
+    for second, hub in enumerate(run_lab(LAB_HOSTS, 3 * BEAT)):
         delta = hub.stream.tick().plain
         if second >= 2 * BEAT:
             sizes.append(len(delta))
             changed.append(len(json.loads(delta.partition(b"data: ")[2])["gpus"]["rows"]))
-    gpus = hub.fleet.totals().gpus
+            gpus = hub.fleet.totals().gpus
     return gpus, sum(sizes) / len(sizes) / 1024, sum(changed) / len(changed) / gpus
 
 

@@ -21,31 +21,29 @@ import msgspec
 import uvloop
 
 from bench.tables import best_of
-from gpudeck.app.watching import Watching
-from gpudeck.compat.gpu_cluster_status.poll import NodeSource
-from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
-from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpu_monitor.source import FoundFiles, ServedSource
-from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
-from gpudeck.compat.gpumonitor.source import GpumonitorSource
+from gpudeck.compat.gpu_cluster_status import NodeSource
+from gpudeck.compat.gpu_monitor import ServedSource
+from gpudeck.compat.gpu_monitor_files import GpuMonitorFiles
+from gpudeck.compat.gpumonitor import GpumonitorSource
+from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.compat.vesta.ingest import read_post
 from gpudeck.discovery.consul import read_instances
 from gpudeck.discovery.hosts_file import read_hosts
 from gpudeck.discovery.inputs import read_list
+from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.prometheus_sd import read_file, read_targets
 from gpudeck.fetch import Fetcher, HttpResponse
+from gpudeck.fleet.hub import Hub
 from gpudeck.history.remote import client as promql
-from gpudeck.history.remote.client import PromResponse
 from gpudeck.history.time_range import Grid
-from gpudeck.hub.hub import Hub
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import THREAD_SECONDS, parse_in_thread, run_in_steps
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.sources import ssh
-from gpudeck.sources.base import Arrival, ScrapeSettings, SshSettings
-from gpudeck.sources.poller import Way
+from gpudeck.sources.base import FetchedReport, ScrapeSettings, SshSettings
+from gpudeck.sources.poller import PollMethod
 from gpudeck.sources.scrape import LARGE_BYTES, ScrapeSource
 from gpudeck.sources.ssh import Output
 from gpudeck.wire import MAX_DECODED_BYTES, MAX_PROCESSES, Envelope, encode
@@ -278,7 +276,7 @@ def _compat() -> Iterable[Case]:
         for n in range(35_000)
     )
     reading = ServedSource(_HOST, GpuMonitorSettings())._reading
-    found = FoundFiles({"gpus": rows, "processes": rows, "users": rows, "status": rows}, time.time())
+    found = GpuMonitorFiles({"gpus": rows, "processes": rows, "users": rows, "status": rows}, time.time())
     yield Case(
         "gpu-monitor: 35,000 lines in each of 4 files",
         4 * len(rows),
@@ -313,7 +311,7 @@ def _list(name: str, read: Callable[..., object], body: bytes, *args: str) -> Ca
 class _Idle:
     """A host that takes its time."""
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         await asyncio.sleep(60.0)
         raise AssertionError(now)
 
@@ -334,7 +332,7 @@ def _applied() -> Case:
 
     async def as_the_hub() -> None:
         hub = Hub(settings)
-        watching = Watching(hub, [], {"pull": Way(lambda _: _Idle(), 2.0, 5.0)}, grace=0.0)
+        watching = PollingService(hub, [], {"pull": PollMethod(lambda _: _Idle(), 2.0, 5.0)}, grace=0.0)
         for some in (targets, []):
             watching._take(some)
             while len(hub.fleet.hosts) != len(some):
@@ -363,8 +361,8 @@ def _promql(name: str, row: bytes) -> Case:
     grid = Grid(1_700_000_000, 10, 3)
 
     class Door:
-        def post(self, *_: object, **__: object) -> PromResponse:
-            return PromResponse(200, {}, answer)
+        def post(self, *_: object, **__: object) -> HttpResponse:
+            return HttpResponse(200, {}, answer)
 
     def decode() -> None:
         for found in msgspec.json.decode(answer, type=promql._RangeAnswer).data.result:

@@ -1,4 +1,4 @@
-"""Two views of the page that draw much: charts of 90 days, and the bookings of a year on 500 GPUs. For `bench.page`."""
+"""Two views of the page that draw much: charts of 90 days, and a year of reservations on 500 GPUs. For `bench.page`."""
 
 import asyncio
 import json
@@ -48,14 +48,14 @@ OPENED = """() => {
 """From the last answer of which anything was drawn to the last line of that, and how many answers there were."""
 SWITCH = """async ([name, day]) => {
   const begin = performance.now()
-  location.hash = `#/bookings?view=${name}&day=${day}`
+  location.hash = `#/reservations?view=${name}&day=${day}`
   const isShown = () => document.querySelector(`[aria-busy=false] .timeline.${name} .mark`) !== null
   do await new Promise(requestAnimationFrame)
   while (!isShown())
   document.body.offsetHeight
   return performance.now() - begin
 }"""
-"""Milliseconds from one view until the next is there with what is booked in it, the hub's answer included."""
+"""Milliseconds from one view until the next is there with what is reserved in it, the hub's answer included."""
 UNFOLD = """async () => {
   const home = document.querySelector('.timeline')
   for (let top = -1; top !== home.scrollTop; ) {
@@ -102,8 +102,8 @@ def _answer_full(route: Route) -> None:
     route.fulfill(response=answer, body=json.dumps(told))
 
 
-def fill_bookings(folder: Path) -> None:
-    """A year of bookings, before the hub is started."""
+def fill_reservations(folder: Path) -> None:
+    """A year of reservations, before the hub is started."""
 
     async def work() -> None:
         database = await open_database(None, folder)
@@ -113,12 +113,12 @@ def fill_bookings(folder: Path) -> None:
     asyncio.run(work())
 
 
-def measure_bookings(browser: Browser, hub: HubUnderTest, token: str) -> dict[str, float]:
+def measure_reservations(browser: Browser, hub: HubUnderTest, token: str) -> dict[str, float]:
     """Milliseconds from one view until the next is there: with all hosts folded, as they are at first, and with all
     unfolded."""
     _report(hub, token)
     page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.goto(f"{hub.url}/#/bookings?day={_full_day()}")
+    page.goto(f"{hub.url}/#/reservations?day={_full_day()}")
     page.wait_for_selector(".timeline .mark")
     times = _switch(page, "folded")
     page.evaluate(UNFOLD)
@@ -128,7 +128,7 @@ def measure_bookings(browser: Browser, hub: HubUnderTest, token: str) -> dict[st
 
 
 def _full_day() -> str:
-    """One on which every GPU is booked."""
+    """One on which every GPU is reserved."""
     return time.strftime("%Y-%m-%d", time.localtime(time.time() + 8 * DAY))
 
 
@@ -138,7 +138,7 @@ def _switch(page: Page, how: str) -> dict[str, float]:
 
 
 def _report(hub: HubUnderTest, token: str) -> None:
-    """The hosts of which the bookings are."""
+    """The hosts of which the reservations are."""
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/msgpack",

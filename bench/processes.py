@@ -16,6 +16,21 @@ def cpu_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
+def all_cpu_seconds(pid: int) -> float:
+    """Of all threads so far, those that have ended among them."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def disk_bytes(folder: Path | None) -> float:
+    """What a folder takes on the disk, while others write to it."""
+    total = 0
+    for path in folder.rglob("*") if folder is not None else ():
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_blocks * 512
+    return float(total)
+
+
 def waiting_seconds(pid: int) -> float:
     """How long a process's main thread was ready so far, and others had the processors."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
@@ -51,12 +66,21 @@ def bare_server() -> Iterator[tuple[int, int]]:
 
 
 class HubUnderTest:
-    """`gpudeck up` with the given configuration, ended at the end. `ready_after` is from the start to its greeting."""
+    """`gpudeck up` with the given configuration, ended at the end. `ready_after` is from the start to its greeting,
+    `parts` is where one that is `sampled` (bench/sampled_hub.py) writes to."""
 
-    def __init__(self, folder: Path, config: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, config: str, *arguments: str, sampled: bool = False) -> None:
         (folder / "gpudeck.yaml").write_text(config)
-        environment = os.environ | {"GPUDECK_DATA_DIR": str(folder)}
-        command = [sys.executable, "-m", "gpudeck", "up", "--listen", "127.0.0.1:0", *arguments]
+        self.parts = folder / "parts.json"
+        # The configuration is found in the folder, and so the benchmarks have to be named.
+        paths = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {
+            "GPUDECK_DATA_DIR": str(folder),
+            "BENCH_PARTS": str(self.parts),
+            "PYTHONPATH": paths,
+        }
+        module = "bench.sampled_hub" if sampled else "gpudeck"
+        command = [sys.executable, "-m", module, "up", "--listen", "127.0.0.1:0", *arguments]
         start = time.perf_counter()
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=folder

@@ -20,9 +20,9 @@ import uvloop
 from bench.processes import rss_mib
 from bench.tables import print_table
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, Source
-from gpudeck.sources.poller import Poller, Way
-from gpudeck.sources.pull import PullSettings, sources_of
+from gpudeck.sources.base import FetchedReport, Source
+from gpudeck.sources.poller import Poller, PollMethod
+from gpudeck.sources.pull import PullSettings, PullSource
 
 HOSTS = 1_000
 PROCESSES = 4
@@ -41,7 +41,7 @@ class Watched:
         self._spent = spent
         self.close = source.close
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         start = time.perf_counter()
         arrival = await self._source.read(now)
         self._spent.append(time.perf_counter() - start)
@@ -54,7 +54,11 @@ def main() -> None:
     # Each host is two descriptors on this machine.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with running_agents(HOSTS) as ports, running_agents(HOSTS, DISTANT) as distant, running_agents(1, "never") as dead:
+    with (
+        running_agents(HOSTS) as ports,
+        running_agents(HOSTS, DISTANT) as distant,
+        running_agents(1, "never_seen") as dead,
+    ):
         uvloop.run(measure(ports, distant, dead[0]))
 
 
@@ -104,8 +108,11 @@ async def measure_polling(
     open the connections, are not counted.
     """
     spent: list[float] = []
-    make = sources_of(SETTINGS)
-    ways = {"pull": Way(lambda target: Watched(make(target), spent), SETTINGS.interval, SETTINGS.deadline)}
+    ways = {
+        "pull": PollMethod(
+            lambda target: Watched(PullSource(target, SETTINGS), spent), SETTINGS.interval, SETTINGS.deadline
+        )
+    }
     poller = Poller(ways, lambda *_: True, lambda *_: None)
     poller.watch(targets)
     await asyncio.sleep(2 * SETTINGS.interval)
@@ -130,7 +137,7 @@ async def watch_a_round(poller: Poller, targets: Sequence[Target], spent: list[f
 
 async def measure_serial(targets: Sequence[Target]) -> float:
     """Seconds for one round of these hosts, one after the other, over kept connections."""
-    sources = [sources_of(SETTINGS)(target) for target in targets]
+    sources = [PullSource(target, SETTINGS) for target in targets]
     for source in sources:
         await source.read(0.0)
     start = time.perf_counter()
@@ -145,7 +152,7 @@ async def measure_serial(targets: Sequence[Target]) -> float:
 async def measure_round(targets: Sequence[Target]) -> float:
     """Seconds for one round of all hosts at once, over kept connections."""
     patient = PullSettings(deadline=30.0)
-    sources = [sources_of(patient)(target) for target in targets]
+    sources = [PullSource(target, patient) for target in targets]
     for source in sources:
         await source.read(0.0)
     start = time.perf_counter()

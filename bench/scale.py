@@ -1,9 +1,11 @@
-"""Left out: TLS, networks, message channels, a database server, sealed hours of history, cost by part, tick times.
+"""Left out: TLS, networks, message channels, a database server, sealed hours of history, tick times.
 
 A real hub with history and alerts, N hosts of eight GPUs that report every 5 s over connections of their own, viewers
 of the stream, a reader of /api/v1/fleet every 10 s and a scraper of /metrics every 15 s, all on this machine's cores.
-CPU is that of all threads of the hub. The reference is the least that can take a POST on the same server software
-(bench/bare_server.py), with the same senders.
+CPU is that of all threads of the hub; its parts are sampled (bench/sampled_hub.py), which costs a little. The reference
+is the least that can take a POST on the same server software (bench/bare_server.py), with the same senders. Beside it
+stands a Prometheus that scrapes the same series every 5 s (bench/prometheus.py): it has no rules, viewers and readers.
+The hub's history keeps a host's report every 10 s, half of the samples, and Prometheus keeps all of them.
 
     python -m bench scale --hosts 100,1000,5000 --seconds 60 --viewers 10 --wire 1
 """
@@ -15,6 +17,9 @@ import json
 import os
 import re
 import resource
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,17 +33,34 @@ from pathlib import Path
 import uvloop
 from msgspec import Struct, field
 
+from bench import prometheus
 from bench.hostile import percentile
-from bench.processes import HubUnderTest, bare_server, cpu_seconds, rss_mib, waiting_seconds
-from bench.scale_senders import INTERVAL, Streams
+from bench.processes import (
+    HubUnderTest,
+    all_cpu_seconds,
+    bare_server,
+    cpu_seconds,
+    disk_bytes,
+    rss_mib,
+    waiting_seconds,
+)
+from bench.scale_senders import INTERVAL, LabHost, Streams
 
 WARM_UP = 3 * INTERVAL
+FIRST_CONTACTS = 200
+"""So many hosts a second are taken for granted before the measured time: each first report costs several later ones."""
 REFERENCE_SECONDS = 20.0
+RESTART_SECONDS = 45.0
 NAN = float("nan")
+SHOWN_PARTS = (
+    *("sockets and limits", "tokens", "decoding", "fleet table", "reports", "stream", "history", "alerts"),
+    *("memory of hosts", "readers", "other", "other threads"),
+)
+Processes = list[tuple[subprocess.Popen[str], Path]]
 # All hosts come from this machine, with one token.
 _CONFIG = """demo: never
 local: never
-limits: {unlimited: [127.0.0.0/8], connections: 100000}
+limits: {unlimited: [127.0.0.0/8]}
 fleet: {max_hosts: 100000, max_hosts_per_token: 100000}
 """
 
@@ -47,7 +69,8 @@ class Seen(Struct):
     """What was seen in the measured time: seconds, but for MiB of memory, bytes and counts.
 
     `cpu` is of all threads, `loop` of the event loop's alone, and `waiting` is how long that was ready while others had
-    the cores. `deltas` are bytes, packed and plain; `asked` are answers by path.
+    the cores. `deltas` are bytes, packed and plain; `asked` are answers by path, and `back` are the moments at which
+    hosts were answered again.
     """
 
     seconds: float = 0.0
@@ -59,9 +82,11 @@ class Seen(Struct):
     reports: list[float] = field(default_factory=list)
     short: int = 0
     sent_bytes: int = 0
+    back: list[float] = field(default_factory=list)
     asked: dict[str, list[float]] = field(default_factory=dict)
     deltas: list[tuple[int, int]] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -75,11 +100,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="how long is measured, after a warm-up")
     parser.add_argument("--viewers", type=int, default=1, help="of the stream")
     parser.add_argument("--no-readers", action="store_true", help="nobody asks for /api/v1/fleet and /metrics")
+    parser.add_argument("--restart", action="store_true", help="measure also a restart of the hub under all hosts")
+    parser.add_argument(
+        "--prometheus",
+        action=argparse.BooleanOptionalAction,
+        default=shutil.which(prometheus.PROGRAM) is not None,
+        help=f"measure also a Prometheus with as many hosts, at most {prometheus.MOST_HOSTS}; default: if there is one",
+    )
     parser.add_argument("--wire", type=int, choices=(1, 2), default=2, help="the newest version that hosts send")
     parser.add_argument("--senders", type=int, default=max(1, min(8, (os.cpu_count() or 2) - 2)), help="processes")
     asked = parser.parse_args(sys.argv[sys.argv.index("scale") + 1 :] if "scale" in sys.argv else [])
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if not asked.prometheus:
+        print("Left out: Prometheus. It is measured where the program is found (apt install prometheus).")
+    elif shutil.which(prometheus.PROGRAM) is None:
+        sys.exit("--prometheus needs the program `prometheus` on the PATH: apt install prometheus")
     print((__doc__ or "").strip())
     print(f"\n{os.cpu_count()} cores, processes of senders: {asked.senders}, viewers: {asked.viewers}", flush=True)
     measured = []
@@ -88,10 +124,14 @@ def main() -> None:
             sys.exit(f"{hosts:,} connections need as many open files, and this shell allows {most:,}: see ulimit -Hn")
         with bare_server() as (pid, port):
             bare = _measure(hosts, asked, pid, port, "none", None)
-        with tempfile.TemporaryDirectory() as name, HubUnderTest(Path(name), _CONFIG) as hub:
+        with tempfile.TemporaryDirectory() as name, HubUnderTest(Path(name), _CONFIG, sampled=True) as hub:
             token = (Path(name) / "agent.token").read_text().strip()
             seen = _measure(hosts, asked, hub.process.pid, hub.port, token, Path(name))
-        measured.append(_figures(hosts, seen, bare))
+        figures = _figures(hosts, seen, bare)
+        if asked.prometheus:
+            fitting = min(hosts, prometheus.MOST_HOSTS)
+            figures |= _compare(seen, prometheus.measure(fitting, asked.seconds, WARM_UP))
+        measured.append(figures | (_measure_restart(hosts, asked) if asked.restart else {}))
         _print(measured)
 
 
@@ -100,26 +140,64 @@ def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: 
     seen = Seen()
     with tempfile.TemporaryDirectory() as name, _senders(hosts, asked, port, token, name) as processes:
         begin = time.time() + 0.5
-        since = begin + WARM_UP
+        since = begin + max(WARM_UP, hosts / FIRST_CONTACTS)
         until = since + (asked.seconds if folder else min(asked.seconds, REFERENCE_SECONDS))
-        for process, _ in processes:
-            process.stdin.write(f"{begin} {since} {until}\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
+        _start(processes, begin, since, until)
         uvloop.run(_watch(seen, pid, port, asked, (since, until), folder))
-        for process, file in processes:
-            process.communicate(timeout=120)
-            told = json.loads(file.read_text())
-            seen.reports += told["answers"]
-            seen.errors.update(told["errors"])
-            seen.short += told["short"]
-            seen.sent_bytes += told["bytes"]
+        _collect(processes, seen)
     return seen
 
 
+def _measure_restart(hosts: int, asked: argparse.Namespace) -> dict[str, str]:
+    """The hub is stopped, and started again in the same folder, while all hosts report. Each tries again after about
+    two seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+    seen = Seen()
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as files:
+        with HubUnderTest(Path(name), _CONFIG, "--listen", listen) as hub:
+            token = (Path(name) / "agent.token").read_text().strip()
+            senders = contextlib.ExitStack()
+            processes = senders.enter_context(_senders(hosts, asked, hub.port, token, files))
+            begin = time.time() + 0.5
+            stop = begin + max(WARM_UP, hosts / FIRST_CONTACTS)
+            _start(processes, begin, stop + 1.0, stop + RESTART_SECONDS)
+            time.sleep(stop - time.time())
+        stopped = time.time()
+        with senders, HubUnderTest(Path(name), _CONFIG, "--listen", listen):
+            ready = time.time()
+            _collect(processes, seen)
+    for expected in ("ConnectionRefusedError", "IncompleteReadError", "ConnectionResetError"):
+        seen.errors.pop(expected, None)  # connections of the one that stopped, and before the next one listens
+    after = [moment - ready for moment in seen.back]
+    return {
+        "restart: hub away, s": f"{ready - stop:.1f} ({stopped - stop:.1f} to stop)",
+        "  hosts back": f"{len(after):,} of {hosts:,}",
+        "  the last one after, s": f"{max(after, default=NAN):.1f}",
+        "  report p50 / p99 / max, ms": _spread(seen.reports, 50, 99),
+        "  errors": _count(seen.errors),
+    }
+
+
+def _start(processes: Processes, *times: float) -> None:
+    for process, _ in processes:
+        process.stdin.write(" ".join(map(str, times)) + "\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+
+
+def _collect(processes: Processes, seen: Seen) -> None:
+    for process, file in processes:
+        process.communicate(timeout=120)
+        told = json.loads(file.read_text())
+        seen.reports += told["answers"]
+        seen.errors.update(told["errors"])
+        seen.short += told["short"]
+        seen.sent_bytes += told["sent_bytes"]
+        seen.back += told["back"]
+
+
 @contextlib.contextmanager
-def _senders(
-    hosts: int, asked: argparse.Namespace, port: int, token: str, folder: str
-) -> Iterator[list[tuple[subprocess.Popen[str], Path]]]:
+def _senders(hosts: int, asked: argparse.Namespace, port: int, token: str, folder: str) -> Iterator[Processes]:
     """Each with the file to which it writes what it saw."""
     count = min(asked.senders, hosts)
     processes = []
@@ -152,11 +230,17 @@ async def _watch(
         for path, every in paths.items():
             tasks.append(asyncio.create_task(_ask(seen, port, path, every, times)))
     await asyncio.sleep(times[0] - time.time())
-    began, cpu, loop, disk = time.time(), _all_cpu_seconds(pid), cpu_seconds(pid), _disk_bytes(folder)
+    began, cpu, loop, disk = time.time(), all_cpu_seconds(pid), cpu_seconds(pid), disk_bytes(folder)
     waiting = waiting_seconds(pid)
+    if folder is not None:
+        os.kill(pid, signal.SIGUSR1)
     await asyncio.sleep(times[1] - time.time())
-    seen.seconds, seen.cpu, seen.loop = time.time() - began, _all_cpu_seconds(pid) - cpu, cpu_seconds(pid) - loop
-    seen.waiting, seen.disk, seen.memory = waiting_seconds(pid) - waiting, _disk_bytes(folder) - disk, rss_mib(pid)
+    seen.seconds, seen.cpu, seen.loop = time.time() - began, all_cpu_seconds(pid) - cpu, cpu_seconds(pid) - loop
+    seen.waiting, seen.disk, seen.memory = waiting_seconds(pid) - waiting, disk_bytes(folder) - disk, rss_mib(pid)
+    if folder is not None:
+        os.kill(pid, signal.SIGUSR2)
+        await asyncio.sleep(1.0)
+        seen.parts = json.loads((folder / "parts.json").read_text())
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -170,9 +254,12 @@ async def _ask(seen: Seen, port: int, path: str, every: float, times: tuple[floa
     while True:
         began = time.perf_counter()
         head = await _get(streams, path)
-        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
-        while length > 0:
-            length -= len(await streams[0].read(min(length, 2**20)))
+        if b"transfer-encoding: chunked" in head:
+            while length := int(await streams[0].readline(), 16):
+                await streams[0].readexactly(length + 2)
+            await streams[0].readline()
+        else:
+            await streams[0].readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
         if head[9:12] != b"200":
             seen.errors[f"{path} {head[9:12].decode()}"] += 1
         elif times[0] <= time.time() < times[1]:
@@ -208,25 +295,24 @@ async def _get(streams: Streams, path: str, headers: str = "") -> bytes:
     return (await streams[0].readuntil(b"\r\n\r\n")).lower()
 
 
-def _all_cpu_seconds(pid: int) -> float:
-    """Of all threads so far, those that have ended among them."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _spread(seconds: list[float], *percents: int) -> str:
+    figures = [percentile(seconds, percent) for percent in percents]
+    return " / ".join(f"{one * 1e3:.1f}" for one in (*figures, max(seconds, default=NAN)))
 
 
-def _disk_bytes(folder: Path | None) -> float:
-    total = 0
-    for path in folder.rglob("*") if folder is not None else ():
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_blocks * 512
-    return float(total)
+def _count(errors: Counter[str]) -> str:
+    return ", ".join(f"{word}: {number}" for word, number in errors.items()) or "0"
+
+
+def _parts(hub: Seen) -> dict[str, str]:
+    """CPU a report by part."""
+    a_report = 1e6 / max(1, len(hub.reports))
+    busy = {part: seconds * a_report for part, seconds in hub.parts.items()}
+    busy["other threads"] = (hub.cpu - hub.loop) * a_report
+    return {f"    {part}": f"{busy.get(part, 0.0):.0f}" for part in SHOWN_PARTS}
 
 
 def _figures(hosts: int, hub: Seen, bare: Seen) -> dict[str, str]:
-    def spread(seconds: list[float], *percents: int) -> str:
-        figures = [percentile(seconds, percent) for percent in percents]
-        return " / ".join(f"{one * 1e3:.1f}" for one in (*figures, max(seconds, default=NAN)))
-
     count = max(1, len(hub.reports))
     packed, plain = (sum(delta[at] for delta in hub.deltas) / max(1, len(hub.deltas)) / 1024 for at in (0, 1))
     return {
@@ -236,20 +322,40 @@ def _figures(hosts: int, hub: Seen, bare: Seen) -> dict[str, str]:
         "  of it the event loop": f"{100 * hub.loop / hub.seconds:.1f}",
         "  ready, but without a core": f"{100 * hub.waiting / hub.seconds:.1f}",
         "CPU a report, all-in, µs": f"{hub.cost * 1e6:.0f}",
+        **_parts(hub),
         "  the reference, µs": f"{bare.cost * 1e6:.0f}",
         "  ratio": f"{hub.cost / bare.cost if bare.cost else NAN:.1f} ×",
-        "report p50 / p99 / max, ms": spread(hub.reports, 50, 99),
-        "  the reference, ms": spread(bare.reports, 50, 99),
-        "/healthz p99 / max, ms": spread(hub.asked["/healthz"], 99),
-        "/api/v1/fleet p50 / max, ms": spread(hub.asked.get("/api/v1/fleet", []), 50),
-        "/metrics p50 / max, ms": spread(hub.asked.get("/metrics", []), 50),
+        "report p50 / p99 / max, ms": _spread(hub.reports, 50, 99),
+        "  the reference, ms": _spread(bare.reports, 50, 99),
+        "/healthz p99 / max, ms": _spread(hub.asked["/healthz"], 99),
+        "/api/v1/fleet p50 / max, ms": _spread(hub.asked.get("/api/v1/fleet", []), 50),
+        "/metrics p50 / max, ms": _spread(hub.asked.get("/metrics", []), 50),
         "delta, packed / plain, KiB": f"{packed:.1f} / {plain:.1f}",
-        "stream lag p50 / p99 / max, ms": spread(hub.lags, 50, 99),
+        "stream lag p50 / p99 / max, ms": _spread(hub.lags, 50, 99),
         "memory (RSS), MiB": f"{hub.memory:.0f}",
         "disk, MB an hour": f"{hub.disk / hub.seconds * 3600 / 1e6:,.0f}",
         "a report on the wire, bytes": f"{hub.sent_bytes / count:,.0f}",
         "  of them short, %": f"{100 * hub.short / count:.0f}",
-        "errors": ", ".join(f"{word}: {number}" for word, number in hub.errors.items()) or "0",
+        "errors": _count(hub.errors),
+    }
+
+
+def _compare(hub: Seen, other: prometheus.Cost) -> dict[str, str]:
+    """A sample is one metric of a GPU or of a host, in a report or on a page. Bytes on the wire are bodies."""
+    report = LabHost(0).collect(0.0)
+    a_report = sum(len(gpu.metrics) for gpu in report.gpus) + len(report.metrics)
+    samples, others = max(1, len(hub.reports) * a_report), max(1.0, other.samples)
+    costs = hub.cpu / samples * 1e6, other.cpu / others * 1e6
+    return {
+        "hub / Prometheus: samples a s": f"{samples / hub.seconds:,.0f} / {others / other.seconds:,.0f}",
+        "  CPU of a core, %": f"{100 * hub.cpu / hub.seconds:.1f} / {100 * other.cpu / other.seconds:.1f}",
+        "  CPU a sample, µs": f"{costs[0]:.2f} / {costs[1]:.2f}",
+        "    ratio": f"{costs[0] / costs[1] if costs[1] else NAN:.2f} ×",
+        "  memory (RSS), MiB": f"{hub.memory:.0f} / {other.memory:.0f}",
+        "  disk, MB an hour": " / ".join(f"{one.disk / one.seconds * 3600 / 1e6:,.0f}" for one in (hub, other)),
+        "  disk, bytes a sample taken": f"{hub.disk / samples:.2f} / {other.disk / others:.2f}",
+        "  wire, bytes a sample": f"{hub.sent_bytes / samples:.1f} / {other.page / a_report:.1f}",
+        "  Prometheus: hosts, failed": f"{other.hosts:,}, {other.failed:.0f}",
     }
 
 

@@ -16,12 +16,12 @@ import uvloop
 from msgspec.structs import replace
 
 from bench.reports import GIB, HOST_METRICS, make_reading
-from gpudeck.agent.beat import Reporter
-from gpudeck.agent.parcel import Parcel
+from gpudeck.agent.report_loop import Reporter
+from gpudeck.agent.spool import EncodedReport
 from gpudeck.model.report import GpuReading, Report
 
 BUSY = 2 / 3
-INTERVAL = 5.0
+INTERVAL, RETRY_SECONDS = 5.0, 2.0
 JOB_REPORTS = 240
 _PATIENCE = 30.0
 _IDLE = {"utilization_percent": 0, "memory_used_bytes": 0, "temperature_celsius": 31, "power_watts": 71.5}
@@ -85,6 +85,8 @@ class Senders:
         ]
         self._wire = wire
         self.answers: list[float] = []
+        self.back: list[float] = []
+        """When each host was answered again after a failure."""
         self.errors: Counter[str] = Counter()
         self.short = self.sent_bytes = 0
 
@@ -96,7 +98,7 @@ class Senders:
 
     async def _report(self, host: Reporter, due: float) -> None:
         streams: Streams | None = None
-        described = ""
+        described, is_away = "", False
         while due < self._until:
             await asyncio.sleep(max(0.0, due - time.time()))
             parcel = host.report(time.time(), INTERVAL)
@@ -111,14 +113,20 @@ class Senders:
                 self.errors[type(error).__name__] += 1
                 if streams is not None:
                     streams[1].close()
-                streams = None
+                streams, is_away = None, True
+                # As an agent, which keeps its reports meanwhile.
+                due = time.time() + random.uniform(0.5, 1.5) * RETRY_SECONDS
+                continue
             if self._since <= time.time() < self._until:
                 self.answers.append(time.perf_counter() - began)
+            if is_away:
+                self.back.append(time.time())
+                is_away = False
             due = max(due + INTERVAL, time.time())
         if streams is not None:
             streams[1].close()
 
-    async def _send(self, streams: Streams, parcel: Parcel, described: str) -> str:
+    async def _send(self, streams: Streams, parcel: EncodedReport, described: str) -> str:
         """As agent/push.py does it: a short report where the hub has taken a whole one that says the same in words.
         Returns which words the hub knows."""
         description, short = getattr(parcel, "description", ""), getattr(parcel, "short", b"")
@@ -154,7 +162,7 @@ def main() -> None:
     senders = Senders(first, hosts, wire)
     print("ready", flush=True)
     uvloop.run(senders.run(port, sys.argv[5], sys.argv[6], *map(float, sys.stdin.readline().split())))
-    seen = {"answers": senders.answers, "errors": senders.errors, "short": senders.short, "bytes": senders.sent_bytes}
+    seen = {name: getattr(senders, name) for name in ("answers", "back", "errors", "short", "sent_bytes")}
     Path(sys.argv[7]).write_text(json.dumps(seen))
 
 

@@ -21,8 +21,8 @@ import uvloop
 from bench.processes import rss_mib
 from bench.tables import print_table
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, Source
-from gpudeck.sources.poller import Poller, Way
+from gpudeck.sources.base import FetchedReport, Source
+from gpudeck.sources.poller import Poller, PollMethod
 from gpudeck.sources.ssh import make
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -46,7 +46,7 @@ class Watched:
         self._spent = spent
         self.close = source.close
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         start = time.perf_counter()
         arrival = await self._source.read(now)
         self._spent.append(time.perf_counter() - start)
@@ -122,7 +122,7 @@ async def measure_polling(sshd: "Sshd", hanging: "Sshd") -> tuple[Measured, Meas
     def make_source(target: Target) -> Source:
         return make_bad(target) if target.name == "hanging" else Watched(make_good(target), spent)
 
-    ways = {"ssh": Way(make_source, settings.interval, settings.deadline)}
+    ways = {"ssh": PollMethod(make_source, settings.interval, settings.deadline)}
     poller = Poller(ways, lambda *_: True, lambda *_: None)
     memory, cpu = rss_mib(_self()), time.process_time()
     targets = [sshd.target(f"gpu{number:03}") for number in range(HOSTS)]

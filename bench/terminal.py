@@ -15,7 +15,7 @@ from bench.tables import Row, best_of, print_table
 
 HOSTS = 200
 REPEATS = 10
-MODULES = ("gpudeck.cli", "click", "msgspec", "gpudeck.cli.words", "gpudeck.views.text", "gpudeck.client")
+MODULES = ("gpudeck.cli", "click", "msgspec", "gpudeck.cli.search", "gpudeck.views.text", "gpudeck.client")
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from bench.processes import all_cpu_seconds
 from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 
@@ -46,9 +46,7 @@ class Victoria:
         return body
 
     def cpu_seconds(self) -> float:
-        """Of all its threads, children aside."""
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return all_cpu_seconds(self._pid)
 
     def disk_bytes(self) -> int:
         return sum(file.stat().st_size for file in (self._folder / "data").rglob("*") if file.is_file())

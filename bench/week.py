@@ -25,7 +25,7 @@ _TOTAL_MIB = 81_559
 _UNKNOWN = ("fan_percent", "pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second")
 _KNOWN = tuple(name for name in GPU_NAMES if name not in _UNKNOWN)
 _PLACES = {name: place for place, name in enumerate(_KNOWN)}
-_FREE, _BUSY, _HELD = (STATE_NUMBERS[word] for word in ("free", "busy", "held"))
+_FREE, _BUSY, _IDLE = (STATE_NUMBERS[word] for word in ("free", "busy", "idle"))
 GPU_VALUES, HOST_VALUES = len(_KNOWN), 12
 """How many values of a GPU and of a host are known in each sample."""
 _SETTLED = {
@@ -181,7 +181,7 @@ class Host:
     def _states(self, times: np.ndarray, percent: np.ndarray, taken: np.ndarray) -> list[list[int]]:
         worked = np.maximum.accumulate(np.where((percent >= 5) | (taken == 0), times, self._worked_at[:, None]), axis=1)
         self._worked_at = worked[:, -1]
-        return np.where(taken == 0, _FREE, np.where(times - worked >= 600, _HELD, _BUSY)).T.tolist()
+        return np.where(taken == 0, _FREE, np.where(times - worked >= 600, _IDLE, _BUSY)).T.tolist()
 
     def _samples(
         self, times: np.ndarray, table: np.ndarray, states: list[list[int]], here: list[list[Job | None]]

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from docs.references import commands_page, metrics_page, routes_page
+from docs.settings_reference import reference
 from generated_dashboard import dashboard
 from generated_rules import alert_rules, recording_rules
 from gpudeck.api.app import read_routes
 from gpudeck.api.schema import complete_schema
-from gpudeck.config import reference
 from gpudeck.model.catalog import CATALOG
 from gpudeck.settings import Settings
 

@@ -1,15 +1,15 @@
 """Rules for Prometheus, made from the hub's own: the same names, severities, limits and times.
 
 What can be said of the metrics on the hub's page is asked of them, so that an alert names its host or GPU and goes on
-while the hub's own engine is off. Whatever needs more than they tell (a booking, an XID, a clock) is taken from
+while the hub's own engine is off. Whatever needs more than they tell (a reservation, an XID, a clock) is taken from
 `gpudeck_alerts_firing`: there the hub itself has decided, and waited.
 """
 
 import json
 
-from gpudeck.alerts.limits import DEFAULTS, Limits
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
-from gpudeck.model.fleet_settings import FleetSettings
+from gpudeck.alerts.settings import DEFAULTS, Limits
+from gpudeck.model.availability import FleetSettings
 
 HUB = 'job="gpudeck"'
 _HEAD = "# Made from gpudeck's own rules by `make generated`: what is changed here is lost. See docs/prometheus.md.\n"
@@ -60,7 +60,7 @@ def _ask() -> dict[str, tuple[str, str]]:
         ),
         "host_late": (
             f"changes(gpudeck_host_up{{{HUB}}}[1h]) >= {2 * (of['host_late'].above or 0.0):g}",
-            "{{ $labels.host }} reports late again and again",
+            "{{ $labels.host }} often reports late",
         ),
         "gpu_hot": (
             f"gpudeck_gpu_temperature_celsius{{{HUB}}} >= {of['gpu_hot'].above:g}",
@@ -68,14 +68,14 @@ def _ask() -> dict[str, tuple[str, str]]:
         ),
         "gpu_throttled": (
             f"gpudeck_gpu_throttled_thermal{{{HUB}}} == 1 or gpudeck_gpu_throttled_hardware{{{HUB}}} == 1",
-            f"{_GPU} is slowed down by heat or by its hardware",
+            f"{_GPU} is throttled",
         ),
         "ecc": (
             f"gpudeck_gpu_ecc_uncorrected_total{{{HUB}}} >= {of['ecc'].above:g}"
             f" or gpudeck_gpu_remapped_rows_pending{{{HUB}}} == 1",
             f"The memory of {_GPU} fails",
         ),
-        "gpu_held_idle": (f'gpudeck_gpu_state{{{HUB},state="held"}} == 1', f"{_GPU} is held idle"),
+        "gpu_idle": (f'gpudeck_gpu_state{{{HUB},state="idle"}} == 1', f"{_GPU} is idle"),
         "power_capped": (
             f"{limit} <= on (model) group_left () ({capped:g} * quantile by (model) (0.5, {limit}))",
             f"{_GPU} is limited to {{{{ $value }}}} W, less than others of its model",

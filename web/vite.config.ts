@@ -39,7 +39,9 @@ function fetchFleetEarly(): Plugin {
   }
 }
 
-const SHARED = /src\/(state\/(hues|runs|asked|period|people|usage|me)\.|parts\/(NoPast|SortHead|DayBars)|bookings\/(NextBookings|BookingTable)|api\/usage)/
+const SHARED = /src\/(state\/(hues|runs|asyncResource|period|users|usage|me)\.|parts\/(HistoryError|SortHead|DayBars)|reservations\/(UpcomingReservations|ReservationTable)|api\/usage)/
+
+const MOUNTED = 'src/**/*.mount.test.ts'
 
 export default defineConfig(({ mode }) => ({
   // Relative addresses only: the hub may live below any path prefix.
@@ -60,5 +62,11 @@ export default defineConfig(({ mode }) => ({
   },
   // `npm run dev` shows the page from source; the figures come from a hub that runs beside it.
   server: { proxy: { '/api': loadEnv(mode, '.', 'GPUDECK_')['GPUDECK_HUB'] ?? 'http://127.0.0.1:8042' } },
-  test: { environment: 'node', include: ['src/**/*.test.ts'] },
+  test: {
+    projects: [
+      { extends: true, test: { name: 'node', environment: 'node', include: ['src/**/*.test.ts'], exclude: [MOUNTED] } },
+      // Components, mounted into a document: what they show has to follow the fleet.
+      { extends: true, resolve: { conditions: ['browser'] }, test: { name: 'dom', environment: 'happy-dom', include: [MOUNTED] } },
+    ],
+  },
 }))

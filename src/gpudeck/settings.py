@@ -9,9 +9,9 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.alerts.notifiers.settings import NotifySettings, mute_problem
+from gpudeck.alerts.notifiers.settings import NotifySettings, list_apprise_channels, mute_problem
 from gpudeck.alerts.settings import AlertSettings
-from gpudeck.auth.settings import AuthSettings, People, groups_with, people_problem, read_person
+from gpudeck.auth.settings import AuthSettings, UserEntries, groups_with, read_user, users_problem
 from gpudeck.chat.settings import ChatSettings
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
@@ -19,13 +19,12 @@ from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.model.address import check_hub_url
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
-from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.hub_url import check_hub_url
-from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.model.names import Names
-from gpudeck.model.settings import Address, is_loopback
-from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.model.extras import Extra, is_installed, missing
+from gpudeck.model.settings import Address, LimitsSettings, TlsSettings, expand_home, is_loopback
+from gpudeck.model.text import Names
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.sources.base import PullSettings, ScrapeSettings, SshSettings
@@ -36,44 +35,44 @@ ADMIN_FILE = "admin.token"
 
 
 class Settings(Struct, frozen=True):
-    """gpudeck.yaml. Everything has a default: without any file the hub listens on this machine alone."""
+    """gpudeck.yaml. Everything has a default: without a file, the hub listens only on this machine."""
 
     listen: Address = Address("127.0.0.1", 8042)
-    """Where the hub listens. Anything but this machine needs a decision about `read`."""
+    """The address on which the hub listens. Any address other than loopback requires `read`."""
     read: Literal["open", "login"] | None = None
-    """Who may look at a hub that others can reach. `open`: everybody who can reach it; `login`: who has an account."""
+    """Who can read a hub that others can reach. `open`: everyone who reaches it; `login`: users with an account."""
     write: Literal["login"] = "login"
-    """Who may change anything: who has an account or a token that may. There is no other choice."""
+    """Who can make changes: accounts and tokens with the required role. There is no other choice."""
     commands: Literal["everyone", "login", "admin", "owner"] = "everyone"
-    """Who sees the command lines of processes: everyone who may look, who is logged in, admins, or of each process its
-    owner (and admins)."""
+    """Who sees the command lines of processes: everyone who can read, users who are logged in, admins, or only the
+    owner of each process and admins."""
     path_prefix: Annotated[
         str, Meta(pattern=r"^(?:/[^\s?#]*)?$", extra={"config_words": "a path that begins with /, such as /gpus"})
     ] = ""
-    """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not take it off."""
+    """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not remove it."""
     data_dir: str | None = None
-    """Where hub and agent keep their files: gpudeck in $XDG_DATA_HOME or ~/.local/share. $GPUDECK_DATA_DIR overrides
-    it."""
+    """The folder for the files of hub and agent; the default is gpudeck in $XDG_DATA_HOME or ~/.local/share.
+    $GPUDECK_DATA_DIR overrides it."""
     database: (
         Annotated[str, Meta(pattern=r"^postgresql://", extra={"config_words": "a URL that begins with postgresql://"})]
         | None
     ) = None
-    """Where the hub keeps accounts, tokens and what was done: a PostgreSQL server; a file in data_dir if not given."""
+    """A PostgreSQL server for accounts, tokens and the audit log; if not given, a file in data_dir."""
     token_file: str | None = None
-    """The file with the token that agents send; made in the data folder if not given."""
+    """The file with the shared agent token; if not given, it is created in the data folder."""
     local: Literal["auto", "never"] = "auto"
-    """Whether the hub watches the machine it runs on, if that has GPUs."""
+    """Whether the hub monitors its own machine, if that has GPUs."""
     demo: Literal["auto", "never"] = "auto"
-    """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports."""
+    """Whether a hub on a machine without GPUs shows a simulated fleet until the first real host reports or is added."""
     tls: TlsSettings | None = None
-    """The hub's certificate; without one it speaks plain HTTP, for which a reverse proxy has to stand before it."""
+    """The hub's certificate; without one it uses plain HTTP, for use behind a reverse proxy."""
     limits: LimitsSettings = field(default_factory=LimitsSettings)
     login: AuthSettings = field(default_factory=AuthSettings)
-    people: People = field(default_factory=dict)
-    """Accounts with their logins on the hosts, as a list, or with more about the person. Without an entry an account
+    users: UserEntries = field(default_factory=dict)
+    """Accounts with their logins on the hosts, as a list, or with more about the user. Without an entry an account
     has the login of its own name."""
     hosts: Hosts = field(default_factory=list)
-    """Hosts to watch, or to expect; those that report by themselves need not stand here."""
+    """Hosts to monitor or to expect; hosts that push do not have to be listed."""
     discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
     names: Names = field(default_factory=Names)
     ssh: SshSettings = field(default_factory=SshSettings)
@@ -92,8 +91,8 @@ class Settings(Struct, frozen=True):
     agent: AgentSettings = field(default_factory=AgentSettings)
 
     def __post_init__(self) -> None:
-        problem = exposure_problem(self.listen, self.read) or people_problem(self.people)
-        problem = problem or mute_problem({name: read_person(name, entry).mute for name, entry in self.people.items()})
+        problem = exposure_problem(self.listen, self.read) or users_problem(self.users)
+        problem = problem or mute_problem({name: read_user(name, entry).mute for name, entry in self.users.items()})
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         if problem:
             raise ValueError(problem)
@@ -110,24 +109,54 @@ def exposure_problem(listen: Address, read: str | None, file: str = "") -> str |
     if read is not None or is_loopback(listen.host):
         return None
     return (
-        f"listening on {listen} lets others reach the hub, and nothing says who may look; add the line "
-        f"`read: open` (everybody who can reach it) or `read: login` (who has an account)"
+        f"listening on {listen} lets other machines reach the hub, and `read` is not set; add the line "
+        f"`read: open` (everyone who reaches it can read) or `read: login` (only users with an account)"
         f"{f' to {file}' if file else ''}, or listen on 127.0.0.1"
     )
 
 
+def find_missing_extras(settings: Settings) -> list[UsageError]:
+    """An error for each extra that a hub with these settings needs and that is not installed here. Reads files with
+    addresses of channels."""
+    channels = ", ".join(list_apprise_channels(settings.notify))
+    wanted: list[tuple[Extra, str]] = []
+    if settings.database is not None:
+        wanted.append(("postgresql", "the setting `database`"))
+    if settings.chat.slack is not None:
+        wanted.append(("slack", "the setting `chat.slack`"))
+    if channels:
+        wanted.append(("apprise", f"the setting `notify.channels` ({channels})"))
+    return [missing(extra, feature) for extra, feature in wanted if not is_installed(extra)]
+
+
 def grouped_usage(settings: Settings) -> UsageSettings:
-    """How use is told, with the groups of `people` beside those of `usage.groups`."""
-    return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.people))
+    """The settings of usage reports, with the groups of `users` beside those of `usage.groups`."""
+    return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.users))
+
+
+def find_file(config: Path | None) -> Path | None:
+    """The configuration file that would be read, if there is one. Raises ConfigurationError."""
+    try:
+        return find_config(config, os.environ, _working_folder(), _home())
+    except ConfigMistakes as mistakes:
+        raise ConfigurationError(str(mistakes)) from mistakes
 
 
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
     """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
+    file = find_file(config)
     try:
-        file = find_config(config, os.environ, _working_folder(), _home())
         return (Settings(), None) if file is None else (load_file(file, Settings), file)
     except ConfigMistakes as mistakes:
         raise ConfigurationError(str(mistakes)) from mistakes
+
+
+def own_address(settings: Settings) -> str:
+    """Where the hub with these settings is reached on its own machine."""
+    scheme = "http" if settings.tls is None else "https"
+    listen = settings.listen
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104
+    return f"{scheme}://{Address(host, listen.port)}{settings.path_prefix}"
 
 
 def find_data_dir(settings: Settings) -> Path:
@@ -160,19 +189,9 @@ def choose_outbox_dir(settings: Settings) -> str:
     try:
         if named is None:
             return str(choose_data_dir(settings) / "outbox")
-        return named if named == "none" else str(Path(named).expanduser())
     except UsageError:
         return "none"
-    except RuntimeError as error:
-        raise UsageError(f"outbox_dir is {named}, and this user has no home folder.", "Give the whole path.") from error
-
-
-def find_token_file(named: str) -> Path:
-    """The file that a setting `token_file` means. Raises UsageError where `~` means nothing."""
-    try:
-        return Path(named).expanduser()
-    except RuntimeError as error:
-        raise UsageError(f"token_file is {named}, and this user has no home folder.", "Give the whole path.") from error
+    return named if named == "none" else str(expand_home("outbox_dir", named))
 
 
 def _home() -> Path | None:
@@ -192,7 +211,7 @@ def _working_folder() -> Path | None:
 
 
 def find_own_token(hub: str, config: Path | None = None) -> str | None:
-    """None where there is none. The token of this machine's hub goes to no other machine; whoever may read its file
+    """None where there is none. The token of this machine's hub goes to no other machine; a user who may read its file
     may do everything there anyway."""
     if named := os.environ.get(VARIABLE):
         return named

@@ -15,12 +15,12 @@ import pytest
 from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.reports import make_envelope
 from fakes.waiting import wait_until
-from gpudeck.agent import listen, seats
-from gpudeck.agent.desk import Desk
+from gpudeck.agent import listen
+from gpudeck.agent.latest_report import LatestReport
 from gpudeck.agent.listen import Listener, ListenToken
-from gpudeck.agent.parcel import Parcel
+from gpudeck.agent.spool import EncodedReport
+from gpudeck.model.address import open_socket
 from gpudeck.model.errors import UsageError
-from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.wire import decode, encode
 
@@ -38,8 +38,8 @@ def token_file(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def running(address: Address, token: ListenToken | None) -> Iterator[Listener]:
-    desk = Desk()
-    desk.put(Parcel("gpu01", encode(REPORT)))
+    desk = LatestReport()
+    desk.put(EncodedReport("gpu01", encode(REPORT)))
     listener = Listener(open_socket(address), desk, token)
     thread = threading.Thread(target=listener.run)
     thread.start()
@@ -109,7 +109,7 @@ def test_without_the_token_there_is_no_report(listener: Listener, path: str, giv
 def test_wrong_tokens_are_noted_but_not_each_of_them(listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         ask_once(listener, "/metrics", Authorization="Bearer wr0ng")
-    assert caplog.text.count("asked without this agent's token") == 1
+    assert caplog.text.count("did not send this agent's token") == 1
     assert "wr0ng" not in caplog.text
 
 
@@ -221,7 +221,7 @@ def test_callers_who_only_connect_or_dawdle_keep_nobody_out(
     # Their time never runs out: only that they make room for others lets anybody in.
     monkeypatch.setattr(listen, "HEAD_SECONDS", 300.0)
     with contextlib.ExitStack() as idle:
-        for number in range(3 * seats.MOST):
+        for number in range(3 * listen.MAX_CONNECTIONS):
             caller = idle.enter_context(socket.create_connection(("127.0.0.1", listener.port), 20))
             caller.sendall(b"GET /api/v1/report HTTP/1.1\r\nX-Slow: "[: number % 40])
         assert ask_once(listener, "/api/v1/report", **BEARER)[0] == 200
@@ -259,29 +259,29 @@ def test_two_hundred_callers_at_once_are_all_answered(listener: Listener) -> Non
 
     with ThreadPoolExecutor(200) as callers:
         assert set(callers.map(call, range(200))) == {200}
-    wait_until(lambda: not listener.seats._waiting_since, "empty seats")
+    wait_until(lambda: len(listener.slots) == 0, "empty seats")
     assert len([thread for thread in threading.enumerate() if thread.name == "asked"]) == 0
 
 
 def test_kept_connections_beyond_the_seats_make_room_for_each_other(listener: Listener) -> None:
     with contextlib.ExitStack() as kept:
-        connections = [kept.enter_context(connected(listener)) for _ in range(2 * seats.MOST)]
+        connections = [kept.enter_context(connected(listener)) for _ in range(2 * listen.MAX_CONNECTIONS)]
         for _ in range(2):
             for connection in connections:
                 with contextlib.suppress(http.client.HTTPException, OSError):
                     ask(connection, "/healthz")
-        assert len(listener.seats._waiting_since) <= seats.MOST
+        assert len(listener.slots) <= listen.MAX_CONNECTIONS
         assert ask_once(listener, "/api/v1/report", **BEARER)[0] == 200
 
 
 def test_when_every_seat_is_busy_a_newcomer_is_turned_away_politely(listener: Listener) -> None:
-    busy = [socket.socket() for _ in range(seats.MOST)]
+    busy = [socket.socket() for _ in range(listen.MAX_CONNECTIONS)]
     for caller in busy:
-        assert listener.seats.take(caller)
-        assert listener.seats.begin_answer(caller)
+        assert listener.slots.take(caller)
+        assert listener.slots.begin_answer(caller)
     status, _, headers = ask_once(listener, "/healthz")
     for caller in busy:
-        listener.seats.leave(caller)
+        listener.slots.leave(caller)
         caller.close()
     assert (status, headers["Retry-After"]) == (503, "1")
     assert ask_once(listener, "/healthz")[0] == 200
@@ -351,11 +351,11 @@ def descriptors() -> int:
 
 def test_descriptors_are_given_back(listener: Listener) -> None:
     ask_once(listener, "/healthz")
-    wait_until(lambda: not listener.seats._waiting_since, "empty seats")
+    wait_until(lambda: len(listener.slots) == 0, "empty seats")
     before = descriptors()
     for _ in range(100):
         ask_once(listener, "/healthz")
         exchange(listener, b"rubbish\r\n\r\n")
-    wait_until(lambda: not listener.seats._waiting_since, "empty seats")
+    wait_until(lambda: len(listener.slots) == 0, "empty seats")
     wait_until(lambda: descriptors() <= before, "descriptors")
     assert descriptors() <= before

@@ -12,12 +12,11 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.agent.outbox import WRITE_AFTER, Outbox
-from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.spool import Spool
+from gpudeck.agent.spool import EncodedReport, ReportTime, Spool
 
 
-def parcels(count: int, size: int = 10) -> list[Parcel]:
-    return [Parcel("gpu01", bytes([n]) * size) for n in range(count)]
+def parcels(count: int, size: int = 10) -> list[EncodedReport]:
+    return [EncodedReport("gpu01", bytes([n]) * size) for n in range(count)]
 
 
 def take_all(outbox: Outbox, *, newest_first: bool = True) -> list[int]:
@@ -61,7 +60,7 @@ def test_new_report_goes_before_the_rest_of_the_backlog() -> None:
         assert parcel is not None
         taken.append(parcel.body[0])
         if late:
-            outbox.put(Parcel("gpu01", late))
+            outbox.put(EncodedReport("gpu01", late))
         outbox.done(parcel)
     assert taken + take_all(outbox) == [2, 7, 0, 8, 1]
 
@@ -69,7 +68,7 @@ def test_new_report_goes_before_the_rest_of_the_backlog() -> None:
 def test_each_hosts_newest_report_goes_before_any_backlog() -> None:
     outbox = Outbox(None, 10_000)
     for host, number in (("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)):
-        outbox.put(Parcel(host, bytes([number])))
+        outbox.put(EncodedReport(host, bytes([number])))
     assert take_all(outbox) == [4, 5, 1, 2, 3]
 
 
@@ -122,23 +121,23 @@ def test_a_report_dropped_while_it_was_sent_takes_no_other_with_it() -> None:
 def test_reports_of_this_boot_age_by_the_clock_that_nobody_sets() -> None:
     wall, timer = FakeClock(), FakeClock(100.0)
     outbox = Outbox(None, 10_000, max_age=60.0, now=wall, boottime=timer)
-    outbox.put(Parcel("gpu01", b"\x01", Moment(wall.now, timer.now)))
+    outbox.put(EncodedReport("gpu01", b"\x01", ReportTime(wall.now, timer.now)))
     wall.advance(40 * 86_400)
-    outbox.put(Parcel("gpu01", b"\x02", Moment(wall.now, timer.now)))
+    outbox.put(EncodedReport("gpu01", b"\x02", ReportTime(wall.now, timer.now)))
     assert (len(outbox), outbox.dropped) == (2, 0)
     timer.advance(61)
-    outbox.put(Parcel("gpu01", b"\x03", Moment(wall.now, timer.now)))
+    outbox.put(EncodedReport("gpu01", b"\x03", ReportTime(wall.now, timer.now)))
     assert (take_all(outbox), outbox.dropped) == ([3], 2)
 
 
 def test_clock_that_is_wrong_at_boot_deletes_nothing() -> None:
     wall, timer = FakeClock(), FakeClock(100.0)
     outbox = Outbox(None, 10_000, max_age=60.0, now=wall, boottime=timer)
-    outbox.put(Parcel("gpu01", b"\x01", Moment(wall.now - 86_400, None)))
-    outbox.put(Parcel("gpu01", b"\x02", Moment(wall.now, timer.now)))
+    outbox.put(EncodedReport("gpu01", b"\x01", ReportTime(wall.now - 86_400, None)))
+    outbox.put(EncodedReport("gpu01", b"\x02", ReportTime(wall.now, timer.now)))
     assert len(outbox) == 2
     timer.advance(3601)
-    outbox.put(Parcel("gpu01", b"\x03", Moment(wall.now, timer.now)))
+    outbox.put(EncodedReport("gpu01", b"\x03", ReportTime(wall.now, timer.now)))
     assert take_all(outbox) == [3]
 
 
@@ -148,9 +147,9 @@ def test_reports_that_are_taken_within_seconds_never_touch_the_disk(tmp_path: Pa
     for parcel in parcels(20):
         outbox.put(parcel)
         timer.advance(1.0)
-        outbox._tick()
+        outbox.tick()
         take_all(outbox)
-    outbox._tick()
+    outbox.tick()
     outbox.close()
     assert not (tmp_path / "outbox").exists()
 
@@ -160,10 +159,10 @@ def test_reports_that_wait_for_seconds_are_on_disk_and_readable_by_their_owner_a
     outbox = spooled(tmp_path / "outbox", timer)
     fill(outbox, 3)
     timer.advance(WRITE_AFTER - 0.1)
-    outbox._tick()
+    outbox.tick()
     assert not (tmp_path / "outbox").exists()
     timer.advance(0.1)
-    outbox._tick()
+    outbox.tick()
     folder = tmp_path / "outbox" / "gpu01"
     assert len(files_in(tmp_path / "outbox")) == 1
     assert {oct(path.stat().st_mode & 0o777) for path in (folder.parent, folder)} == {"0o700"}
@@ -174,9 +173,9 @@ def test_killed_agent_loses_only_what_was_not_written_yet(tmp_path: Path) -> Non
     before = spooled(tmp_path)
     fill(before, 4)
     before.save()
-    before.put(Parcel("gpu01", b"\x09"))
-    assert before._spool is not None
-    before._spool.close()  # as the system does it for a process that is killed
+    before.put(EncodedReport("gpu01", b"\x09"))
+    assert before.spool is not None
+    before.spool.close()  # as the system does it for a process that is killed
     after = spooled(tmp_path)
     assert take_all(after) == [0, 1, 2, 3]
     after.close()
@@ -188,13 +187,13 @@ def test_agent_that_is_told_to_end_loses_nothing(tmp_path: Path) -> None:
     fill(before, 40)
     before.close()
     after = spooled(tmp_path)
-    after.put(Parcel("gpu01", b"\x63"))
+    after.put(EncodedReport("gpu01", b"\x63"))
     assert take_all(after) == [99, *range(40)]
 
 
 def test_report_that_waits_on_disk_is_whole(tmp_path: Path) -> None:
     outbox = spooled(tmp_path)
-    outbox.put(Parcel("gpu01", b"whole", description="same", short=b"short"))
+    outbox.put(EncodedReport("gpu01", b"whole", description="same", short=b"short"))
     outbox.save()
     parcel = outbox.wait(0)
     assert parcel is not None
@@ -218,7 +217,7 @@ def test_report_that_was_sent_while_it_was_written_is_not_sent_again(tmp_path: P
     fill(before, 2)
     sending = before.wait(0)
     before.save()
-    before.put(Parcel("gpu01", b"\x07"))
+    before.put(EncodedReport("gpu01", b"\x07"))
     assert sending is not None
     before.done(sending)
     before.close()
@@ -228,9 +227,9 @@ def test_report_that_was_sent_while_it_was_written_is_not_sent_again(tmp_path: P
 def test_space_on_disk_is_bounded(tmp_path: Path) -> None:
     outbox = spooled(tmp_path, most_bytes=2000)
     for number in range(200):
-        outbox.put(Parcel("gpu01", bytes([number]) * 50))
+        outbox.put(EncodedReport("gpu01", bytes([number]) * 50))
         outbox.save()
-        outbox._tick()
+        outbox.tick()
     size = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
     assert size < 2000 + 2 * 400
     outbox.close()
@@ -243,10 +242,10 @@ def test_report_that_was_dropped_while_it_was_sent_takes_no_file_with_it(tmp_pat
     outbox.save()
     sending = outbox.wait(0, newest_first=False)
     assert sending is not None
-    outbox.put(Parcel("gpu01", b"\x07" * 120))
+    outbox.put(EncodedReport("gpu01", b"\x07" * 120))
     assert outbox.dropped == 1
     outbox.done(sending)
-    outbox._tick()
+    outbox.tick()
     outbox.close()
     assert take_all(spooled(tmp_path), newest_first=False)[-2:] == [1, 7]
 
@@ -257,7 +256,7 @@ def test_report_whose_file_is_gone_is_counted_once_and_stops_nobody(tmp_path: Pa
     outbox.save()
     for file in tmp_path.glob("gpu01/*.segment"):
         file.unlink()
-    outbox.put(Parcel("gpu01", b"\x07"))
+    outbox.put(EncodedReport("gpu01", b"\x07"))
     assert (take_all(outbox), outbox.dropped, len(outbox)) == ([7], 3, 0)
 
 
@@ -276,13 +275,13 @@ def test_second_agent_of_the_same_name_keeps_its_reports_in_memory(
     first, second = spooled(tmp_path), spooled(tmp_path, timer)
     fill(first, 2)
     first.save()
-    second.put(Parcel("gpu01", b"\x05"))
+    second.put(EncodedReport("gpu01", b"\x05"))
     second.save()
     second.save()
     assert caplog.text.count("another agent of this name uses it") == 1
     assert (len(second), take_all(second)) == (1, [5])
     first.close()
-    second.put(Parcel("gpu01", b"\x06"))
+    second.put(EncodedReport("gpu01", b"\x06"))
     second.save()
     assert take_all(second) == [6, 0, 1]
 
@@ -297,11 +296,11 @@ def test_folder_that_cannot_be_used_costs_the_restart_only_and_is_tried_again(
     for parcel in parcels(5):
         outbox.put(parcel)
         timer.advance(WRITE_AFTER)
-        outbox._tick()
-    assert caplog.text.count("cannot be kept in") == 1
+        outbox.tick()
+    assert caplog.text.count("cannot be saved to") == 1
     (tmp_path / "outbox").unlink()
     timer.advance(60.0)
-    outbox._tick()
+    outbox.tick()
     assert "again" in caplog.text
     outbox.close()
     assert take_all(spooled(tmp_path / "outbox")) == [0, 1, 2, 3, 4]
@@ -326,14 +325,14 @@ def test_disk_without_room_loses_no_report_and_keeps_none_by_halves(
     outbox.save()
     written = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
     for number in (3, 4):
-        outbox.put(Parcel("gpu01", bytes([number]) * 100))
+        outbox.put(EncodedReport("gpu01", bytes([number]) * 100))
     with no_room_beyond(written + 150):
         outbox.save()
-    assert "cannot be kept in" in caplog.text
+    assert "cannot be saved to" in caplog.text
     assert (len(outbox), sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))) == (5, written)
     outbox.close()
     after = spooled(tmp_path)
-    assert (take_all(after, newest_first=False), after._spool and after._spool.damaged) == ([0, 1, 2, 3, 4], 0)
+    assert (take_all(after, newest_first=False), after.spool and after.spool.damaged) == ([0, 1, 2, 3, 4], 0)
 
 
 def test_other_settings_move_what_waits_to_the_other_folder(tmp_path: Path) -> None:
@@ -359,7 +358,7 @@ def test_folders_that_no_agent_uses_any_more_are_deleted_when_they_are_old(tmp_p
     wall, timer = FakeClock(), FakeClock(100.0)
     for name in ("old", "new", "used"):
         left = Outbox(None, 1000, spool=Spool(tmp_path / name, "boot-1"))
-        left.put(Parcel(name, b"\x01"))
+        left.put(EncodedReport(name, b"\x01"))
         left.save()
         if name != "used":
             left.close()
@@ -367,10 +366,10 @@ def test_folders_that_no_agent_uses_any_more_are_deleted_when_they_are_old(tmp_p
             os.utime(path, (0, wall.now if name == "new" else wall.now - 90_000))
     spool = Spool(tmp_path / "gpu01", "boot-1")
     outbox = Outbox(None, 1000, max_age=86_400.0, spool=spool, now=wall, boottime=timer)
-    outbox._tick()
+    outbox.tick()
     assert names_in(tmp_path) == ["new", "old", "used"]
     timer.advance(3601)
-    outbox._tick()
+    outbox.tick()
     assert names_in(tmp_path) == ["new", "used"]
 
 
@@ -391,7 +390,7 @@ def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) 
     for thread in threads:
         thread.start()
     for number in range(2000):
-        outbox.put(Parcel("gpu01", str(number).encode()))
+        outbox.put(EncodedReport("gpu01", str(number).encode()))
     wait_until(lambda: len(outbox) == 0, "everything sent")
     stop.set()
     for thread in threads:

@@ -11,8 +11,9 @@ import pytest
 from fakes.moody_hub import MoodyHub
 from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.push import LONGEST_PAUSE, SendBackoff, Sender, read_token
+from gpudeck.agent.push import FIRST_PAUSE, JITTER, LONGEST_PAUSE, Sender, read_token
+from gpudeck.agent.spool import EncodedReport, ReportTime
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 
@@ -47,17 +48,14 @@ def sending(hub: MoodyHub, outbox: Outbox, token_file: Path) -> Iterator[Sender]
 
 def put(outbox: Outbox, *bodies: bytes) -> None:
     for body in bodies:
-        outbox.put(Parcel("gpu01", body))
+        outbox.put(EncodedReport("gpu01", body))
 
 
 def send_next(sender: Sender, outbox: Outbox, count: int) -> list[float]:
     """Send that many reports as the sender's thread would; returns its pauses."""
-    pauses = []
-    for _ in range(count):
-        parcel = sender._next(0)
-        pauses += [sender._send(parcel)] if parcel is not None else []
-    sender._pool.clear()
-    return pauses
+    pauses = [sender.send_next(0) for _ in range(count)]
+    sender.close()
+    return [pause for pause in pauses if pause is not None]
 
 
 def test_first_answer_of_a_hub_that_takes_late_reports_lets_the_newest_go_first(
@@ -126,7 +124,7 @@ def test_clock_that_is_set_while_a_report_waits_does_not_misfile_it(
     hub: MoodyHub, outbox: Outbox, token_file: Path, step: float
 ) -> None:
     sender = Sender(outbox, hub.url, token_file, pace=0.0, now=lambda: 1060.0 + step, boottime=lambda: 560.0)
-    outbox.put(Parcel("gpu01", b"1", Moment(1000.0, 500.0)))
+    outbox.put(EncodedReport("gpu01", b"1", ReportTime(1000.0, 500.0)))
     send_next(sender, outbox, 1)
     assert hub.seen == [("Bearer s3cret", "1060.0")]
 
@@ -157,9 +155,9 @@ def test_a_refused_report_does_not_block_the_ones_behind_it(
     hub.moods = [mood, mood]
     put(outbox, b"bad", b"bad", b"good")
     wait_until(lambda: hub.taken == [b"good"], "the good report")
-    wait_until(lambda: "takes reports again" in caplog.text, "the notice")
+    wait_until(lambda: "accepts reports again" in caplog.text, "the notice")
     assert sending.refused == 2
-    assert (caplog.text.count(f"answered {mood}"), caplog.text.count("takes reports again")) == (1, 1)
+    assert (caplog.text.count(f"answered {mood}"), caplog.text.count("accepts reports again")) == (1, 1)
 
 
 @pytest.mark.usefixtures("sending")
@@ -176,7 +174,7 @@ def test_reason_of_a_refusal_is_written_whole_and_as_text(
 def test_a_new_token_is_picked_up_after_a_refusal(
     hub: MoodyHub, outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SendBackoff, "fail", lambda *_: 0.0)
+    monkeypatch.setattr(Backoff, "fail", lambda *_: 0.0)
     sender, stop = Sender(outbox, hub.url, token_file, pace=0.0), threading.Event()
     hub.moods = [401]
     token_file.write_text("n3w\n")
@@ -192,7 +190,7 @@ def test_a_new_token_is_picked_up_after_a_refusal(
 def test_a_hub_that_is_away_is_waited_for(outbox: Outbox, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens first; the same address is served later; everything arrives, in order."""
     failed = threading.Event()
-    monkeypatch.setattr(SendBackoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Backoff, "fail", lambda *_: failed.set() or 0.05)  # type: ignore[func-returns-value]
     moody = MoodyHub()
     port = moody.server.server_port
     moody.close()
@@ -221,10 +219,14 @@ def test_a_backlog_is_sent_at_a_bounded_pace_and_a_single_report_at_once(
     assert send_next(sender, outbox, 2) == [7.5, 0.0]
 
 
+def make_backoff(seed: int) -> Backoff:
+    return Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER, random.Random(seed).random)
+
+
 def test_pauses_grow_and_never_march_in_step() -> None:
-    backoff = SendBackoff(random.Random(1))
+    backoff = make_backoff(1)
     pauses = [backoff.fail() for _ in range(40)]
-    others = [SendBackoff(random.Random(seed)) for seed in range(50)]
+    others = [make_backoff(seed) for seed in range(50)]
     firsts = {round(other.fail(), 3) for other in others}
     assert max(pauses[:3]) <= 4.0
     assert max(pauses) <= LONGEST_PAUSE
@@ -233,7 +235,7 @@ def test_pauses_grow_and_never_march_in_step() -> None:
 
 
 def test_what_the_hub_asks_for_is_the_least() -> None:
-    assert 30.0 <= SendBackoff(random.Random(1)).fail(30.0) <= 45.0
+    assert 30.0 <= make_backoff(1).fail(30.0) <= 45.0
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe", "tökén\n".encode(), b"a\tb\n"])
@@ -245,7 +247,7 @@ def test_a_file_without_a_token_is_named(tmp_path: Path, content: bytes) -> None
 
 
 def test_single_report_arrives_past_the_outbox(hub: MoodyHub, outbox: Outbox, token_file: Path) -> None:
-    Sender(outbox, hub.url, token_file, pace=0.0).send_now(Parcel("gpu01", b"one"))
+    Sender(outbox, hub.url, token_file, pace=0.0).send_now(EncodedReport("gpu01", b"one"))
     assert hub.taken == [b"one"]
 
 
@@ -257,14 +259,14 @@ def test_single_report_that_is_not_taken_says_why(
 ) -> None:
     hub.moods = [mood]
     with pytest.raises(GpudeckError) as raised:
-        Sender(outbox, hub.url, token_file, pace=0.0).send_now(Parcel("gpu01", b"one"))
+        Sender(outbox, hub.url, token_file, pace=0.0).send_now(EncodedReport("gpu01", b"one"))
     assert type(raised.value) is kind
 
 
 def put_with_short(outbox: Outbox, *numbers: int, description: str = "same", host: str = "gpu01") -> None:
     for number in numbers:
         whole, short = b"whole %d" % number, b"short %d" % number
-        outbox.put(Parcel(host, whole, description=description, short=short))
+        outbox.put(EncodedReport(host, whole, description=description, short=short))
 
 
 @pytest.fixture

@@ -13,4 +13,4 @@ alerts:
     host_down: {enabled: false}
     xid: {enabled: false}
 """
-"""Without a line for `gpu_held_idle`: whoever writes this adds one."""
+"""Without a line for `gpu_idle`: whoever writes this adds one."""

@@ -31,25 +31,27 @@ class Lab:
             self.watched.clock.advance(10)
             self._report()
             self.watched.step()
-            self.seen |= {(life.rule, life.host) for life in self.watched.engine.firing() if not life.is_personal}
+            self.seen |= {
+                (record.rule, record.host) for record in self.watched.engine.firing() if not record.is_personal
+            }
             self._note_owners()
 
     def _report(self) -> None:
-        self.watched._reports = {}
+        self.watched.reports = {}
         for number, name in enumerate(self.fleet.names):
             report = self.fleet.report(number, self.watched.clock.now)
             if report is not None:
                 self.watched.report(name, report=report)
 
     def _note_owners(self) -> None:
-        """By the fleet itself: whose GPU has been held for two hours."""
+        """By the fleet itself: whose GPU has been idle for two hours."""
         now = self.watched.clock.now
         gpus = [gpu for host in self.watched.hub.fleet.hosts.values() for gpu in show(host)["gpus"]]
-        held = [gpu for gpu in gpus if gpu["availability"] == "held" and now - gpu["since"] >= 7200]
+        held = [gpu for gpu in gpus if gpu["availability"] == "idle" and now - gpu["since"] >= 7200]
         self.owners |= {(user, gpu["uuid"]) for gpu in held for user in gpu["users"]}
 
     def mishaps(self) -> dict[str, str]:
-        return {name: self.fleet._station(number).host.mishap for number, name in enumerate(self.fleet.names)}
+        return {name: self.fleet.station(number).host.mishap for number, name in enumerate(self.fleet.names)}
 
     def faults(self) -> set[tuple[str, str]]:
         """Hosts whose drivers told of something that is nobody's program's fault."""
@@ -60,7 +62,7 @@ class Lab:
         return found
 
     def personal(self) -> list[Message]:
-        return [message for message in self.watched.sent if message.is_personal and message.rule == "gpu_held_idle"]
+        return [message for message in self.watched.sent if message.is_personal and message.rule == "gpu_idle"]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_everything_is_told_once_but_for_the_host_that_comes_and_goes(lab: Lab) 
 
 
 def test_whoever_holds_a_gpu_idle_is_told_and_nobody_else(lab: Lab) -> None:
-    told = {person for message in lab.personal() for person in message.people}
+    told = {person for message in lab.personal() for person in message.accounts}
     assert told == {user for user, _ in lab.owners}
     assert lab.owners
 

@@ -14,7 +14,7 @@ from alerts import quick
 from fakes.hubs import HubProcess
 from fakes.waiting import wait_until
 
-CONFIG = f"""{quick.RULES}    gpu_held_idle: {{enabled: false}}
+CONFIG = f"""{quick.RULES}    gpu_idle: {{enabled: false}}
 notify:
   demo: true
   channels:

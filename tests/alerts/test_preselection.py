@@ -9,15 +9,13 @@ from msgspec.structs import asdict, replace
 
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_envelope, make_gpu, make_process
-from gpudeck.alerts.life import Life
-from gpudeck.alerts.limits import DEFAULTS
+from gpudeck.alerts.record import AlertRecord
+from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.rules.registry import RULES
-from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
-from gpudeck.alerts.snapshot import Around
-from gpudeck.alerts.thresholds import Thresholds
+from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange, Thresholds
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
-from gpudeck.model.reservation import GpuReservation, Mark
+from gpudeck.model.reservation import GpuReservation, ReservationMark
 from gpudeck.model.target import Target
 from gpudeck.wire import Envelope
 
@@ -69,6 +67,8 @@ class Chance:
             name = draw.choice(list(CHANGES))
             where = draw.choice(({"hosts": "*-1"}, {"models": "*V100*"}, {"models": "*"}, {"labels": {"rack": "a"}}))
             change = RuleChange(enabled=self.is_so(0.5)) if self.is_so(0.2) else draw.choice(CHANGES[name])
+            if self.is_so(0.3):
+                change = RuleChange(wait=draw.choice((0.0, 5.0, 25.0)))
             overrides.append(Override(rules={name: change}, **where))  # type: ignore[dict-item, arg-type]
         return AlertSettings(rules=quick, overrides=overrides, group_wait=draw.choice((0.0, 10.0)))  # type: ignore[arg-type]
 
@@ -150,9 +150,14 @@ class Chance:
         self.last[uuid] = make_gpu(index, uuid=uuid, metrics=metrics, name=name, **others)
         return self.last[uuid]
 
-    def marks(self) -> dict[str, Mark]:
-        booked = GpuReservation(1, "ada", NOW + 1e6, "", "booking")
-        choices = (Mark(booked), Mark(booked, "bob is on it"), Mark(None, "ada stayed"), Mark(None, is_unknown=True))
+    def marks(self) -> dict[str, ReservationMark]:
+        reserved = GpuReservation(1, "ada", NOW + 1e6, "", "reservation")
+        choices = (
+            ReservationMark(reserved),
+            ReservationMark(reserved, "bob is on it"),
+            ReservationMark(None, "ada stayed"),
+            ReservationMark(None, is_unknown=True),
+        )
         uuids = [uuid for boards in self.boards.values() for uuid in boards]
         return {uuid: self.draw.choice(choices) for uuid in self.draw.sample(uuids, min(2, len(uuids)))}
 
@@ -168,7 +173,7 @@ class Fleets:
         if self.chance.is_so(0.5):
             # While the usual limits stay, alerts that go on are left alone.
             for watched in self.both:
-                watched.around["power_limits"] = dict.fromkeys(MODELS, 400.0)
+                watched.context["power_limits"] = dict.fromkeys(MODELS, 400.0)
 
     def step(self) -> None:
         """Something happens, all report, and the rules look."""
@@ -196,11 +201,11 @@ class Fleets:
                     continue
             watched.hub.fleet.age(chance.now)
             if forgets:
-                watched.lookout.forget()
+                watched.selector.forget()
             if restarts:
-                lives = watched.engine.firing()
+                records = watched.engine.firing()
                 watched.engine = watched.make_engine()
-                watched.engine.load(lives, chance.now)
+                watched.engine.load(records, chance.now)
             watched.look()
 
     def _change(
@@ -208,7 +213,7 @@ class Fleets:
         watched: Watched,
         removed: str | None,
         settings: AlertSettings | None,
-        marks: dict[str, Mark] | None,
+        marks: dict[str, ReservationMark] | None,
         targets: list[Target] | None,
     ) -> None:
         fleet = watched.hub.fleet
@@ -227,20 +232,20 @@ def check_superset(watched: Watched) -> int:
     """No rule finds anything where it has not preselected: how much was found."""
     fleet, now, count = watched.hub.fleet, watched.clock.now, 0
     thresholds = Thresholds(watched.settings)
-    around = Around(now=now, **({"power_limits": watched.lookout.power_limits()} | watched.around))
+    context = FleetContext(now=now, **({"power_limits": watched.selector.power_limits()} | watched.context))
     for rule in RULES:
         if rule.preselect is None:
             assert rule.scope == "hub"
             continue
-        selected = rule.preselect(fleet.table, thresholds.loosest(rule.name), around)
+        selected = rule.preselect(fleet.table, thresholds.loosest(rule.name), context)
         for host in fleet.hosts.values():
             if host.status != "up" and not rule.sees_silent:
                 continue
-            seen = watched.lookout.see(host, now)
+            seen = watched.selector.see(host, now)
             for model in {gpu.name for gpu in seen.gpus} if rule.scope == "gpu" else {""}:
                 gpus = [gpu for gpu in seen.gpus if gpu.name == model]
                 limits = thresholds.of(host.name, seen.labels, model)[rule.name]
-                for found in rule.find(seen, gpus, limits, around):
+                for found in rule.find(seen, gpus, limits, context):
                     gone = {gpu.uuid for gpu in seen.gone}
                     row = host.row if found.gpu is None or found.gpu in gone else host.gpus[found.gpu].row
                     assert found.gpu in gone or selected[row], (rule.name, found)
@@ -264,8 +269,8 @@ def test_preselection_changes_nothing_that_is_told(seed: int) -> None:
     everywhere, preselected = fleets.both
     for _ in range(60):
         fleets.step()
-        lives = [[asdict(life) for life in (*one.engine.firing(), *one.engine.pending())] for one in fleets.both]
-        assert lives[0] == lives[1]
+        records = [[asdict(record) for record in (*one.engine.firing(), *one.engine.pending())] for one in fleets.both]
+        assert records[0] == records[1]
         assert everywhere.events == preselected.events
         assert everywhere.sent == preselected.sent
     assert preselected.events
@@ -292,16 +297,16 @@ def test_gpu_is_missed_of_a_healthy_host_that_told_its_machine_id_later() -> Non
         fleet.apply(envelope, via="push", now=now, sent_at=now)
         watched.look()
         watched.clock.advance(2)
-    assert [life.title for life in watched.engine.pending()] == ["GPU 1 of gpu01 is gone"]
+    assert [record.title for record in watched.engine.pending()] == ["GPU 1 of gpu01 is gone"]
 
 
 def load_late(watched: Watched, host_id: str, rule: str) -> None:
     """An alert of before, which the database tells of only now."""
-    life = Life(
+    record = AlertRecord(
         id="before", rule=rule, severity="critical", state="firing", title="So", action="", host=None, host_id=host_id,
         gpu="", part="", label=None, model=None, since=NOW, fired_at=NOW, told_at=NOW, message="key",
     )  # fmt: skip
-    watched.engine.load([life], watched.clock.now)
+    watched.engine.load([record], watched.clock.now)
     watched.run(10)
 
 
@@ -312,7 +317,7 @@ def test_alert_of_a_host_that_left_the_fleet_before_the_alert_was_loaded_is_over
     watched.hush("gpu01")
     watched.hub.fleet.remove("gpu01")
     load_late(watched, "gpu01", "host_down")
-    assert watched.events[-1].title == "Over: So (the host is no longer in the fleet)"
+    assert watched.events[-1].title == "Resolved: So (the host is no longer in the fleet)"
 
 
 def test_alert_under_the_name_of_a_host_that_reports_is_over_when_it_is_loaded() -> None:
@@ -321,7 +326,7 @@ def test_alert_under_the_name_of_a_host_that_reports_is_over_when_it_is_loaded()
     watched.hub.fleet.apply(envelope, via="push", now=NOW, sent_at=NOW)
     watched.run(20)
     load_late(watched, "gpu01", "host_unreadable")
-    assert watched.events[-1].title == "Over: So"
+    assert watched.events[-1].title == "Resolved: So"
 
 
 def test_loosest_limits_are_at_most_those_of_any_host() -> None:

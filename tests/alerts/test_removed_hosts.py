@@ -1,7 +1,7 @@
 """Alerts of hosts that somebody removed."""
 
 from alerts.watched import Watched
-from gpudeck.alerts.snapshot import Around
+from gpudeck.alerts.rule import FleetContext
 from gpudeck.model.cpu_budget import finish
 from gpudeck.model.target import Target
 
@@ -11,7 +11,7 @@ def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again(
     for number in range(150):
         watched.report(f"gpu{number:03}")
     watched.run(20)
-    watched.hush(*list(watched._reports))
+    watched.hush(*list(watched.reports))
     watched.run(90)
     assert len(watched.firing()) == 150
     ids = list(watched.hub.fleet.hosts)
@@ -20,7 +20,7 @@ def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again(
     watched.events.clear()
     assert watched.engine.remove_hosts(ids, watched.clock.now) == 150
     watched.run(20)
-    assert [event.title for event in watched.events] == ["Over: 150 alerts (their hosts were removed)"]
+    assert [event.title for event in watched.events] == ["Resolved: 150 alerts (their hosts were removed)"]
     assert watched.titles()[-1].startswith(
         "No longer watched: 150 hosts have stopped reporting (the host was removed): gpu000, gpu001"
     )
@@ -34,13 +34,13 @@ def test_many_hosts_that_leave_a_list_are_one_event_and_others_have_their_turn_m
     watched.hub.fleet.expect([])
     watched.events.clear()
     engine, now = watched.engine, watched.clock.now
-    engine.begin(Around(now=now))
+    engine.begin(FleetContext(now=now))
     steps = engine.finish_in_steps()
     next(steps)
     assert len(watched.firing()) == 149
     assert engine.remove_hosts(["gpu140", "gpu141"], now) == 2
     finish(steps)
     assert watched.firing() == []
-    titles = [event.title for event in watched.events if event.title.startswith("Over: 150")]
-    assert titles == ["Over: 150 alerts (their hosts were removed)"]
+    titles = [event.title for event in watched.events if event.title.startswith("Resolved: 150")]
+    assert titles == ["Resolved: 150 alerts (their hosts were removed)"]
     assert len(watched.events) == 3

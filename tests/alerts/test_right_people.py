@@ -20,9 +20,9 @@ from alerts.notifiers.sinks import MailServer, Webhook, running_mail_server, run
 from fakes.hubs import HubProcess
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, read, slack_in_a_thread
 from fakes.waiting import wait_until
-from gpudeck.collectors.simulated.work import _FIRST_NAMES
+from gpudeck.collectors.simulated.work import FIRST_NAMES
 
-RULES = f"{quick.RULES}    gpu_held_idle: {{for: 1s}}\n"
+RULES = f"{quick.RULES}    gpu_idle: {{for: 1s}}\n"
 LIST = "gpus@lab.example"
 Holdings = set[tuple[str, str]]
 """Users, each with the place of a GPU, such as gpu02:7."""
@@ -35,7 +35,7 @@ class Lab:
     def __init__(self, folder: Path, hook: Webhook, mail: MailServer, slack: FakeSlack) -> None:
         self.folder, self.hook, self.mail, self.slack = folder, hook, mail, slack
         self.held: Holdings = set()
-        people = [f"  {name}: {{mail: {name}@lab.example, slack: U0{name.upper()}}}" for name in _FIRST_NAMES]
+        people = [f"  {name}: {{mail: {name}@lab.example, slack: U0{name.upper()}}}" for name in FIRST_NAMES]
         tokens = f"{{app_token: {APP_TOKEN}, bot_token: {BOT_TOKEN}, api_url: '{slack.api}'}}"
         notify = f"""
 chat: {{slack: {tokens}}}
@@ -50,7 +50,7 @@ notify:
     - {{severity: critical, to: [pager], continue: true}}
     - {{to: [ops, list]}}
 """
-        (folder / "gpudeck.yaml").write_text("\n".join(["people:", *people, RULES, notify]))
+        (folder / "gpudeck.yaml").write_text("\n".join(["users:", *people, RULES, notify]))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[HubProcess]:
@@ -101,7 +101,7 @@ notify:
         """Who holds which GPU idle at this moment. All that was ever seen is in `held`."""
         hosts = json.loads(hub.get("/api/v1/fleet"))["hosts"]
         gpus = [(f"{host['name']}:{gpu['label']}", gpu) for host in hosts for gpu in host["gpus"]]
-        seen = {(user, place) for place, gpu in gpus if gpu["availability"] == "held" for user in gpu["users"]}
+        seen = {(user, place) for place, gpu in gpus if gpu["availability"] == "idle" for user in gpu["users"]}
         self.held |= seen
         return seen
 
@@ -117,10 +117,10 @@ notify:
 
 def named(who: str, text: str) -> Holdings:
     """The GPUs that a message to somebody names. Those in the title of several are those of its lines."""
-    lines = re.findall(r"(\S+) holds GPU (\S+) of (\S+) idle", text)
-    assert {user for user, _, _ in lines} == {who}, text
-    places = {f"{host}:{label}" for _, label, host in lines}
-    several = re.search(r"GPUs are held idle: ([^\n*]+)", text)
+    lines = re.findall(r"GPU (\S+) of (\S+) is idle, in use by (\w+)", text)
+    assert {user for _, _, user in lines} == {who}, text
+    places = {f"{host}:{label}" for label, host, _ in lines}
+    several = re.search(r"GPUs are idle: ([^\n*]+)", text)
     assert several is None or set(several[1].split(", ")) == places, text
     return {(who, place) for place in places}
 
@@ -150,7 +150,7 @@ def test_the_right_people_get_the_right_messages_once(lab: Lab) -> None:
     assert all(title.startswith("Demo: ") for _, title in everything + lab.mails() + lab.direct())
     assert len(public) == len(FAULTS)
     assert [title for title in critical if "cannot be read" not in title and "°C" not in title] == []
-    assert not any("hold" in title and "idle" in title for title in public + critical)
+    assert not any("is idle" in title for title in public + critical)
     # Each message to a user names GPUs of that user, and no other.
     personal = [told for way in lab.personal() for told in way]
     assert {holding for who, text in personal for holding in named(who, text)} <= lab.held

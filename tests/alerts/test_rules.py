@@ -8,22 +8,21 @@ from hypothesis import strategies as st
 
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
-from gpudeck.alerts.limits import DEFAULTS
+from gpudeck.alerts.rule import HUB, FleetContext, LateReservation
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
-from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
-from gpudeck.alerts.snapshot import HUB, Around, LateBooking
-from gpudeck.model.history_trouble import Backlog, judge_backlog, judge_damage, judge_problem
+from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange
+from gpudeck.model.alert import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
-from gpudeck.model.reservation import GpuReservation, Mark
+from gpudeck.model.reservation import GpuReservation, ReservationMark
 
 BOARDS = [name for name, rule in RULES_BY_NAME.items() if rule.scope == "gpu"]
 HOSTS = [name for name, rule in RULES_BY_NAME.items() if rule.scope == "host"]
 
 
-def find(rule: str, *gpus: GpuReading, around: dict[str, Any] | None = None, **report: Any) -> list[tuple[str, bool]]:
+def find(rule: str, *gpus: GpuReading, context: dict[str, Any] | None = None, **report: Any) -> list[tuple[str, bool]]:
     """Titles, and whether each is bad, of a host that reports this."""
     watched = Watched()
-    watched.around |= around or {}
+    watched.context |= context or {}
     watched.report("gpu01", *gpus, **report)
     watched.step()
     return [(finding.title, finding.is_bad) for finding in watched.find(rule)]
@@ -69,8 +68,8 @@ def test_very_hot_gpu_is_critical() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"throttled_thermal": 1}, "is slowed down by heat"),
-        ({"throttled_hardware": 1}, "is slowed down by its hardware (power brake or slowdown)"),
+        ({"throttled_thermal": 1}, "is throttled (thermal)"),
+        ({"throttled_hardware": 1}, "is throttled (hardware slowdown or power brake)"),
     ],
 )
 def test_throttled_gpu_says_by_what(flags: dict[str, int], words: str) -> None:
@@ -85,10 +84,10 @@ def test_power_limit_alone_slows_nobody_down_in_a_way_worth_telling() -> None:
     ("metrics", "words"),
     [
         ({"ecc_uncorrected_count": 1}, "has had 1 uncorrected memory error"),
-        ({"remapped_rows_pending": 1}, "has memory rows that wait to be replaced"),
+        ({"remapped_rows_pending": 1}, "has a row remap pending"),
         (
             {"ecc_uncorrected_count": 3, "remapped_rows_pending": 1},
-            "has had 3 uncorrected memory errors and has memory rows that wait to be replaced",
+            "has had 3 uncorrected memory errors and has a row remap pending",
         ),
     ],
 )
@@ -150,8 +149,8 @@ def test_last_gpu_of_a_model_that_is_gone_is_judged_by_the_limits_of_its_model()
     for number in range(2):
         watched.report(f"gpu0{number}", report=Report(gpus=[]))
     watched.run(10)
-    assert [life.host for life in watched.engine.firing()] == ["gpu00"]
-    assert [life.host for life in watched.engine.pending()] == ["gpu01"]
+    assert [record.host for record in watched.engine.firing()] == ["gpu00"]
+    assert [record.host for record in watched.engine.pending()] == ["gpu01"]
 
 
 def test_board_that_is_cut_into_instances_is_not_gone_nor_are_they_when_it_is_whole() -> None:
@@ -228,14 +227,14 @@ def test_host_that_comes_late_again_and_again_is_late() -> None:
     watched = Watched()
     watched.report("gpu01")
     watched.run(20)
-    report = watched._reports
+    report = watched.reports
     for _ in range(6):
-        watched._reports = {}
+        watched.reports = {}
         watched.run(35, step=5)
-        watched._reports = report
+        watched.reports = report
         watched.run(10)
     (found,) = watched.find("host_late")
-    assert (found.title, found.is_bad) == ("gpu01 reports late again and again: 6 times within an hour", True)
+    assert (found.title, found.is_bad) == ("gpu01 often reports late: 6 times within an hour", True)
 
 
 def test_host_that_is_silent_is_down_since_it_was_last_heard() -> None:
@@ -279,17 +278,17 @@ def test_fault_that_comes_ten_times_is_found_once() -> None:
     assert len(find("xid", make_gpu(events=[xid(79, NOW - number) for number in range(10, 0, -1)]))) == 1
 
 
-HELD = {"utilization_percent": 0, "memory_used_bytes": 20 * GIB}
+IDLE = {"utilization_percent": 0, "memory_used_bytes": 20 * GIB}
 
 
-def test_held_gpu_is_told_to_all_who_hold_it() -> None:
+def test_idle_gpu_is_sent_to_all_its_users() -> None:
     watched = Watched()
     processes = [make_process(1, "ada"), make_process(2, "bob")]
-    watched.report("gpu01", make_gpu(metrics=HELD, processes=processes, idle_seconds=9000.0))
+    watched.report("gpu01", make_gpu(metrics=IDLE, processes=processes, idle_seconds=9000.0))
     watched.step()
-    (found,) = watched.find("gpu_held_idle")
+    (found,) = watched.find("gpu_idle")
     assert (found.title, found.users, found.is_personal) == (
-        "ada and bob hold GPU 0 of gpu01 idle",
+        "GPU 0 of gpu01 is idle, in use by ada and bob",
         ("ada", "bob"),
         True,
     )
@@ -298,11 +297,11 @@ def test_held_gpu_is_told_to_all_who_hold_it() -> None:
 
 @pytest.mark.parametrize(("processes", "count"), [([], 1), ([make_process()], 0), (None, 0)])
 def test_memory_is_nobodys_only_where_it_is_known_that_no_process_is_there(processes: Any, count: int) -> None:
-    gpu = make_gpu(metrics=HELD, processes=processes, idle_seconds=9000.0)
+    gpu = make_gpu(metrics=IDLE, processes=processes, idle_seconds=9000.0)
     assert len(find("orphaned_memory", gpu)) == count
 
 
-def marked(mark: Mark) -> Watched:
+def marked(mark: ReservationMark) -> Watched:
     watched = Watched()
     watched.report("gpu01", make_busy_gpu(user="bob"))
     watched.step()
@@ -312,25 +311,27 @@ def marked(mark: Mark) -> Watched:
 
 def test_conflict_concerns_both() -> None:
     watched = marked(
-        Mark(GpuReservation(1, "ada", NOW + 3600, "", "booking"), "bob is on it, though it is booked by ada")
+        ReservationMark(
+            GpuReservation(1, "ada", NOW + 3600, "", "reservation"), "bob is on it, though it is reserved by ada"
+        )
     )
-    (found,) = watched.find("booking_conflict")
+    (found,) = watched.find("reservation_conflict")
     assert (found.accounts, found.users) == (("ada",), ("bob",))
-    assert watched.find("booking_overrun") == []
+    assert watched.find("reservation_overrun") == []
 
 
 def test_overrun_concerns_whoever_stays() -> None:
-    watched = marked(Mark(None, "bob is still on it: bob's booking has ended"))
-    (found,) = watched.find("booking_overrun")
+    watched = marked(ReservationMark(None, "bob is still on it: bob's reservation has ended"))
+    (found,) = watched.find("reservation_overrun")
     assert (found.accounts, found.users) == ((), ("bob",))
-    assert watched.find("booking_conflict") == []
+    assert watched.find("reservation_conflict") == []
 
 
-def test_booking_that_nobody_uses_concerns_its_owner() -> None:
-    late = LateBooking(id=7, user="ada", gpus="gpu01:0", host="gpu01", deadline=NOW + 600)
-    around = Around(now=NOW, late_bookings=(late,))
-    (found,) = RULES_BY_NAME["booking_no_show"].find(HUB, (), DEFAULTS["booking_no_show"], around)
-    assert found.title == "Nobody uses ada's booking of gpu01:0: it is released in 10m"
+def test_reservation_that_nobody_uses_concerns_its_owner() -> None:
+    late = LateReservation(id=7, user="ada", gpus="gpu01:0", host="gpu01", deadline=NOW + 600)
+    context = FleetContext(now=NOW, late_reservations=(late,))
+    (found,) = RULES_BY_NAME["reservation_no_show"].find(HUB, (), DEFAULTS["reservation_no_show"], context)
+    assert found.title == "Nobody uses ada's reservation of gpu01:0: it is released in 10m"
     assert (found.accounts, found.is_personal, found.part) == (("ada",), True, "7")
 
 
@@ -338,22 +339,22 @@ def test_booking_that_nobody_uses_concerns_its_owner() -> None:
     ("free", "known", "bad"), [(50, 100, []), (8, 100, [False]), (5, 100, [True]), (0, 7, []), (0, 8, [True])]
 )
 def test_fleet_is_nearly_full_by_the_gpus_that_are_known(free: int, known: int, bad: list[bool]) -> None:
-    around = Around(now=NOW, free=free, known=known)
-    found = RULES_BY_NAME["fleet_nearly_full"].find(HUB, (), DEFAULTS["fleet_nearly_full"], around)
+    context = FleetContext(now=NOW, free=free, known=known)
+    found = RULES_BY_NAME["fleet_nearly_full"].find(HUB, (), DEFAULTS["fleet_nearly_full"], context)
     assert [finding.is_bad for finding in found] == bad
 
 
 @pytest.mark.parametrize(("problem", "count"), [(None, 0), ("no space left on /secret/place", 1)])
 def test_failing_history_is_told_without_its_place(problem: str | None, count: int) -> None:
-    around = Around(now=NOW, history=judge_problem(problem))
-    found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
+    context = FleetContext(now=NOW, history=judge_problem(problem))
+    found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], context)
     assert [(finding.title, finding.severity) for finding in found] == [("The history is not kept", "critical")] * count
 
 
 @pytest.mark.parametrize(("damage", "titles"), [(None, []), ("x", ["Part of the history is damaged"])])
 def test_damaged_history_is_told(damage: str | None, titles: list[str]) -> None:
-    around = Around(now=NOW, history=judge_damage(damage))
-    found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
+    context = FleetContext(now=NOW, history=judge_damage(damage))
+    found = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], context)
     assert [finding.title for finding in found] == titles
 
 
@@ -377,8 +378,8 @@ def test_damaged_history_is_told(damage: str | None, titles: list[str]) -> None:
 def test_history_that_waits_is_late_and_only_what_is_dropped_is_lost(
     backlog: Backlog, severity: str, title: str
 ) -> None:
-    around = Around(now=NOW, history=judge_backlog(backlog))
-    (found,) = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], around)
+    context = FleetContext(now=NOW, history=judge_backlog(backlog))
+    (found,) = RULES_BY_NAME["history_failing"].find(HUB, (), DEFAULTS["history_failing"], context)
     assert (found.severity, found.title) == (severity, title)
 
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from gpudeck.alerts.limits import DEFAULTS
-from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
-from gpudeck.alerts.thresholds import Thresholds, change_limits
+from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange, Thresholds, change_limits
 from gpudeck.config import ConfigMistakes, load_bytes
 from gpudeck.settings import Settings
 

@@ -75,9 +75,9 @@ def test_host_that_is_down_because_it_cannot_be_read_has_one_alert_with_the_reas
 def test_alert_goes_on_over_a_restart_before_anybody_tried_to_read_the_host() -> None:
     watched = expecting()
     watched.run(620)
-    lives = watched.engine.firing()
+    records = watched.engine.firing()
     watched.engine = watched.make_engine()
-    watched.engine.load(lives, watched.clock.now)
+    watched.engine.load(records, watched.clock.now)
     watched.hub.fleet.note_failure("gpu01", None)
     watched.run(60)
     assert (watched.rules(), watched.kinds()) == (["host_unreadable"], ["alert_fired"])

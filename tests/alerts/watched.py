@@ -7,16 +7,14 @@ from msgspec.structs import replace
 
 from fakes.clock import FakeClock
 from fakes.reports import HOST, make_envelope, make_gpu
-from gpudeck.alerts.engine import Engine
-from gpudeck.alerts.finding import RuleFinding
-from gpudeck.alerts.life import Life
-from gpudeck.alerts.limits import DEFAULTS
+from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.message import Message
+from gpudeck.alerts.record import AlertRecord
+from gpudeck.alerts.rule import FleetContext, RuleFinding
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
-from gpudeck.alerts.settings import AlertSettings
-from gpudeck.alerts.snapshot import Around
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.lookout import Lookout
+from gpudeck.alerts.selection import HostSelector
+from gpudeck.alerts.settings import DEFAULTS, AlertSettings
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import Event
 from gpudeck.model.report import GpuReading, Report
 
@@ -35,27 +33,27 @@ class Watched:
     def __init__(self, settings: AlertSettings | None = None, *, now: float = NOW) -> None:
         self.clock = FakeClock(now)
         self.hub = Hub(now=self.clock)
-        self.lookout = Lookout(self.hub.fleet)
+        self.selector = HostSelector(self.hub.fleet)
         self.settings = settings or AlertSettings()
         self.events: list[Event] = []
         self.sent: list[Message] = []
-        self.around: dict[str, Any] = {"version": "1.0.0"}
+        self.context: dict[str, Any] = {"version": "1.0.0"}
         self.looks_at_all = False
         self.engine = self.make_engine()
-        self._reports: dict[str, tuple[Report, dict[str, Any]]] = {}
+        self.reports: dict[str, tuple[Report, dict[str, Any]]] = {}
         self._sequence = 0
 
-    def make_engine(self) -> Engine:
-        return Engine(self.settings, self.events.append)
+    def make_engine(self) -> AlertEngine:
+        return AlertEngine(self.settings, self.events.append)
 
     def report(self, host: str, *gpus: GpuReading, **others: Any) -> None:
         """From here on the host reports this."""
         envelope = {name: others.pop(name) for name in ("agent_version", "via", "skew") if name in others}
-        self._reports[host] = (others.pop("report", None) or make_report(*gpus, **others), envelope)
+        self.reports[host] = (others.pop("report", None) or make_report(*gpus, **others), envelope)
 
     def hush(self, *hosts: str) -> None:
         for host in hosts:
-            del self._reports[host]
+            del self.reports[host]
 
     def run(self, seconds: float, step: float = 10.0) -> None:
         """Let time pass: everybody reports, rules look, messages go out."""
@@ -67,7 +65,7 @@ class Watched:
     def step(self) -> None:
         self._sequence += 1
         now = self.clock.now
-        for host, (report, others) in self._reports.items():
+        for host, (report, others) in self.reports.items():
             version, sent_at = others.get("agent_version", "1.0.0"), now + others.get("skew", 0.0)
             envelope = make_envelope(
                 host, self._sequence, report=report, agent_version=version, collected_at=sent_at, interval_seconds=10.0
@@ -78,17 +76,17 @@ class Watched:
 
     def look(self) -> None:
         now, totals = self.clock.now, self.hub.fleet.totals()
-        facts = {"power_limits": self.lookout.power_limits(), "free": totals.free}
+        facts = {"power_limits": self.selector.power_limits(), "free": totals.free}
         facts |= {"known": totals.gpus - totals.unknown}
-        self.engine.begin(Around(now=now, **(facts | self.around)))
+        self.engine.begin(FleetContext(now=now, **(facts | self.context)))
         fleet = self.hub.fleet
         chosen: Mapping[str, set[str] | None]
         if self.looks_at_all:
             chosen = dict.fromkeys(sorted(fleet.hosts, key=lambda host_id: fleet.hosts[host_id].row))
         else:
-            chosen = self.lookout.choose(self.engine.preselect(fleet.table), self.engine.active_hosts(), now)
+            chosen = self.selector.choose(self.engine.preselect(fleet.table), self.engine.active_hosts(), now)
         for host_id, uuids in chosen.items():
-            self.engine.look(self.lookout.see(fleet.hosts[host_id], now, uuids))
+            self.engine.look(self.selector.see(fleet.hosts[host_id], now, uuids))
         self.engine.finish(fleet.hosts)
         self.post()
 
@@ -100,14 +98,14 @@ class Watched:
 
     def firing(self) -> list[tuple[str, str]]:
         """Rules and titles."""
-        return [(life.rule, life.title) for life in self.engine.firing()]
+        return [(record.rule, record.title) for record in self.engine.firing()]
 
     def rules(self) -> list[str]:
-        return sorted(life.rule for life in self.engine.firing())
+        return sorted(record.rule for record in self.engine.firing())
 
-    def life(self, rule: str) -> Life:
-        (life,) = [life for life in self.engine.firing() if life.rule == rule]
-        return life
+    def record(self, rule: str) -> AlertRecord:
+        (record,) = [record for record in self.engine.firing() if record.rule == rule]
+        return record
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
@@ -117,7 +115,7 @@ class Watched:
 
     def find(self, rule: str, host: str = "gpu01", **limits: Any) -> list[RuleFinding]:
         """What one rule says of one host now."""
-        seen = self.lookout.see(next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now)
+        seen = self.selector.see(next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now)
         own = replace(DEFAULTS[rule], **limits)
-        around = Around(now=self.clock.now, **({"power_limits": self.lookout.power_limits()} | self.around))
-        return list(RULES_BY_NAME[rule].find(seen, seen.gpus, own, around))
+        context = FleetContext(now=self.clock.now, **({"power_limits": self.selector.power_limits()} | self.context))
+        return list(RULES_BY_NAME[rule].find(seen, seen.gpus, own, context))

@@ -12,7 +12,7 @@ from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.api.app import read_routes
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.wire import encode
 
 EVERYBODY = {"nobody", "agent", "viewer", "user", "admin"}
@@ -26,6 +26,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/{host:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/assets/{name:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/healthz"): (EVERYBODY, EVERYBODY),
+    ("GET", "/install.sh"): (EVERYBODY, EVERYBODY),
+    ("GET", "/install/{name:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/readyz"): (EVERYBODY, EVERYBODY),
     ("GET", "/schema"): (EVERYBODY, EVERYBODY),
     ("GET", "/schema/openapi.json"): (EVERYBODY, EVERYBODY),
@@ -38,29 +40,31 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/sd"): (EVERYBODY, READERS),
     ("GET", "/api/v1/fleet"): (EVERYBODY, READERS),
     ("GET", "/api/v1/totals"): (EVERYBODY, READERS),
-    ("GET", "/api/v1/people"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/users"): (EVERYBODY, READERS),
     ("GET", "/api/v1/stream"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/gpus"): (EVERYBODY, READERS),
     ("GET", "/api/v1/history"): (EVERYBODY, READERS),
     ("GET", "/api/v1/history/heat"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/history/overview"): (EVERYBODY, READERS),
     ("GET", "/api/v1/usage"): (EVERYBODY, READERS),
-    ("GET", "/api/v1/usage.csv"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/events"): (EVERYBODY, READERS),
     ("GET", "/api/v1/alerts"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/alerts/acknowledge"): (USERS, USERS),
     ("POST", "/api/v1/alerts/{key:str}/acknowledge"): (USERS, USERS),
-    ("GET", "/api/v1/silences"): (EVERYBODY, READERS),
-    ("POST", "/api/v1/silences"): (ADMINS, ADMINS),
-    ("DELETE", "/api/v1/silences/{key:str}"): (ADMINS, ADMINS),
+    ("GET", "/api/v1/mutes"): (EVERYBODY, READERS),
+    ("POST", "/api/v1/mutes"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/mutes/{key:str}"): (ADMINS, ADMINS),
     ("GET", "/api/v1/about"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations/{number:int}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations/next"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations.ics"): (EVERYBODY, READERS),
     ("POST", "/api/v1/reservations"): (USERS, USERS),
+    ("POST", "/api/v1/reservations/preview"): (USERS, USERS),
     ("PATCH", "/api/v1/reservations/{number:int}"): (USERS, USERS),
     ("DELETE", "/api/v1/reservations/{number:int}"): (USERS, USERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
@@ -72,6 +76,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/logout-everywhere"): (NOBODY, NOBODY),
     ("GET", "/api/v1/me/sessions"): (NOBODY, NOBODY),
     ("POST", "/api/v1/me/password"): (NOBODY, NOBODY),
+    ("POST", "/api/v1/me/token"): (NOBODY, NOBODY),
+    ("DELETE", "/api/v1/me/token"): (NOBODY, NOBODY),
     ("GET", "/api/v1/me/mutes"): (NOBODY, NOBODY),
     ("PUT", "/api/v1/me/mutes"): (NOBODY, NOBODY),
     ("GET", "/api/v1/tokens"): (USERS, USERS),

@@ -15,12 +15,12 @@ from sqlalchemy.exc import OperationalError
 from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.passwords import quick_hasher
-from gpudeck.auth.parts import Auth
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 
 PASSWORD = "correct horse battery"
 TABLES = (schema.accounts, schema.sessions, schema.tokens, schema.audit)
@@ -69,7 +69,7 @@ class Stage:
     @contextmanager
     def failing_at(self, number: int) -> Iterator[None]:
         """The database fails at that statement which writes."""
-        count, engine = itertools.count(), self.database._engine.sync_engine
+        count, engine = itertools.count(), self.database.engine.sync_engine
 
         def fail(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
             if statement.startswith(("INSERT", "UPDATE", "DELETE")) and next(count) == number:
@@ -120,7 +120,7 @@ def check_every_statement(stage: Stage, action: str, act: Callable[[Stage], http
         if answer.is_success:
             break
         assert answer.status_code >= 500
-        stage.auth.login._throttle.note_success("ada", "192.0.2.7")  # each was a try, and none was a guess
+        stage.auth.login.throttle.note_success("ada", "192.0.2.7")  # each was a try, and none was a guess
         assert stage.rows() == before
     after = stage.rows()
     assert number >= 2

@@ -1,4 +1,4 @@
-"""Alerts and silences over HTTP: what is listed, who looks after what, and what is refused in which words."""
+"""Alerts and mutes over HTTP: what is listed, who acknowledged what, and what is refused in which words."""
 
 import asyncio
 import time
@@ -107,6 +107,34 @@ def test_alert_that_does_not_fire_cannot_be_acknowledged(desk: Desk, alert: str)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_alert")
 
 
+def test_many_are_acknowledged_at_once_and_those_that_do_not_fire_are_named(desk: Desk) -> None:
+    hot = [one["id"] for one in desk.list("?rule=gpu_hot")]
+    taken = desk.list("?rule=disk_full")[0]["id"]
+    desk.ask("POST", f"/api/v1/alerts/{taken}/acknowledge", "user-token")
+    body = {"ids": [*hot, "ffffffffff", taken, hot[0]]}
+    answer = desk.ask("POST", "/api/v1/alerts/acknowledge", json=body)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert [(one["id"], one["acknowledged_by"]) for one in told["acknowledged"]] == [
+        *((alert, "token admin") for alert in hot),
+        (taken, "token user"),
+    ]
+    assert told["failed"] == [
+        {"id": "ffffffffff", "code": "unknown_alert", "message": "no alert with the id ffffffffff fires."}
+    ]
+    assert {one["state"] for one in desk.list()} == {"acknowledged"}
+    entries = [entry for entry in asyncio.run(desk.auth.audit.list()) if entry.who == "token admin"]
+    assert [(entry.action, entry.subject) for entry in entries] == [
+        ("acknowledge alert", f"alert {alert}") for alert in (taken, *reversed(hot))
+    ]
+
+
+@pytest.mark.parametrize("body", [{"ids": []}, {"ids": ["x"]}, {"ids": ["a"] * 1001}, {"alerts": ["a"]}, {}])
+def test_request_about_many_is_limited(desk: Desk, body: dict[str, Any]) -> None:
+    answer = desk.ask("POST", "/api/v1/alerts/acknowledge", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+
+
 def test_resolved_alerts_are_found_in_the_database(desk: Desk) -> None:
     desk.watched.report("gpu01", make_gpu(uuid="A"))
     desk.watched.post = lambda: None  # type: ignore[method-assign]
@@ -119,22 +147,35 @@ def test_resolved_alerts_are_found_in_the_database(desk: Desk) -> None:
     assert desk.list("?state=resolved&host=gpu02") == []
 
 
-def test_silence_is_made_listed_and_ended(desk: Desk) -> None:
+def test_mute_is_made_listed_and_ended(desk: Desk) -> None:
     wanted = {"host": "gpu0*", "rule": "gpu_hot", "labels": {"host": "gpu01"}, "for": "2h", "reason": " new fans "}
-    made = desk.ask("POST", "/api/v1/silences", json=wanted)
+    made = desk.ask("POST", "/api/v1/mutes", json=wanted)
     assert made.status_code == 201
     body = made.json()
     assert (body["reason"], body["created_by"], round(body["end"] - body["start"])) == ("new fans", "token admin", 7200)
-    assert desk.ask("GET", "/api/v1/silences", None).json()["silences"] == [body]
-    assert {one["host"]: one["silenced_by"] for one in desk.list("?rule=gpu_hot")} == {
+    assert desk.ask("GET", "/api/v1/mutes", None).json()["mutes"] == [body]
+    assert {one["host"]: one["muted_by"] for one in desk.list("?rule=gpu_hot")} == {
         "gpu01": body["id"],
         "gpu02": None,
     }
-    ended = desk.ask("DELETE", f"/api/v1/silences/{body['id']}")
+    ended = desk.ask("DELETE", f"/api/v1/mutes/{body['id']}")
     assert ended.json() == body
-    assert desk.ask("GET", "/api/v1/silences").json()["silences"] == []
-    assert desk.ask("DELETE", f"/api/v1/silences/{body['id']}").status_code == 404
-    assert all(one["silenced_by"] is None for one in desk.list())
+    assert desk.ask("GET", "/api/v1/mutes").json()["mutes"] == []
+    assert desk.ask("DELETE", f"/api/v1/mutes/{body['id']}").status_code == 404
+    assert all(one["muted_by"] is None for one in desk.list())
+
+
+def test_mute_of_named_hosts_is_of_these_alone(desk: Desk) -> None:
+    wanted = {"rule": "gpu_hot", "hosts": [" gpu03 ", "gpu02", "gpu03"], "for": "2h", "reason": "new fans"}
+    made = desk.ask("POST", "/api/v1/mutes", json=wanted).json()
+    assert made["hosts"] == ["gpu02", "gpu03"]
+    assert {(one["rule"], one["host"]): one["muted_by"] for one in desk.list()} == {
+        ("gpu_hot", "gpu01"): None,
+        ("gpu_hot", "gpu02"): made["id"],
+        ("disk_full", "gpu02"): None,
+    }
+    many = wanted | {"hosts": [f"gpu{number}" for number in range(1001)]}
+    assert desk.ask("POST", "/api/v1/mutes", json=many).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -151,10 +192,12 @@ def test_silence_is_made_listed_and_ended(desk: Desk) -> None:
         ({"hots": "a", "reason": "x", "for": "2h"}, "hots"),
         ({"rule": "gpu_hto", "reason": "x", "for": "2h"}, "there is none that gpu_hto fits"),
         ({"rule": "gpus_*", "reason": "x", "for": "2h"}, "there is none that gpus_* fits"),
+        ({"hosts": ["gpu0*"], "reason": "x", "for": "2h"}, "'gpu0*' is a pattern"),
+        ({"hosts": ["gpu01"], "host": "gpu*", "reason": "x", "for": "2h"}, "not both"),
     ],
 )
-def test_silence_that_makes_no_sense_is_refused(desk: Desk, wanted: dict[str, Any], words: str) -> None:
-    answer = desk.ask("POST", "/api/v1/silences", json=wanted)
+def test_mute_that_makes_no_sense_is_refused(desk: Desk, wanted: dict[str, Any], words: str) -> None:
+    answer = desk.ask("POST", "/api/v1/mutes", json=wanted)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
 

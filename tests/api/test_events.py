@@ -12,9 +12,9 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_envelope
-from gpudeck.events.log import Events
+from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import make_event
 
 NOW = 1_790_000_000.0
@@ -28,7 +28,7 @@ class Station:
         self.hub.fleet.apply(make_envelope(), via="push", now=NOW)
         self.hub.stream.tick()
         auth = make_auth(folder)
-        self.events = Events(auth.database, EventSettings())
+        self.events = EventLog(auth.database, EventSettings())
         self.door = make_door(self.hub, auth=auth, events=self.events)
         self.add(0, "host_down", "gpu01 has stopped reporting", severity="critical", host="gpu01")
         self.add(60, "host_up", "gpu01 reports again", host="gpu01")
@@ -107,18 +107,18 @@ def test_question_that_makes_no_sense_is_refused_with_the_reason(station: Statio
 
 
 def test_events_as_csv_hold_no_formula(station: Station) -> None:
-    station.add(100, "twin", "=HYPERLINK(1)", host="gpu03")
+    station.add(100, "duplicate_host", "=HYPERLINK(1)", host="gpu03")
     answer = station.get("/api/v1/events?format=csv")
     assert answer.headers["content-type"].startswith("text/csv")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert [row["kind"] for row in rows] == ["twin", "xid", "host_up", "host_down"]
+    assert [row["kind"] for row in rows] == ["duplicate_host", "xid", "host_up", "host_down"]
     assert rows[0]["title"] == "'=HYPERLINK(1)"
     assert rows[1]["time_utc"] == "2026-09-21 14:14:50"
 
 
 def test_about_tells_how_the_hub_is_doing(station: Station) -> None:
     about = station.get("/api/v1/about").json()
-    assert about["sources"] == [{"via": "push", "hosts": 1, "up": 1, "late": 0, "down": 0, "never": 0}]
+    assert about["sources"] == [{"via": "push", "hosts": 1, "up": 1, "late": 0, "down": 0, "never_seen": 0}]
     assert about["ingest"]["reports_taken"] == 1
     assert about["database"] == {"kind": "sqlite", "events": 0, "reason": None, "problem": None}
     assert about["history"]["kind"] == "off"

@@ -10,11 +10,11 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_alerts, make_auth, make_door
 from fakes.reports import make_envelope, make_gpu
+from gpudeck.alerts.rule import FleetContext
+from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings
-from gpudeck.alerts.snapshot import Around
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.lookout import Lookout
-from gpudeck.hub.token_limit import TokenName
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.token_limit import TokenName
 from gpudeck.model.target import Target
 
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
@@ -56,10 +56,10 @@ class Crowded:
     def look(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.hub.fleet.age(self.clock())
-        lookout = Lookout(self.hub.fleet)
-        self.alerts.engine.begin(Around(now=self.clock()))
+        selector = HostSelector(self.hub.fleet)
+        self.alerts.engine.begin(FleetContext(now=self.clock()))
         for host in self.hub.fleet.hosts.values():
-            self.alerts.engine.look(lookout.see(host, self.clock()))
+            self.alerts.engine.look(selector.see(host, self.clock()))
         self.alerts.engine.finish()
 
     def names(self) -> list[str]:
@@ -108,6 +108,12 @@ def test_twenty_thousand_leave_in_one_update_and_one_entry_of_the_audit_log(hub:
 def test_nothing_given_is_refused(hub: Crowded) -> None:
     hub.report("gpu01")
     assert hub.remove().status_code == 400
+
+
+def test_a_mistyped_dry_run_removes_nothing(hub: Crowded) -> None:
+    hub.report("gpu01")
+    assert hub.remove(name="gpu*", dryrun="true").status_code == 400
+    assert hub.names() == ["gpu01"]
     assert hub.names() == ["gpu01"]
 
 
@@ -123,7 +129,7 @@ def test_alerts_of_a_removed_host_are_over(hub: Crowded, is_gone: bool) -> None:
     hub.report("gpu01")
     for _ in range(20):
         hub.look(10)
-    assert [life.rule for life in hub.alerts.engine.firing()] == ["host_down"]
+    assert [record.rule for record in hub.alerts.engine.firing()] == ["host_down"]
     for host_id in ["gpu01"] * is_gone:
         hub.hub.fleet.remove(host_id)
     assert hub.remove_one("gpu01") == 200

@@ -1,6 +1,8 @@
 """Hosts are added and removed by who may, and each added host gets a token of its own."""
 
 import asyncio
+import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
-from gpudeck.hub.hub import Hub
+from gpudeck.api.wheelhouse import pack_installed
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.target import Target
 from gpudeck.wire import encode
 
@@ -65,11 +68,33 @@ def test_added_host_is_expected_and_its_line_holds_its_token_once(hub: Station) 
     assert answer.status_code == 201
     added = answer.json()
     assert added["names"] == ["gpu07"]
-    assert added["token"] in added["command"]
-    assert "--hub http://hub.example:8042 --name gpu07" in added["command"]
-    assert hub.names() == [("gpu07", "never")]
+    script = hub.call("GET", "/install.sh").content
+    assert added["command"].startswith(f"echo {added['token']} | {{ s=$(curl -fsS http://hub.example:8042/install.sh)")
+    assert f"= {hashlib.sha256(script).hexdigest()} ]" in added["command"]
+    assert hub.names() == [("gpu07", "never_seen")]
     assert added["token"] not in hub.call("GET", "/api/v1/hosts").text
     assert added["token"].encode() not in b"".join(file.read_bytes() for file in hub.folder.glob("gpudeck.db*"))
+
+
+def test_each_host_of_a_range_gets_a_line_with_a_token_of_its_own(hub: Station) -> None:
+    added = hub.add(name="gpu[07-08]").json()
+    lines = added["command"].splitlines()
+    assert (added["names"], added["token"], len(lines)) == (["gpu07", "gpu08"], None, 2)
+    for name, line in zip(added["names"], lines, strict=True):
+        assert f" | ssh {name} 's=$(curl " in line
+        assert hub.report(line.split()[1], name).status_code == 202
+    assert hub.report(lines[0].split()[1], "gpu08").status_code == 403
+
+
+def test_script_names_wheels_that_the_hub_serves_and_nothing_else(hub: Station) -> None:
+    script = hub.call("GET", "/install.sh").text
+    named = re.findall(r"^3\.\d+ \S+ ([0-9a-f]{64}) (\S+\.whl)$", script, re.MULTILINE)
+    assert {"gpudeck", "click", "msgspec"} <= {name.partition("-")[0] for _, name in named}
+    for digest, name in named:
+        assert hashlib.sha256(hub.call("GET", f"/install/{name}").content).hexdigest() == digest
+    (hub.folder / "wheelhouse" / "other.whl").write_text("")
+    assert hub.call("GET", "/install/other.whl").status_code == 404
+    assert hub.call("GET", "/install/..%2fgpudeck.db").status_code == 404
 
 
 def test_token_of_an_added_host_is_good_for_that_host_alone(hub: Station) -> None:
@@ -96,18 +121,31 @@ def test_removed_host_is_gone_and_its_token_is_worth_nothing(hub: Station) -> No
     assert hub.report(token, "gpu07").status_code == 401
 
 
+def test_agent_is_packed_before_the_host_is_there_and_ends_a_demo(
+    hub: Station, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_there: list[bool] = []
+
+    def pack(folder: Path) -> None:
+        was_there.append((hub.folder / "hosts.yaml").exists())
+        pack_installed(folder)
+
+    monkeypatch.setattr("gpudeck.api.install.pack_installed", pack)
+    assert hub.add(name="gpu07").status_code == 201
+    assert (was_there, (hub.folder / "hosts.yaml").exists()) == ([False], True)
+
+
 def test_range_of_hosts_is_added_at_once_and_loses_one(hub: Station) -> None:
     assert hub.add(name="gpu[01-03]", via="ssh", user="monitor").json()["names"] == ["gpu01", "gpu02", "gpu03"]
     assert hub.call("DELETE", "/api/v1/hosts/gpu02", headers=ADMIN).status_code == 200
-    assert hub.names() == [("gpu01", "never"), ("gpu03", "never")]
+    assert hub.names() == [("gpu01", "never_seen"), ("gpu03", "never_seen")]
     assert hub.add(name="gpu03", via="ssh").status_code == 409
 
 
 @pytest.mark.parametrize(
     ("new", "status", "told"),
     [
-        ({"name": "configured"}, 409, "configured is there already, by gpudeck.yaml"),
-        ({"name": "gpu[01-16]"}, 400, "one by one"),
+        ({"name": "configured"}, 409, "configured is there already, by gpudeck.yaml: change it there"),
         ({"name": "gpu[16-01]", "via": "ssh"}, 400, "goes down"),
         ({"name": "-rf", "via": "ssh"}, 400, "no name of a host"),
         ({"name": "a", "via": "fax"}, 400, "fax"),
@@ -184,7 +222,7 @@ def test_host_is_not_added_where_the_database_takes_no_token(hub: Station) -> No
     assert "gpu07" not in (hub.folder / "hosts.yaml").read_text()
     database.write_bytes(kept)
     assert hub.add(name="gpu07").status_code == 201
-    assert hub.names() == [("gpu07", "never")]
+    assert hub.names() == [("gpu07", "never_seen")]
 
 
 def test_host_stays_where_the_database_does_not_take_its_token_back(hub: Station) -> None:

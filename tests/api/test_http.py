@@ -13,7 +13,8 @@ from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api import schema
 from gpudeck.api.app import MOST_BODY_BYTES
-from gpudeck.hub.hub import Hub
+from gpudeck.api.stream import read_hosts
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
 from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import MAX_BODY_BYTES, encode
@@ -154,7 +155,9 @@ def test_a_host_is_found_by_name_and_by_id(api: Api) -> None:
 @pytest.mark.parametrize("name", ["nobody", "..", "%00", "a%2Fb", "x" * 500])
 def test_a_host_that_is_not_there_is_a_404(api: Api, name: str) -> None:
     answer = api.get(f"/api/v1/hosts/{name}")
-    assert (answer.status_code, error_of(answer)) == (404, "not_found")
+    assert answer.status_code == 404
+    # A name with a slash is another path.
+    assert error_of(answer) in {"unknown_host", "not_found"}
 
 
 @pytest.mark.parametrize(
@@ -185,6 +188,45 @@ def test_gpus_are_filtered(api: Api, query: str, found: list[str]) -> None:
 def test_a_filter_that_makes_no_sense_is_refused(api: Api, query: str) -> None:
     answer = api.get(f"/api/v1/gpus?{query}")
     assert (answer.status_code, error_of(answer)) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        "a,",
+        ",",
+        "a,,b",
+        "%ff",
+        "x" * 513,
+        ",".join(map(str, range(201))),
+        "1&hosts=" + "2," * 200 + "3",
+        "a&host=b",
+        "&shape=overview",
+    ],
+)
+def test_a_subscription_that_makes_no_sense_is_refused(api: Api, hosts: str) -> None:
+    answer = api.get(f"/api/v1/stream?hosts={hosts}")
+    assert (answer.status_code, error_of(answer)) == (400, "bad_request")
+
+
+def test_a_shape_that_there_is_not_is_refused(api: Api) -> None:
+    answer = api.get("/api/v1/stream?shape=columns")
+    assert (answer.status_code, error_of(answer)) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    ("query", "hosts"),
+    [
+        (b"", None),
+        (b"hosts=", set()),
+        (b"hosts", set()),
+        (b"hosts=a,b,a", {"a", "b"}),
+        (b"hosts=a&hosts=b%2Cc,d%20e", {"a", "b,c", "d e"}),
+        (b"shape=overview", "overview"),
+    ],
+)
+def test_a_stream_is_of_all_hosts_or_of_those_that_are_named(query: bytes, hosts: set[str] | str | None) -> None:
+    assert read_hosts(query) == hosts
 
 
 @pytest.mark.parametrize(
@@ -305,7 +347,7 @@ def test_the_document_says_of_every_route_what_it_is_for(api: Api) -> None:
 def test_a_bug_is_answered_in_shape_and_logged(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(api.hub.stream, "fresh_document", lambda _: 1 / 0)
+    monkeypatch.setattr(api.hub.fleet, "totals", lambda: 1 / 0)
     answer = api.get("/api/v1/fleet")
     assert (answer.status_code, error_of(answer)) == (500, "bug")
     assert "ZeroDivisionError" in caplog.text

@@ -12,8 +12,8 @@ from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.auth.settings import AuthSettings, ProxySettings
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
 
 PASSWORD = "correct horse battery"
@@ -368,7 +368,7 @@ def test_first_admin_is_logged_in_though_somebody_at_that_address_guessed_before
     secret = asyncio.run(hub.auth.first_admin.make())
     browser = Browser(hub)
     for _ in range(20):
-        hub.auth.login._throttle.note_failure("root", browser.client)
+        hub.auth.login.throttle.note_failure("root", browser.client)
     answer = browser.call("POST", "/api/v1/first-admin", json={"secret": secret, "name": "root", "password": PASSWORD})
     assert answer.status_code == 201
     assert browser.me()["may_administer"]

@@ -1,6 +1,7 @@
 """The hub as Prometheus reads it: what is known and of now, as its own parser sees it."""
 
 import asyncio
+import random
 from collections import Counter
 from typing import Any
 
@@ -14,15 +15,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from fakes.clock import FakeClock
 from fakes.reports import HOST, IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.api.metrics import MetricsPage, read_metrics
-from gpudeck.hub.hub import Hub
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.exposition import expose
-from gpudeck.model.printable import escape
 from gpudeck.model.target import Target
+from gpudeck.model.text import escape
 from gpudeck.server.admission import KINDS
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+async def read(page: MetricsPage, **form: bool) -> bytes:
+    return b"".join(await page.open(**form))
 
 
 class Page:
@@ -41,7 +47,7 @@ class Page:
     def text(self) -> str:
         self.clock.advance(0.001)
         self.hub.stream.tick()
-        return asyncio.run(self.page.read()).decode()
+        return asyncio.run(read(self.page)).decode()
 
     def samples(self) -> Samples:
         found: Samples = {}
@@ -111,8 +117,8 @@ def test_totals_are_told_and_none_is_missing(page: Page) -> None:
     page.report(gpus=[make_gpu(0), make_busy_gpu(1), make_gpu(2)])
     page.hub.fleet.expect([Target(name="gpu09", origin="test")])
     samples = page.samples()
-    assert by(samples, "gpudeck_gpus", "availability") == {"free": 2, "busy": 1, "held": 0, "booked": 0, "unknown": 0}
-    assert by(samples, "gpudeck_hosts", "status") == {"up": 1, "late": 0, "down": 0, "never": 1}
+    assert by(samples, "gpudeck_gpus", "availability") == {"free": 2, "busy": 1, "idle": 0, "reserved": 0, "unknown": 0}
+    assert by(samples, "gpudeck_hosts", "status") == {"up": 1, "late": 0, "down": 0, "never_seen": 1}
 
 
 def test_users_are_told_and_processes_are_not(page: Page) -> None:
@@ -167,18 +173,72 @@ def test_no_series_is_told_twice_where_two_hosts_have_one_name(page: Page) -> No
     assert len(lines) == len(set(lines))
 
 
-def test_it_is_made_once_for_all_who_ask_within_a_second(page: Page) -> None:
-    page.report()
+def write_slowly(hub: Hub) -> Samples:
+    """What is told of hosts and GPUs, one value at a time."""
+    found: Samples = {}
+    for host in hub.fleet.ordered():
+        own = {"host": host.name}
+        found.setdefault("gpudeck_host_up", []).append((own, int(host.status == "up")))
+        for metric in HOST_METRICS.values():
+            if host.status == "up" and (value := host.value(metric.name)) is not None:
+                found.setdefault(expose(metric).name, []).append((own, expose(metric).scale(value)))
+        for gpu in host.current_gpus() if host.status == "up" else ():
+            labels = {**own, "gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name}
+            for metric in GPU_METRICS.values():
+                if (value := gpu.value(metric.name)) is not None:
+                    found.setdefault(expose(metric).name, []).append((labels, expose(metric).scale(value)))
+            found.setdefault("gpudeck_gpu_state", []).append(({**labels, "state": gpu.availability}, 1))
+            for user in gpu.users:
+                found.setdefault("gpudeck_gpu_users", []).append(({**labels, "user": user}, 1))
+    return found
+
+
+def test_columns_tell_what_one_value_at_a_time_tells(page: Page) -> None:
+    """A lab with boards cut into instances, unknown values, hosts that fall silent, leave and come back."""
+    lab, chance = SimulatedFleet(hosts=40), random.Random(1)
+    for sequence in range(1, 13):
+        page.clock.advance(3)
+        for host in range(40):
+            report = lab.report(host, page.clock()) if chance.random() < 0.8 else None
+            if report is not None:
+                page.report(lab.names[host], sequence, collected_at=page.clock(), interval_seconds=1.0, report=report)
+        page.hub.fleet.remove(chance.choice(list(page.hub.fleet.hosts)))
+        samples = page.samples()
+        expected = write_slowly(page.hub)
+        assert {name: samples[name] for name in expected} == expected
+        assert not {name for name in samples.keys() - expected if name.startswith("gpudeck_gpu_")}
+    assert {host.status for host in page.hub.fleet.hosts.values()} >= {"up", "late"}
+
+
+def test_labels_follow_a_gpu_that_is_called_otherwise(page: Page) -> None:
+    page.report(gpus=[make_gpu(0)])
+    page.text()
+    page.report(sequence=2, gpus=[make_gpu(5, uuid="GPU-0", name="NVIDIA H200")])
+    labels, _ = page.samples()["gpudeck_gpu_power_watts"][0]
+    assert (labels["index"], labels["model"]) == ("5", "NVIDIA H200")
+
+
+def test_hosts_that_leave_while_the_fleet_is_read_or_written_mix_with_no_others(page: Page) -> None:
+    for number in range(300):
+        page.report(f"gpu{number:03}", gpus=[make_gpu(number)])
     page.hub.stream.tick()
 
-    async def ask_twice() -> tuple[bytes, bytes]:
-        return await asyncio.gather(page.page.read(), page.page.read())  # type: ignore[return-value]
+    async def read_and_remove() -> list[str]:
+        opening = asyncio.create_task(page.page.open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        page.hub.fleet.remove("id-gpu299")
+        parts = await opening
+        for number in range(100):
+            page.hub.fleet.remove(f"id-gpu{number:03}")
+        page.hub.stream.tick()
+        page.report("other", gpus=[make_gpu(number) for number in range(900, 1000)])
+        return b"".join(parts).decode().splitlines()
 
-    first, second = asyncio.run(ask_twice())
-    assert first is second
-    page.clock.advance(1)
-    page.report(sequence=2, gpus=[make_gpu(metrics={"power_watts": 99.5})])
-    assert "99.5" in page.text()
+    lines = asyncio.run(read_and_remove())
+    watts = [line for line in lines if line.startswith("gpudeck_gpu_power_watts")]
+    assert [line.split('"')[1] for line in watts] == [f"gpu{number:03}" for number in range(299)]
+    assert all(line.endswith("} 60.5") for line in watts)
 
 
 def test_an_empty_hub_has_metrics_of_its_own(page: Page) -> None:
@@ -187,14 +247,16 @@ def test_an_empty_hub_has_metrics_of_its_own(page: Page) -> None:
     assert "gpudeck_host_up" not in samples
 
 
-def ask(page: Page, **headers: str) -> httpx.Response:
-    page.report()
-    page.hub.stream.tick()
+def ask(page: Page, *, is_published: bool = True, **headers: str) -> httpx.Response:
+    if is_published:
+        page.report()
+        page.hub.stream.tick()
     app = Litestar(
         [read_metrics],
         dependencies={"metrics": Provide(lambda: page.page, sync_to_thread=False)},
         signature_types=[MetricsPage],
         openapi_config=None,
+        logging_config=None,
     )
 
     async def get() -> httpx.Response:
@@ -213,6 +275,15 @@ def test_over_http_it_is_text_for_prometheus(page: Page, encoding: str) -> None:
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert 'gpudeck_gpus{availability="free"} 1\n' in answer.text
+
+
+def test_it_is_made_once_for_all_who_ask_within_a_second(page: Page) -> None:
+    first = ask(page).text
+    page.hub.fleet.remove("id-gpu01")
+    assert ask(page, is_published=False).text == first
+    assert 'host="gpu01"' in first
+    page.hub.stream.tick()
+    assert 'host="gpu01"' not in ask(page, is_published=False).text
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])

@@ -9,10 +9,10 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
-from fakes.offers import FakeHolds, make_offer
-from gpudeck.auth.parts import Auth
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
+from fakes.offers import FakeClaims, make_offer
+from gpudeck.auth.auth import Auth
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.server.admission import AdmissionGate
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.auth: Auth = make_auth(folder)
-        self.queue = WaitQueue(QueueStore(self.auth.database), QueueSettings(), FakeHolds())
+        self.queue = WaitQueue(QueueStore(self.auth.database), QueueSettings(), FakeClaims())
         self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth, waiting=self.queue)
         self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
 

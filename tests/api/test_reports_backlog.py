@@ -8,9 +8,9 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
-from gpudeck.history.sample import HostSample
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.recorder import Recorder
+from gpudeck.fleet.hub import Hub
+from gpudeck.history.live import Sample, count_samples
+from gpudeck.history.recorder import Recorder
 from gpudeck.wire import encode
 
 HEADERS = {
@@ -45,11 +45,11 @@ def post(hub: Hub, recorder: Recorder, waits: list[float]) -> list[int]:
 
 
 def test_backlog_is_on_the_disk_before_it_is_answered_and_written_together(hub: Hub) -> None:
-    taken: list[HostSample] = []
+    taken: list[Sample] = []
     on_disk: list[int] = []
 
     def flush() -> bool:
-        on_disk.append(len(taken))
+        on_disk.append(count_samples(taken))
         return True
 
     assert post(hub, Recorder(2.0, taken.extend, flush), [600.0, 590.0, 580.0]) == [202, 202, 202]
@@ -68,7 +68,7 @@ def test_backlog_is_answered_where_the_disk_does_not_take_it(hub: Hub) -> None:
 
 
 def test_what_comes_while_the_disk_is_busy_waits_for_the_next_time(hub: Hub) -> None:
-    taken: list[HostSample] = []
+    taken: list[Sample] = []
     on_disk: list[int] = []
 
     async def work() -> None:
@@ -77,7 +77,7 @@ def test_what_comes_while_the_disk_is_busy_waits_for_the_next_time(hub: Hub) -> 
 
         def flush() -> bool:
             loop.call_soon_threadsafe(busy.set)
-            on_disk.append(len(taken))
+            on_disk.append(count_samples(taken))
             return True
 
         recorder = Recorder(2.0, taken.extend, flush)

@@ -1,4 +1,4 @@
-"""Reservations over HTTP: booked, changed, given back, found, and read as a calendar."""
+"""Reservations over HTTP: reserved, changed, given back, found, and read as a calendar."""
 
 import asyncio
 from pathlib import Path
@@ -11,9 +11,9 @@ from icalendar import Calendar
 from fakes.clock import FakeClock
 from fakes.doors import make_auth, make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
-from gpudeck.api.booking_desk import STRANGERS_BURST
-from gpudeck.hub.hub import Hub
-from gpudeck.reservations.calendar import Reservations
+from gpudeck.api.reservations import STRANGERS_BURST
+from gpudeck.fleet.hub import Hub
+from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 
@@ -24,7 +24,7 @@ HOUR = 3600.0
 class Desk:
     """A hub with two hosts of two GPUs each, the accounts ada and bob, and root, who is an admin."""
 
-    def __init__(self, folder: Path, *, is_readable: bool = True, is_bookable: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_readable: bool = True, reserves_without_account: bool = False) -> None:
         self.clock = FakeClock(NOW)
         self.auth = make_auth(folder)
         self.hub = Hub(now=self.clock)
@@ -32,9 +32,13 @@ class Desk:
             gpus = [make_gpu(index, uuid=f"{host}-{index}") for index in range(2)]
             self.hub.fleet.apply(make_envelope(host, gpus=gpus, host_id=host), via="push", now=NOW)
         self.hub.stream.tick()
-        self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
+        self.calendar = ReservationCalendar(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
         self.door: Any = make_door(
-            self.hub, auth=self.auth, is_readable=is_readable, is_bookable=is_bookable, reservations=self.calendar
+            self.hub,
+            auth=self.auth,
+            is_readable=is_readable,
+            reserves_without_account=reserves_without_account,
+            reservations=self.calendar,
         )
         self.secrets: dict[str, str] = {}
         for name, role in (("ada", "user"), ("bob", "user"), ("root", "admin")):
@@ -52,7 +56,7 @@ class Desk:
 
         return asyncio.run(ask())
 
-    def book(self, who: str = "ada", **body: Any) -> dict[str, Any]:
+    def reserve(self, who: str = "ada", **body: Any) -> dict[str, Any]:
         answer = self.ask("POST", "/reservations", {"for": "4h"} | body, who=who)
         assert answer.status_code == 201, answer.text
         return dict(answer.json())
@@ -63,8 +67,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_booking_is_made_found_and_read(desk: Desk) -> None:
-    made = desk.book(host="gpu01", indexes=[1], note="training")
+def test_reservation_is_made_found_and_read(desk: Desk) -> None:
+    made = desk.reserve(host="gpu01", indexes=[1], note="training")
     assert made["gpus"] == [{"uuid": "gpu01-1", "host": "gpu01", "label": "1", "is_there": True}]
     assert (made["user"], made["start"], made["end"], made["state"]) == ("ada", NOW, NOW + 4 * HOUR, "running")
     assert desk.ask("GET", "/reservations", who=None).json() == {"reservations": [made], "time": NOW, "is_cut": False}
@@ -82,7 +86,7 @@ def test_booking_is_made_found_and_read(desk: Desk) -> None:
     ],
 )
 def test_gpus_are_named_in_several_ways(desk: Desk, body: dict[str, Any], uuids: list[str]) -> None:
-    assert [gpu["uuid"] for gpu in desk.book(**body)["gpus"]] == uuids
+    assert [gpu["uuid"] for gpu in desk.reserve(**body)["gpus"]] == uuids
 
 
 def test_times_are_seconds_or_text_with_a_zone(desk: Desk) -> None:
@@ -93,17 +97,17 @@ def test_times_are_seconds_or_text_with_a_zone(desk: Desk) -> None:
 
 
 def test_conflict_tells_who_and_when_it_is_free(desk: Desk) -> None:
-    made = desk.book(gpus=["gpu01-0"], note="nightly")
+    made = desk.reserve(gpus=["gpu01-0"], note="nightly")
     answer = desk.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"}, who="bob")
     assert answer.status_code == 409
     body = answer.json()
     assert (body["error"]["code"], body["conflicts"]) == ("conflict", [made])
-    assert body["error"]["message"] == "GPU 0 of gpu01 is booked by ada (nightly): reservation 1."
+    assert body["error"]["message"] == "GPU 0 of gpu01 is reserved by ada (nightly): reservation 1."
     assert (body["next_free"]["start"], body["next_free"]["end"]) == (NOW + 4 * HOUR, NOW + 5 * HOUR)
 
 
 def test_second_of_two_edits_sees_the_newer_version(desk: Desk) -> None:
-    made = desk.book(gpus=["gpu01-0"])
+    made = desk.reserve(gpus=["gpu01-0"])
     path = f"/reservations/{made['id']}"
     changed = desk.ask("PATCH", path, {"version": 1, "for": "6h", "note": "longer"}).json()
     assert (changed["version"], changed["end"], changed["note"]) == (2, NOW + 6 * HOUR, "longer")
@@ -114,7 +118,7 @@ def test_second_of_two_edits_sees_the_newer_version(desk: Desk) -> None:
 
 
 def test_others_are_for_admins(desk: Desk) -> None:
-    made = desk.book(gpus=["gpu01-0"])
+    made = desk.reserve(gpus=["gpu01-0"])
     path = f"/reservations/{made['id']}"
     assert desk.ask("PATCH", path, {"note": "mine"}, who="bob").status_code == 403
     assert desk.ask("DELETE", path, who="bob").status_code == 403
@@ -123,7 +127,7 @@ def test_others_are_for_admins(desk: Desk) -> None:
     )
     assert desk.ask("PATCH", path, {"user": "bob"}).status_code == 403
     assert desk.ask("PATCH", path, {"user": "bob"}, who="root").json()["user"] == "bob"
-    theirs = desk.book("root", host="gpu02", user="Zoë 訓練", **{"for": "40d"})
+    theirs = desk.reserve("root", host="gpu02", user="Zoë 訓練", **{"for": "40d"})
     assert (theirs["user"], theirs["created_by"]) == ("Zoë 訓練", "root")
 
 
@@ -133,7 +137,7 @@ def test_owner_has_to_have_a_name(desk: Desk) -> None:
 
 
 def test_release_ends_what_runs_and_takes_back_what_does_not(desk: Desk) -> None:
-    running, planned = desk.book(gpus=["gpu01-0"]), desk.book(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
+    running, planned = desk.reserve(gpus=["gpu01-0"]), desk.reserve(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
     desk.clock.advance(HOUR)
     ended = desk.ask("DELETE", f"/reservations/{running['id']}").json()
     assert (ended["state"], ended["end"]) == ("released", NOW + HOUR)
@@ -145,7 +149,7 @@ def test_release_ends_what_runs_and_takes_back_what_does_not(desk: Desk) -> None
 
 
 def test_audit_log_has_before_and_after(desk: Desk) -> None:
-    made = desk.book(gpus=["gpu01-0"], note="short")
+    made = desk.reserve(gpus=["gpu01-0"], note="short")
     desk.ask("PATCH", f"/reservations/{made['id']}", {"for": "6h"})
     entry = asyncio.run(desk.auth.audit.list())[0]
     assert (entry.who, entry.action, entry.subject) == ("ada (token 5)", "change reservation", "reservation 1")
@@ -165,15 +169,15 @@ def test_audit_log_has_before_and_after(desk: Desk) -> None:
     ],
 )
 def test_change_that_changes_nothing_leaves_no_trace(desk: Desk, body: dict[str, Any]) -> None:
-    made = desk.book(gpus=["gpu01-0"], note="short")
+    made = desk.reserve(gpus=["gpu01-0"], note="short")
     desk.clock.advance(60)
     answer = desk.ask("PATCH", f"/reservations/{made['id']}", body)
     assert (answer.status_code, answer.json()) == (200, made)
-    assert asyncio.run(desk.auth.audit.list())[0].action == "book GPUs"
+    assert asyncio.run(desk.auth.audit.list())[0].action == "reserve GPUs"
 
 
 def test_nothing_is_left_as_it_is_also_beyond_a_limit(desk: Desk) -> None:
-    made = desk.book("root", gpus=["gpu01-0"], user="ada", **{"for": "40d"})
+    made = desk.reserve("root", gpus=["gpu01-0"], user="ada", **{"for": "40d"})
     desk.calendar.settings = ReservationSettings(most_gpus=0)
     assert desk.ask("PATCH", f"/reservations/{made['id']}", {}).status_code == 200
     assert desk.ask("PATCH", f"/reservations/{made['id']}", {"note": "other"}).status_code == 400
@@ -228,9 +232,86 @@ def test_limit_is_named_and_not_for_admins(desk: Desk) -> None:
     assert desk.ask("POST", "/reservations", body, who="root").status_code == 201
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"any": {"gpus": 2, "same_host": True}},
+        {"any": {"gpus": 1, "model": "A100"}, "start": NOW + 30 * HOUR},
+        {"host": "gpu02", "indexes": [1]},
+        {"gpus": ["gpu01-1", "gpu02-0"], "start": NOW + HOUR},
+    ],
+)
+def test_preview_is_what_is_reserved_then_and_reserves_nothing(desk: Desk, wanted: dict[str, Any]) -> None:
+    desk.reserve("bob", gpus=["gpu01-0"], **{"for": "2h"})
+    body = wanted | {"for": "4h"}
+    answer = desk.ask("POST", "/reservations/preview", body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert len(desk.ask("GET", "/reservations").json()["reservations"]) == 1
+    made = desk.reserve(**wanted)
+    assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu["uuid"] for gpu in made["gpus"]]
+    assert (found["start"], found["end"]) == (made["start"], made["end"])
+
+
+def test_preview_tells_who_is_on_the_gpus_and_what_else_is_reserved_there(desk: Desk) -> None:
+    gpus = [make_busy_gpu(user="bob", uuid="gpu03-0"), make_gpu(1, uuid="gpu03-1"), make_gpu(2, uuid="gpu03-2")]
+    desk.hub.fleet.apply(make_envelope("gpu03", gpus=gpus, host_id="gpu03"), via="push", now=NOW)
+    beside = desk.reserve("bob", gpus=["gpu03-2"], start=NOW + 20 * HOUR, note="nightly")
+    desk.reserve("bob", gpus=["gpu01-0"], start=NOW + 20 * HOUR)
+    desk.reserve("bob", gpus=["gpu03-1"], **{"for": "1h"})
+    wanted = {"host": "gpu03", "indexes": [0, 1], "start": NOW + 18 * HOUR, "for": "4h"}
+    found = desk.ask("POST", "/reservations/preview", wanted).json()
+    assert [(gpu["label"], gpu["availability"], gpu["users"]) for gpu in found["gpus"]] == [
+        ("0", "busy", ["bob"]),
+        ("1", "free", []),
+    ]
+    assert [gpu["reservation"] and gpu["reservation"]["user"] for gpu in found["gpus"]] == [None, "bob"]
+    assert (found["reservations"], found["is_cut"], found["time"]) == ([beside], False, NOW)
+
+
+def test_preview_takes_no_mig_slices_unless_they_are_asked_for(desk: Desk) -> None:
+    slices = [make_gpu(0, uuid=f"gpu03-{part}", parent="board", instance=part) for part in range(4)]
+    desk.hub.fleet.apply(make_envelope("gpu03", gpus=slices, host_id="gpu03"), via="push", now=NOW)
+    ask = {"for": "4h", "start": NOW + 24 * HOUR}
+    refused = desk.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_gpu")
+    found = desk.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True, "mig": True}}).json()
+    assert {gpu["host"] for gpu in found["gpus"]} == {"gpu03"}
+
+
+@pytest.mark.parametrize(
+    ("body", "who", "status"),
+    [
+        ({"gpus": ["gpu01-0"], "for": "1h"}, "bob", 409),
+        ({"host": "gpu02", "for": "8d"}, "ada", 400),
+        ({"host": "gpu02", "for": "8d"}, "root", 200),
+        ({"host": "gpu02", "for": "1h", "user": "ada"}, "bob", 403),
+        ({"any": {"gpus": 1}, "host": "gpu01", "for": "1h"}, "ada", 400),
+        ({"host": "gpu02", "for": "1h"}, None, 401),
+    ],
+)
+def test_preview_is_refused_as_the_reservation_would_be(
+    desk: Desk, body: dict[str, Any], who: str | None, status: int
+) -> None:
+    desk.reserve(gpus=["gpu01-0"])
+    asked = desk.ask("POST", "/reservations/preview", body, who=who)
+    made = desk.ask("POST", "/reservations", body, who=who)
+    assert (asked.status_code, made.status_code) == (status, 201 if status == 200 else status)
+    assert asked.json().get("error") == made.json().get("error")
+    assert asked.json().get("next_free") == made.json().get("next_free")
+
+
+def test_preview_without_an_account_needs_no_name_and_is_not_counted(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, reserves_without_account=True)
+    body = {"host": "gpu01", "for": "1h"}
+    for _ in range(STRANGERS_BURST + 1):
+        assert desk.ask("POST", "/reservations/preview", body, who=None).status_code == 200
+    assert desk.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 201
+
+
 def test_next_free_is_found(desk: Desk) -> None:
-    desk.book(host="gpu01")
-    desk.book("bob", host="gpu02", **{"for": "2h"})
+    desk.reserve(host="gpu01")
+    desk.reserve("bob", host="gpu02", **{"for": "2h"})
     answer = desk.ask("GET", "/reservations/next?gpus=2&memory=40GiB&for=4h&same_host=1", who=None).json()
     assert (answer["next_free"]["start"], answer["time"]) == (NOW + 2 * HOUR, NOW)
     assert [gpu["uuid"] for gpu in answer["next_free"]["gpus"]] == ["gpu02-0", "gpu02-1"]
@@ -244,11 +325,11 @@ def test_gpu_in_use_is_claimed_by_its_user_alone(desk: Desk) -> None:
     desk.hub.fleet.apply(make_envelope("gpu03", gpus=[gpu], host_id="gpu03"), via="push", now=NOW)
     refused = desk.ask("POST", "/reservations", {"host": "gpu03", "for": "1h"}, who="bob")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
-    assert desk.book(host="gpu03")["user"] == "ada"
+    assert desk.reserve(host="gpu03")["user"] == "ada"
 
 
-def test_booking_of_a_gpu_that_has_vanished_stays_and_says_so(desk: Desk) -> None:
-    made = desk.book(host="gpu01")
+def test_reservation_of_a_gpu_that_has_vanished_stays_and_says_so(desk: Desk) -> None:
+    made = desk.reserve(host="gpu01")
     left = make_gpu(0, uuid="gpu01-0", metrics={"memory_total_bytes": 80 * GIB})
     desk.hub.fleet.apply(make_envelope("gpu01", 2, [left], host_id="gpu01"), via="push", now=NOW + 2)
     (shown,) = desk.ask("GET", "/reservations").json()["reservations"]
@@ -258,7 +339,7 @@ def test_booking_of_a_gpu_that_has_vanished_stays_and_says_so(desk: Desk) -> Non
 
 
 def test_list_is_narrowed(desk: Desk) -> None:
-    first, second = desk.book(host="gpu01"), desk.book("bob", gpus=["gpu02-0"], start=NOW + 5 * HOUR)
+    first, second = desk.reserve(host="gpu01"), desk.reserve("bob", gpus=["gpu02-0"], start=NOW + 5 * HOUR)
 
     def find(query: str) -> list[int]:
         return [one["id"] for one in desk.ask("GET", f"/reservations?{query}").json()["reservations"]]
@@ -272,8 +353,8 @@ def test_list_is_narrowed(desk: Desk) -> None:
 
 
 def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
-    desk.book(host="gpu01")
-    desk.book("bob", host="gpu02")
+    desk.reserve(host="gpu01")
+    desk.reserve("bob", host="gpu02")
 
     def read(query: str = "") -> list[str]:
         answer = desk.ask("GET", f"/reservations.ics{query}", who=None)
@@ -287,7 +368,7 @@ def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
 
 def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: Path) -> None:
     desk = Desk(tmp_path, is_readable=False)
-    desk.book(host="gpu01")
+    desk.reserve(host="gpu01")
     made = desk.ask("POST", "/tokens", {"name": "phone", "role": "calendar"}).json()
     desk.secrets["phone"] = made["secret"]
 
@@ -306,12 +387,12 @@ def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: 
 def test_without_an_account_nobody_books_unless_that_is_allowed(desk: Desk, tmp_path: Path) -> None:
     body = {"host": "gpu01", "indexes": [0], "for": "4h", "user": "Émile"}
     assert desk.ask("POST", "/reservations", body, who=None).status_code == 401
-    assert desk.ask("GET", "/me", who=None).json()["may_book"] is False
+    assert desk.ask("GET", "/me", who=None).json()["may_reserve"] is False
 
 
-def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_booked_so(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, is_bookable=True)
-    assert desk.ask("GET", "/me", who=None).json()["may_book"] is True
+def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_reserved_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, reserves_without_account=True)
+    assert desk.ask("GET", "/me", who=None).json()["may_reserve"] is True
     body = {"host": "gpu01", "indexes": [0], "for": "4h"}
     assert desk.ask("POST", "/reservations", body, who=None).status_code == 400
     made = desk.ask("POST", "/reservations", body | {"user": "Émile"}, who=None)
@@ -324,29 +405,29 @@ def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_booked
     assert desk.ask("DELETE", path, who=None).status_code == 200
     entries = asyncio.run(desk.auth.audit.list())
     assert [
-        (entry.action, entry.address) for entry in entries if "reserv" in entry.action or "book" in entry.action
+        (entry.action, entry.address) for entry in entries if "reserv" in entry.action or "reserve" in entry.action
     ] == [
         ("release reservation", "192.0.2.7"),
         ("change reservation", "192.0.2.7"),
-        ("book GPUs", "192.0.2.7"),
+        ("reserve GPUs", "192.0.2.7"),
     ]
 
 
 def test_without_an_account_nobody_acts_for_one_that_has_one(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, is_bookable=True)
+    desk = Desk(tmp_path, reserves_without_account=True)
     body = {"host": "gpu01", "indexes": [0], "for": "4h"}
     for name in ("ada", "Ada"):
         refused = desk.ask("POST", "/reservations", body | {"user": name}, who=None)
         assert (refused.status_code, "log in" in refused.text) == (401, True)
-    path = f"/reservations/{desk.book(host='gpu01')['id']}"
+    path = f"/reservations/{desk.reserve(host='gpu01')['id']}"
     assert desk.ask("DELETE", path, who=None).status_code == 403
     assert desk.ask("PATCH", path, {"for": "1h"}, who=None).status_code == 403
 
 
 def test_without_an_account_an_address_books_only_so_often(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, is_bookable=True)
+    desk = Desk(tmp_path, reserves_without_account=True)
     codes = [desk.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(STRANGERS_BURST + 1)]
     assert codes == [404] * STRANGERS_BURST + [429]
-    desk.book(host="gpu01")
+    desk.reserve(host="gpu01")
     desk.clock.advance(60)
     assert desk.ask("DELETE", "/reservations/99", who=None).status_code == 404

@@ -6,17 +6,17 @@ import httpx
 import pytest
 
 from fakes.doors import make_door
-from gpudeck.api.sd import Agents, TargetGroup
+from gpudeck.api.fleet import TargetGroup, list_targets
 from gpudeck.discovery.base import HostFindings
 from gpudeck.discovery.prometheus_sd import read_groups
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.target import Target
 
 
 def agents_of(*targets: Target, port: int = 7080) -> list[TargetGroup]:
     hub = Hub()
     hub.fleet.expect(targets)
-    return Agents(hub.fleet, lambda: port).list()
+    return list_targets(hub.fleet, port)
 
 
 def test_only_hosts_that_are_asked_are_listed_by_name() -> None:

@@ -9,12 +9,12 @@ from fakes.clock import FakeClock
 from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_gpu
 from fakes.serving import serving
-from gpudeck.agent.beat import Reporter
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.agent.report_loop import Reporter
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import Report
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
 from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.wire import ShortReport, decode_any
@@ -82,15 +82,13 @@ class Agent:
         self.machine = Machine()
         self.outbox = Outbox(1000, 1_000_000)
         self._reporter = Reporter("gpu01", "machine-1", lambda _: "boot", self.machine)
-        self._sender = Sender(self.outbox, url, token_file, pace=0.0)
+        self.sender = Sender(self.outbox, url, token_file, pace=0.0)
 
     def beat(self) -> None:
         parcel = self._reporter.report(1_790_000_000.0, 2.0)
         assert parcel is not None
         self.outbox.put(parcel)
-        taken = self._sender._next(0)
-        assert taken is not None
-        self._sender._send(taken)
+        assert self.sender.send_next(0) is not None
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ def agent(address: Address, tmp_path: Path) -> Iterator[Agent]:
     with serving(ConnectionLimiter(LimitsSettings()), address) as port:
         made = Agent(f"http://127.0.0.1:{port}", token_file)
         yield made
-        made._sender._pool.clear()
+        made.sender.close()
 
 
 def test_hub_and_agent_of_today_send_text_only_when_it_changes(address: Address, agent: Agent) -> None:

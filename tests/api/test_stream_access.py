@@ -9,7 +9,7 @@ from fakes.clock import FakeClock
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Temporary
 
 ADA = Caller(kind="account", role="user", name="ada", account_id=1, logins=frozenset({"ada"}))
@@ -44,7 +44,7 @@ def watch(
 
         policy = Policy(is_readable=is_readable, commands=commands)
         route = StreamRoute(Hub(now=FakeClock()), policy, identify, every=0.01)
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "caller": ADA}
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "caller": ADA}
         async with asyncio.timeout(10):
             await route(scope, receive, send)
         return [*sent, over.is_set()]

@@ -10,7 +10,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_busy_gpu, make_envelope
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 
 
 class Api:
@@ -84,7 +84,7 @@ def test_terminal_may_ask_for_a_part(api: Api, query: str, shown: set[str]) -> N
     api.report(host="gpu03", gpus=[make_busy_gpu(user="bob")])
     text = api.get(f"/{query}", headers=CURL).text
     assert set(re.findall(r"gpu0\d", text)) == shown
-    assert ("Nothing fits." in text) == (not shown)
+    assert ("Nothing matches." in text) == (not shown)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_terminal_may_ask_for_a_part(api: Api, query: str, shown: set[str]) -> N
     [
         ("fre", "did you mean free?"),
         ("free=maybe", "free has to be true or false, not 'maybe'"),
-        ("width=wide", "width has to be a number of columns, not 'wide'"),
+        ("columns=wide", "columns has to be a number of columns, not 'wide'"),
         ("refresh=soon", "refresh has to be 1 to 86400 seconds, not 'soon'"),
         ("refresh=0", "refresh has to be 1 to 86400 seconds, not '0'"),
         ("refresh=00000000099999999", "refresh has to be 1 to 86400 seconds"),
@@ -127,7 +127,7 @@ def test_text_has_colours_where_they_are_asked_for(api: Api, query: str, term: s
     assert answer.headers["vary"] == "User-Agent, Term"
 
 
-@pytest.mark.parametrize(("query", "widest"), [("width=60", 60), ("width=1", 20), ("width=99999999999", 1000)])
+@pytest.mark.parametrize(("query", "widest"), [("columns=60", 60), ("columns=1", 20), ("columns=99999999999", 1000)])
 def test_text_is_as_wide_as_asked_within_reason(api: Api, query: str, widest: int) -> None:
     api.report(host="a-host-with-a-rather-long-name", gpus=[make_busy_gpu()])
     lines = api.get(f"/?{query}&detail=true", headers=CURL).text.splitlines()
@@ -139,7 +139,7 @@ def test_people_are_a_line_each_in_place_of_the_gpus(api: Api) -> None:
     text = api.get("/?users", headers=CURL).text
     assert text.splitlines()[1].split() == ["ada", "40.0", "1", "gpu01-0,1"]
     assert api.get("/?term=true&users=true").text == text
-    (person,) = api.get("/api/v1/people").json()["people"]
+    (person,) = api.get("/api/v1/users").json()["users"]
     assert (person["user"], person["gpu_count"], person["gpus"]) == ("ada", 2, ["gpu01-0,1"])
 
 
@@ -153,7 +153,7 @@ def test_browser_asks_for_the_text_again_where_that_is_wanted(api: Api) -> None:
 def test_terminal_is_told_in_text_that_it_has_to_log_in(path: str, agent: str) -> None:
     answer = Api(is_readable=False).get(path, headers={"User-Agent": agent})
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (401, "text/plain")
-    assert answer.text.startswith("this hub shows nothing to strangers: log in, or send a token. Such as curl -H ")
+    assert answer.text.startswith("this hub shows its fleet only to users who are logged in. Send a token (curl -H ")
     assert answer.text.count("\n") == 1
 
 
@@ -172,10 +172,10 @@ def test_terminal_is_told_in_text_that_it_has_to_log_in(path: str, agent: str) -
 def test_token_that_nobody_knows_is_told_in_text_where_text_is_read(path: str, agent: str, kind: str) -> None:
     answer = Api().get(path, headers={"User-Agent": agent, "Authorization": "Bearer wrong"})
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (401, kind)
-    assert "this hub does not know that token, or it has ended" in answer.text
+    assert "the token is unknown to this hub, expired or revoked" in answer.text
 
 
 def test_agents_token_is_told_in_text_that_it_may_not_look() -> None:
     answer = Api(is_readable=False).get("/", headers=CURL | {"Authorization": f"Bearer {AGENT_TOKEN}"})
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (403, "text/plain")
-    assert "and this needs viewer.\n" in answer.text
+    assert "this needs the role viewer. Use a token with the role viewer, or the login of an account.\n" in answer.text

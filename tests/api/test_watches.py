@@ -9,8 +9,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, make_auth, make_door
-from gpudeck.auth.settings import PersonSettings
-from gpudeck.hub.hub import Hub
+from gpudeck.auth.settings import UserSettings
+from gpudeck.fleet.hub import Hub
 
 
 class Desk:
@@ -18,7 +18,7 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.auth = make_auth(folder)
-        self.auth.people.take({"ada": PersonSettings(mail="ada@example.org", mute=["gpu_hot"])})
+        self.auth.users.take({"ada": UserSettings(mail="ada@example.org", mute=["gpu_hot"])})
         self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth)
         self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
         for name in ("ada", "bob"):

@@ -107,8 +107,8 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             token = site.ask("/api/v1/tokens", {"name": "rack", "role": "agent"}, **admin)[1]["secret"]
             assert site.report(token, make_gpu()) < 300
             uuid = make_gpu().uuid
-            booking = {"gpus": [uuid], "for": "1h", "note": "training"}
-            assert site.ask("/api/v1/reservations", booking, **admin)[0] < 300
+            reservation = {"gpus": [uuid], "for": "1h", "note": "training"}
+            assert site.ask("/api/v1/reservations", reservation, **admin)[0] < 300
             assert site.database()["overall"] == "ready"
             wait_until(lambda: uuid in read(tmp_path / "reservations.json"), "the copy of the reservations")
             wait_until(lambda: "rack" in read(tmp_path / "tokens.json"), "the copy of the tokens")
@@ -141,7 +141,7 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             assert site.database()["overall"] == "degraded"
             assert site.report(token, make_gpu()) < 300
             assert site.report("not-a-token", make_gpu()) == 401
-            wait_until(lambda: site.gpu()["availability"] == "booked", "the reservation of before")
+            wait_until(lambda: site.gpu()["availability"] == "reserved", "the reservation of before")
             assert site.report(token, HOT) < 300
             assert site.ask("/api/v1/queue")[0] == 503
             server.start()

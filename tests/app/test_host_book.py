@@ -21,5 +21,7 @@ def test_host_that_was_removed_can_be_added_again_at_once_on_another_way(tmp_pat
     with running_hub(tmp_path) as hub:
         commands = [("add", "gpu01"), ("remove", "gpu01"), ("add", "gpu01", "--via", "scrape"), ("list",)]
         done = [gpudeck(tmp_path, "hosts", *command, GPUDECK_HUB=hub.url) for command in commands]
-        assert [(one.returncode, one.stderr) for one in done] == [(0, "")] * 4
+        assert [one.returncode for one in done] == [0] * 4
+        assert "Run this on gpu01" in done[0].stderr
+        assert [one.stderr for one in done[1:]] == [""] * 3
         wait_until(lambda: b'"via":"scrape"' in hub.get("/api/v1/hosts"), "the host that was added again")

@@ -70,15 +70,15 @@ def test_list_of_hosts_is_followed_from_then_on(hub: HubProcess) -> None:
 def test_what_needs_a_restart_is_said_each_time(hub: HubProcess) -> None:
     changed = FIRST.replace("read: open", "read: login") + "fleet: {down_after: 2m}\n"
     reload(hub, changed)
-    wait_until(lambda: "count after a restart: fleet, read" in logged(hub), "the line in the log")
+    wait_until(lambda: "take effect after a restart: fleet, read" in logged(hub), "the line in the log")
     reload(hub, changed)
-    wait_until(lambda: logged(hub).count("count after a restart: fleet, read") == 2, "the same line again")
+    wait_until(lambda: logged(hub).count("take effect after a restart: fleet, read") == 2, "the same line again")
     assert names(hub) == {"gpu01", "gpu02"}
 
 
 def test_broken_file_changes_nothing_and_is_shown_until_it_is_mended(hub: HubProcess) -> None:
     reload(hub, f"{FIRST}namse: {{}}\n")
-    wait_until(lambda: "the settings from before stay" in logged(hub), "the line in the log")
+    wait_until(lambda: "the previous ones stay in effect" in logged(hub), "the line in the log")
     assert "did you mean names" in logged(hub)
     wait_until(lambda: "gpudeck.yaml" in str(fleet_of(hub)["problems"]), "the problem on the page")
     assert names(hub) == {"gpu01", "gpu02"}
@@ -90,7 +90,7 @@ def test_broken_file_changes_nothing_and_is_shown_until_it_is_mended(hub: HubPro
 def test_option_counts_before_the_file_also_when_that_is_read_again(hub: HubProcess) -> None:
     reload(hub, f"{FIRST}listen: 127.0.0.1:1\n")
     wait_until(lambda: "nothing has changed" in logged(hub), "the settings read again")
-    assert "count after a restart" not in logged(hub)
+    assert "take effect after a restart" not in logged(hub)
     assert names(hub) == {"gpu01", "gpu02"}
 
 
@@ -146,4 +146,4 @@ def test_closed_terminal_ends_the_hub(tmp_path: Path) -> None:
 def test_limits_of_alerts_change_without_a_restart(hub: HubProcess) -> None:
     reload(hub, f"{FIRST}alerts: {{rules: {{gpu_hot: {{above: 70}}}}}}\n")
     wait_until(lambda: "read the settings again: alerts changed" in logged(hub), "the line in the log")
-    assert "count after a restart" not in logged(hub)
+    assert "take effect after a restart" not in logged(hub)

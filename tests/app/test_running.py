@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import sqlite3
 import ssl
 import subprocess
@@ -21,6 +20,7 @@ import pytest
 
 from fakes.certificates import Authority
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub, start
+from fakes.ports import free_port
 from fakes.reports import make_envelope
 from fakes.waiting import wait_until
 from gpudeck.wire import encode
@@ -40,9 +40,9 @@ def running_agent(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[st
             agent.kill()
 
 
-def read_events(hub: HubProcess, count: int, **headers: str) -> list[tuple[str, dict[str, Any]]]:
+def read_events(hub: HubProcess, count: int, query: str = "", **headers: str) -> list[tuple[str, dict[str, Any]]]:
     """The first events of the stream."""
-    request = urllib.request.Request(f"{hub.url}/api/v1/stream", headers=headers)
+    request = urllib.request.Request(f"{hub.url}/api/v1/stream{query}", headers=headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         lines: Any = gzip.GzipFile(fileobj=answer) if answer.headers["Content-Encoding"] == "gzip" else answer
         events, kind = [], ""
@@ -54,11 +54,6 @@ def read_events(hub: HubProcess, count: int, **headers: str) -> list[tuple[str, 
             if len(events) == count:
                 break
         return events
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +68,14 @@ def test_the_demo_is_labelled_everywhere(demo: HubProcess) -> None:
     assert fleet_of(demo)["demo"] is True
     assert gpudeck(demo.data_dir, "show", "--hub", demo.url).stdout.startswith("DEMO DATA")
     assert {host["via"] for host in fleet_of(demo)["hosts"]} == {"simulated"}
+
+
+def test_a_viewer_gets_the_hosts_that_it_names_and_totals_of_all(demo: HubProcess) -> None:
+    chosen = sorted(host["id"] for host in fleet_of(demo)["hosts"])[:2]
+    events = read_events(demo, 3, f"?hosts={','.join(chosen)},nobody", Accept_Encoding="gzip")
+    assert [kind for kind, _ in events] == ["snapshot", "delta", "delta"]
+    assert sorted(host["id"] for host in events[0][1]["hosts"]) == chosen
+    assert all(said["totals"]["hosts"] >= 11 for _, said in events)
 
 
 def test_the_demo_moves(demo: HubProcess) -> None:
@@ -159,6 +162,22 @@ def test_a_real_agent_ends_the_demo_that_nobody_asked_for(tmp_path: Path) -> Non
     assert {event["host"] for event in events} == {None, "real01"}
 
 
+def test_the_link_of_the_first_admin_still_works_after_the_demo(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text("read: login\nlocal: never\n")
+    with running_hub(tmp_path) as hub:
+        added = gpudeck(tmp_path, "hosts", "add", "gpu07", "--via", "ssh", "--hub", hub.url)
+        assert added.returncode == 0, added.stderr
+        again = hub.read_greeting()
+        secret = hub.greeting.partition("#first-admin=")[2].split()[0]
+        body = {"secret": secret, "name": "ada", "password": "correct horse battery"}
+        request = urllib.request.Request(
+            f"{hub.url}/api/v1/first-admin", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.loads(answer.read())["role"] == "admin"
+    assert f"#first-admin={secret}" in again
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.1, 0.4, 0.8])
 def test_a_hub_that_is_stopped_while_its_demo_ends_stops(tmp_path: Path, pause: float) -> None:
     hub = HubProcess(tmp_path, ["--listen", "127.0.0.1:0"])
@@ -204,8 +223,8 @@ def test_an_agent_survives_the_hubs_absence_and_delivers_what_it_kept(tmp_path: 
             agent.terminate()
             assert agent.wait(10) == 0
     notes = (tmp_path / "agent.log").read_text()
-    assert f"reports wait in {tmp_path}/outbox/real01" in notes
-    assert "takes reports again" in notes
+    assert f"undelivered reports are in {tmp_path}/outbox/real01" in notes
+    assert "accepts reports again" in notes
 
 
 def test_a_silent_agent_is_late_then_down_and_never_free(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from gpudeck.agent.token_file import ensure_token
 from gpudeck.model.errors import UsageError
-from gpudeck.settings import Settings, find_data_dir, find_token_file, load_settings
+from gpudeck.model.settings import expand_home
+from gpudeck.settings import Settings, find_data_dir, load_settings
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_user_without_a_home_can_name_a_data_folder(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("stranger")
 def test_a_token_file_in_no_home_is_asked_for_by_its_whole_path() -> None:
     with pytest.raises(UsageError, match="Give the whole path"):
-        find_token_file("~/agent.token")
+        expand_home("token_file", "~/agent.token")
 
 
 def test_a_token_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +54,7 @@ def test_a_token_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(UsageError, match=r"agent\.token cannot be made: no space left on device"):
+    with pytest.raises(UsageError, match=r"agent\.token cannot be created: no space left on device"):
         ensure_token(tmp_path / "agent.token")
     monkeypatch.undo()
     assert list(tmp_path.iterdir()) == []
@@ -78,5 +79,5 @@ def test_a_file_system_without_hard_links_still_gets_its_token(tmp_path: Path, m
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", "tökén\n".encode()])
 def test_a_token_file_without_a_token_tells_the_hub_what_to_do(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "agent.token").write_bytes(content)
-    with pytest.raises(UsageError, match=r"holds no token.*Delete it: a new one is made at the next start"):
+    with pytest.raises(UsageError, match=r"has no token.*Delete it"):
         ensure_token(tmp_path / "agent.token")

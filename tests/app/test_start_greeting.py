@@ -12,6 +12,10 @@ def write(folder: Path, listen: str) -> None:
     (folder / "gpudeck.yaml").write_text(f"listen: '{listen}'\nread: open\ndemo: never\nlocal: never\n")
 
 
+def read_admin_token(folder: Path) -> str:
+    return (folder / "admin.token").read_text().strip()
+
+
 @pytest.mark.parametrize("listen", [":0", "0.0.0.0:0", "[::]:0"])
 def test_a_hub_that_listens_everywhere_answers_where_it_says_and_tells_others_its_name(
     tmp_path: Path, listen: str
@@ -20,8 +24,10 @@ def test_a_hub_that_listens_everywhere_answers_where_it_says_and_tells_others_it
     with running_hub(tmp_path, "--config", "gpudeck.yaml", "--listen", listen) as hub:
         assert hub.get("/api/v1/fleet")
         port = hub.url.rpartition(":")[2]
-        assert f"gpudeck agent --hub http://{socket.gethostname()}:{port} --token-file agent.token" in hub.greeting
-        assert f"copy the token file {hub.token_file} there" in hub.greeting
+        assert f"elsewhere    http://{socket.gethostname()}:{port}/\n" in hub.greeting
+        assert f"hosts add NAME --hub {hub.url}\n" in hub.greeting
+        added = gpudeck(tmp_path, "hosts", "add", "gpu07", "--hub", hub.url, GPUDECK_TOKEN=read_admin_token(tmp_path))
+        assert f"servers must reach the hub at http://{socket.gethostname()}:{port}; if they know" in added.stderr
 
 
 def test_a_hub_on_loopback_names_the_file_that_opens_it(tmp_path: Path) -> None:
@@ -29,16 +35,20 @@ def test_a_hub_on_loopback_names_the_file_that_opens_it(tmp_path: Path) -> None:
         assert "./gpudeck.yaml (a new file)" in without_file.greeting
     write(tmp_path, "127.0.0.1:0")
     with running_hub(tmp_path) as with_file:
-        assert f"`read: open` (or login) are set in\n            {tmp_path}/gpudeck.yaml\n" in with_file.greeting
-        assert "gpudeck agent" not in with_file.greeting
+        assert f"`read: open`\n               (or login) are set in {tmp_path}/gpudeck.yaml\n" in with_file.greeting
+        assert "hosts add NAME --via ssh" in with_file.greeting
 
 
-def test_a_hub_on_loopback_behind_a_proxy_names_the_address_of_its_page(tmp_path: Path) -> None:
-    write(tmp_path, "127.0.0.1:0")
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
+def test_address_of_the_page_that_is_set_is_the_one_for_other_machines(tmp_path: Path, listen: str) -> None:
+    write(tmp_path, listen)
     with (tmp_path / "gpudeck.yaml").open("a") as file:
         file.write("notify: {page: https://gpus.example/gpus/}\n")
-    with running_hub(tmp_path) as hub:
-        assert "gpudeck agent --hub https://gpus.example/gpus --token-file agent.token" in hub.greeting
+    with running_hub(tmp_path, "--listen", listen) as hub:
+        assert "elsewhere    https://gpus.example/gpus/\n" in hub.greeting
+        added = gpudeck(tmp_path, "hosts", "add", "gpu07", "--hub", hub.url, GPUDECK_TOKEN=read_admin_token(tmp_path))
+        assert "curl -fsS https://gpus.example/gpus/install.sh" in added.stdout, added.stderr
+        assert "notify.page" not in added.stderr
 
 
 def test_a_demo_that_was_asked_for_invites_nobody(tmp_path: Path) -> None:
@@ -49,7 +59,7 @@ def test_a_demo_that_was_asked_for_invites_nobody(tmp_path: Path) -> None:
 def test_listening_in_the_open_names_the_file_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("demo: never\n")
     answer = gpudeck(tmp_path, "up", "--config", "mine.yaml", "--listen", "0.0.0.0:0")
-    assert (answer.returncode, f"(who has an account) to {tmp_path}/mine.yaml" in answer.stderr) == (2, True)
+    assert (answer.returncode, f"(only users with an account) to {tmp_path}/mine.yaml" in answer.stderr) == (2, True)
 
 
 def test_a_path_beside_the_hub_is_told_from_a_hub(tmp_path: Path) -> None:

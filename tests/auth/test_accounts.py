@@ -229,7 +229,7 @@ def test_of_two_admins_who_remove_each_other_at_once_one_stays(accounts: Account
 
 
 async def wipe(accounts: Accounts) -> None:
-    async with accounts._database.begin() as connection:
+    async with accounts.database.begin() as connection:
         await connection.execute(text("DELETE FROM accounts"))
 
 

@@ -71,6 +71,19 @@ def test_it_works_for_an_hour(stage: Stage) -> None:
     assert run(stage.first.redeem(secret, "ada", PASSWORD, lambda _: ())).name == "ada"
 
 
+def test_one_that_was_printed_before_works_for_another_hour(stage: Stage) -> None:
+    assert not stage.first.is_open
+    secret = stage.make()
+    stage.clock.advance(VALID_SECONDS - 1)
+    assert stage.first.is_open
+    next_hub = FirstAdmin(stage.accounts, stage.clock)
+    assert run(next_hub.make(secret)) == secret
+    stage.clock.advance(VALID_SECONDS)
+    assert (stage.first.is_open, next_hub.is_open) == (False, True)
+    assert run(next_hub.redeem(secret, "ada", PASSWORD, lambda _: ())).name == "ada"
+    assert not next_hub.is_open
+
+
 def test_another_secret_does_nothing(stage: Stage) -> None:
     older = stage.make()
     secret = stage.make()

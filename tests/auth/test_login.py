@@ -15,7 +15,7 @@ from gpudeck.auth.login import MOST_AT_ONCE, Login, LoginRefused, describe_wait
 from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
-from gpudeck.auth.throttle import FREE_TRIES, Throttle
+from gpudeck.auth.throttle import FREE_TRIES, LoginThrottle
 from gpudeck.database.engine import Database
 
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ class Stage:
         self.accounts = Accounts(database, self.passwords, self.clock)
         self.sessions = Sessions(database, AuthSettings(), self.clock)
         self.audit = Audit(database, self.clock)
-        self.throttle = Throttle(self.clock)
+        self.throttle = LoginThrottle(self.clock)
         self.login = Login(self.accounts, self.sessions, self.passwords, self.throttle, self.audit)
         self.ada = run(self.accounts.add("ada", "admin", PASSWORD))
         run(self.accounts.add("grace", "user", PASSWORD))
@@ -104,7 +104,7 @@ def test_each_login_gets_a_secret_of_its_own(stage: Stage) -> None:
 def test_whatever_was_wrong_the_same_is_told(stage: Stage) -> None:
     refusals = [stage.refusal(name, password, f"10.0.0.{number}") for number, (name, password) in enumerate(REFUSED)]
     assert {(str(refused), refused.retry_after) for refused in refusals} == {
-        ("the name or the password is wrong. Ask an admin of this hub if you cannot log in.", 0.0)
+        ("the name or the password is wrong. Try again, or ask an admin for a new password.", 0.0)
     }
 
 
@@ -146,7 +146,7 @@ def test_whoever_guesses_has_to_wait_and_is_told_how_long(stage: Stage) -> None:
     stage.hasher.verified.clear()
     refused = stage.refusal("ada")
     assert (refused.retry_after, stage.hasher.verified) == (1.0, [])
-    assert str(refused) == "there were too many failed tries to log in. Try again in 1 second."
+    assert str(refused) == "too many failed logins. Try again in 1 second."
     stage.clock.advance(1)
     assert run(stage.log_in("ada"))[0].name == "ada"
 
@@ -189,8 +189,8 @@ def test_too_many_logins_at_once_are_sent_away(stage: Stage) -> None:
         return await asyncio.gather(*tries, return_exceptions=True)
 
     outcomes = run(crowding())
-    told = [str(outcome) for outcome in outcomes if "too many people" in str(outcome)]
-    assert told == ["too many people log in at this moment. Try again in 2 seconds."] * 3
+    told = [str(outcome) for outcome in outcomes if "too many users" in str(outcome)]
+    assert told == ["too many users are logging in right now. Try again in 2 seconds."] * 3
     assert run(stage.log_in("ada"))[0].name == "ada"
 
 
@@ -239,7 +239,7 @@ def test_disabling_somebody_counts_at_once(stage: Stage) -> None:
 
 def test_a_hash_of_an_older_cost_is_made_anew_at_the_next_login(stage: Stage) -> None:
     older = Passwords(PasswordHasher(time_cost=2, memory_cost=8, parallelism=1))
-    run(Accounts(stage.accounts._database, older, stage.clock).add("mia", "user", PASSWORD))
+    run(Accounts(stage.accounts.database, older, stage.clock).add("mia", "user", PASSWORD))
     _, before = run(stage.accounts.find_with_hash("mia"))
     _, secret = run(stage.log_in("mia"))
     _, after = run(stage.accounts.find_with_hash("mia"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fakes.clock import FakeClock
 from gpudeck.auth import throttle as module
-from gpudeck.auth.throttle import FORGET_AFTER, FREE_TRIES, LONGEST_WAIT, NAME_BURST, NAME_WAIT, Throttle
+from gpudeck.auth.throttle import FORGET_AFTER, FREE_TRIES, LONGEST_WAIT, NAME_BURST, NAME_WAIT, LoginThrottle
 
 HOME, OFFICE = "198.51.100.7", "203.0.113.9"
 HOUR = 3600.0
@@ -23,27 +23,27 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def throttle(clock: FakeClock) -> Throttle:
-    return Throttle(clock)
+def throttle(clock: FakeClock) -> LoginThrottle:
+    return LoginThrottle(clock)
 
 
-def fail(throttle: Throttle, name: str, address: str, times: int = 1) -> None:
+def fail(throttle: LoginThrottle, name: str, address: str, times: int = 1) -> None:
     for _ in range(times):
         throttle.note_failure(name, address)
 
 
-def flood(throttle: Throttle, name: str, addresses: int) -> None:
+def flood(throttle: LoginThrottle, name: str, addresses: int) -> None:
     """One failure from each of many addresses."""
     for number in range(addresses):
         throttle.note_failure(name, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
 
 
-def test_the_first_tries_are_free(throttle: Throttle) -> None:
+def test_the_first_tries_are_free(throttle: LoginThrottle) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES - 1)
     assert throttle.wait_before("ada", HOME) == 0
 
 
-def test_each_further_failure_doubles_the_wait_up_to_five_minutes(throttle: Throttle, clock: FakeClock) -> None:
+def test_each_further_failure_doubles_the_wait_up_to_five_minutes(throttle: LoginThrottle, clock: FakeClock) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES - 1)
     waits = []
     for _ in range(11):
@@ -54,31 +54,31 @@ def test_each_further_failure_doubles_the_wait_up_to_five_minutes(throttle: Thro
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, LONGEST_WAIT, LONGEST_WAIT]
 
 
-def test_a_wait_is_the_same_for_every_way_to_write_the_name(throttle: Throttle) -> None:
+def test_a_wait_is_the_same_for_every_way_to_write_the_name(throttle: LoginThrottle) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES)
     assert throttle.wait_before("ADA", HOME) > 0
 
 
-def test_failures_are_forgotten_after_a_while(throttle: Throttle, clock: FakeClock) -> None:
+def test_failures_are_forgotten_after_a_while(throttle: LoginThrottle, clock: FakeClock) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES + 3)
     clock.advance(FORGET_AFTER)
     fail(throttle, "ada", HOME, FREE_TRIES - 1)
     assert throttle.wait_before("ada", HOME) == 0
 
 
-def test_success_wipes_out_the_failures_of_that_name_here(throttle: Throttle) -> None:
+def test_success_wipes_out_the_failures_of_that_name_here(throttle: LoginThrottle) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES)
     throttle.note_success("ada", HOME)
     assert throttle.wait_before("ada", HOME) == 0
 
 
-def test_guessing_elsewhere_does_not_make_the_owner_wait(throttle: Throttle) -> None:
+def test_guessing_elsewhere_does_not_make_the_owner_wait(throttle: LoginThrottle) -> None:
     fail(throttle, "ada", OFFICE, 50)
     assert throttle.wait_before("ada", OFFICE) > 0
     assert throttle.wait_before("ada", HOME) == 0
 
 
-def test_an_address_that_tries_many_names_waits_for_all_of_them(throttle: Throttle, clock: FakeClock) -> None:
+def test_an_address_that_tries_many_names_waits_for_all_of_them(throttle: LoginThrottle, clock: FakeClock) -> None:
     for number in range(20):
         fail(throttle, f"name{number}", OFFICE)
     wait = throttle.wait_before("ada", OFFICE)
@@ -87,7 +87,7 @@ def test_an_address_that_tries_many_names_waits_for_all_of_them(throttle: Thrott
     assert throttle.wait_before("ada", OFFICE) == 0
 
 
-def test_success_with_an_own_account_does_not_wipe_out_guesses_at_others(throttle: Throttle) -> None:
+def test_success_with_an_own_account_does_not_wipe_out_guesses_at_others(throttle: LoginThrottle) -> None:
     for number in range(20):
         fail(throttle, f"name{number}", OFFICE)
         fail(throttle, "mallory", OFFICE)
@@ -95,7 +95,7 @@ def test_success_with_an_own_account_does_not_wipe_out_guesses_at_others(throttl
     assert throttle.wait_before("ada", OFFICE) > 0
 
 
-def test_whoever_logged_in_from_an_address_before_does_not_wait_for_others_there(throttle: Throttle) -> None:
+def test_whoever_logged_in_from_an_address_before_does_not_wait_for_others_there(throttle: LoginThrottle) -> None:
     fail(throttle, "ada", OFFICE)
     throttle.note_success("ada", OFFICE)
     for number in range(40):
@@ -104,7 +104,7 @@ def test_whoever_logged_in_from_an_address_before_does_not_wait_for_others_there
     assert throttle.wait_before("grace", OFFICE) > 0
 
 
-def test_guesses_at_a_name_that_logged_in_there_before_wait_all_the_same(throttle: Throttle) -> None:
+def test_guesses_at_a_name_that_logged_in_there_before_wait_all_the_same(throttle: LoginThrottle) -> None:
     throttle.note_success("ada", OFFICE)
     fail(throttle, "ada", OFFICE, FREE_TRIES + 5)
     assert throttle.wait_before("ada", OFFICE) == 32
@@ -120,13 +120,13 @@ def test_guesses_at_a_name_that_logged_in_there_before_wait_all_the_same(throttl
         ("", "", True),
     ],
 )
-def test_one_attacker_has_a_whole_network_of_ipv6(throttle: Throttle, one: str, other: str, is_same: bool) -> None:
+def test_one_attacker_has_a_whole_network_of_ipv6(throttle: LoginThrottle, one: str, other: str, is_same: bool) -> None:
     fail(throttle, "ada", one, 20)
     assert (throttle.wait_before("ada", other) > 0) is is_same
 
 
 def test_a_name_tried_from_everywhere_makes_strangers_wait_a_little_and_then_go(
-    throttle: Throttle, clock: FakeClock
+    throttle: LoginThrottle, clock: FakeClock
 ) -> None:
     flood(throttle, "ada", int(NAME_BURST))
     assert throttle.wait_before("ada", HOME) == NAME_WAIT
@@ -138,7 +138,7 @@ def test_a_name_tried_from_everywhere_makes_strangers_wait_a_little_and_then_go(
     assert throttle.wait_before("ada", HOME) == NAME_WAIT
 
 
-def test_when_too_many_wait_for_one_name_nobody_does(throttle: Throttle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_too_many_wait_for_one_name_nobody_does(throttle: LoginThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_KEPT", 50)
     flood(throttle, "ada", 200)
     waits = [throttle.wait_before("ada", f"192.0.2.{number}") for number in range(60)]
@@ -146,7 +146,7 @@ def test_when_too_many_wait_for_one_name_nobody_does(throttle: Throttle, monkeyp
     assert throttle.wait_before("ada", "192.0.2.3") == NAME_WAIT
 
 
-def test_a_clock_that_goes_back_makes_nobody_wait_longer(throttle: Throttle, clock: FakeClock) -> None:
+def test_a_clock_that_goes_back_makes_nobody_wait_longer(throttle: LoginThrottle, clock: FakeClock) -> None:
     fail(throttle, "ada", HOME, FREE_TRIES + 1)
     clock.advance(-HOUR)
     assert throttle.wait_before("ada", HOME) == 2
@@ -165,7 +165,7 @@ PAUSES = st.floats(-10, 4000)
 )
 def test_any_input_is_counted_in_bounded_memory(tries: list[tuple[str, str, float, bool]]) -> None:
     clock = FakeClock()
-    throttle = Throttle(clock)
+    throttle = LoginThrottle(clock)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST_KEPT", 3)
         patch.setattr(module, "NAME_BURST", 1.0)
@@ -174,8 +174,7 @@ def test_any_input_is_counted_in_bounded_memory(tries: list[tuple[str, str, floa
             assert 0 <= throttle.wait_before(name, address) <= 90 * len(tries) + LONGEST_WAIT
             throttle.note_failure(name, address)
             [lambda *_: None, throttle.note_success][is_right](name, address)
-    kept = [throttle._streaks, throttle._addresses, throttle._names, throttle._told, throttle._friends]
-    assert max(len(counters) for counters in kept) <= 3
+    assert len(throttle) <= 3
 
 
 @hypothesis_settings(max_examples=60)
@@ -184,7 +183,7 @@ def test_no_attacker_elsewhere_makes_the_owner_at_a_new_address_wait_more_than_s
     attacks: list[tuple[str, int, float]], patience: float
 ) -> None:
     clock = FakeClock()
-    throttle = Throttle(clock)
+    throttle = LoginThrottle(clock)
     for address, times, pause in attacks:
         fail(throttle, "ada", address, times)
         clock.advance(pause)
@@ -205,7 +204,7 @@ def test_an_attacker_gets_a_bounded_number_of_tries_an_hour_from_one_address(
     names: list[str], delays: list[float]
 ) -> None:
     clock = FakeClock()
-    throttle = Throttle(clock)
+    throttle = LoginThrottle(clock)
     turns = zip(itertools.cycle(names), itertools.cycle(delays), strict=False)
     end, tries = clock() + HOUR, 0
     while clock() < end:
@@ -218,7 +217,7 @@ def test_an_attacker_gets_a_bounded_number_of_tries_an_hour_from_one_address(
     assert tries <= TRIES_AN_HOUR
 
 
-def test_tries_all_at_once_are_bounded_too(throttle: Throttle) -> None:
+def test_tries_all_at_once_are_bounded_too(throttle: LoginThrottle) -> None:
     let_through = 0
     for number in range(1000):
         is_let_through = throttle.wait_before(f"name{number}", OFFICE) == 0

@@ -1,17 +1,13 @@
 """Tokens in files of the hub: what moves into the database, and what the database follows."""
 
 import asyncio
-import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.auth import token_files as import_files
-from gpudeck.auth.passwords import hash_secret
-from gpudeck.auth.token_files import ADMIN_NAME, AGENTS_NAME, TokenFiles, take_over_files
+from gpudeck.auth.service import ADMIN_NAME, AGENTS_NAME, TokenFiles, import_token_files
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.errors import Temporary, UsageError
@@ -39,16 +35,8 @@ def write(file: Path, secret: str) -> None:
     begun.replace(file)
 
 
-def write_host_tokens(data_dir: Path, **secrets: str) -> Path:
-    """As hubs did that kept them in a file."""
-    file = data_dir / "host-tokens.json"
-    kept = [{"host": host, "hash": hash_secret(secret), "made_at": 5.0} for host, secret in secrets.items()]
-    file.write_text(json.dumps(kept))
-    return file
-
-
 def take_over(tokens: Tokens, data_dir: Path, **others: Any) -> TokenFiles:
-    return asyncio.run(take_over_files(tokens, data_dir, **others))
+    return asyncio.run(import_token_files(tokens, data_dir, **others))
 
 
 def live(tokens: Tokens) -> list[tuple[str, str, str | None]]:
@@ -60,51 +48,6 @@ def find(tokens: Tokens, secret: str) -> Token:
     found = tokens.find(secret)
     assert found is not None
     return found
-
-
-def test_tokens_of_hosts_move_into_the_database_and_still_count(tokens: Tokens, data_dir: Path) -> None:
-    file = write_host_tokens(data_dir, gpu01="first", gpu02="second")
-    take_over(tokens, data_dir)
-    token = find(tokens, "first")
-    assert (token.name, token.role, token.hosts, token.created_at) == ("gpu01", "agent", "gpu01", 5.0)
-    assert [tokens.may_report_as(find(tokens, "second"), host) for host in ("gpu02", "gpu01")] == [True, False]
-    assert not file.exists()
-    assert (data_dir / "host-tokens.json.imported").exists()
-
-
-def test_import_that_was_cut_short_brings_no_revoked_token_back(tokens: Tokens, data_dir: Path) -> None:
-    write_host_tokens(data_dir, gpu01="first")
-    take_over(tokens, data_dir)
-    asyncio.run(tokens.revoke(find(tokens, "first").id))
-    write_host_tokens(data_dir, gpu01="first", gpu02="second")
-    take_over(tokens, data_dir)
-    assert tokens.find("first") is None
-    assert find(tokens, "second").hosts == "gpu02"
-
-
-def test_host_with_the_longest_name_keeps_its_token(tokens: Tokens, data_dir: Path) -> None:
-    name = "g" * 253
-    write_host_tokens(data_dir, **{name: "first"})
-    take_over(tokens, data_dir)
-    assert tokens.may_report_as(find(tokens, "first"), name)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{}",
-        b"\xff",
-        b'[{"host": "gpu01", "hash": "short", "made_at": 1}]',
-        b'[{"host": "*", "hash": "%s", "made_at": 1}]' % (b"0" * 64),
-    ],
-)
-def test_hosts_tokens_that_make_no_sense_are_told_and_stay(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "host-tokens.json"
-    file.write_bytes(content)
-    with pytest.raises(UsageError, match="Mend the file"):
-        import_files._read_host_tokens(file)
-    assert file.read_bytes() == content
 
 
 def test_tokens_in_files_are_rows_like_any_other(tokens: Tokens, data_dir: Path) -> None:
@@ -251,7 +194,7 @@ async def _start_hub(data_dir: Path) -> int:
     """How many tokens a hub has whose database lies in its data folder."""
     database = await open_database(None, data_dir)
     tokens = Tokens(database, FakeClock())
-    await take_over_files(tokens, data_dir)
+    await import_token_files(tokens, data_dir)
     count = len(await tokens.list())
     await database.close()
     return count
@@ -272,19 +215,12 @@ def test_hubs_that_share_a_database_have_rows_of_their_own(
     assert len(asyncio.run(tokens.list())) == 3
 
 
-def test_import_is_told(tokens: Tokens, data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    file = write_host_tokens(data_dir, gpu01="first")
-    take_over(tokens, data_dir)
-    assert f"taken over from {file}: 1" in caplog.text
-
-
 @pytest.mark.parametrize("database_address", ["postgresql"], indirect=True)
 def test_hubs_that_are_given_the_same_token_and_start_at_once_agree(database: Database, data_dir: Path) -> None:
     hubs = [Tokens(database, FakeClock()) for _ in range(4)]
 
     async def start() -> None:
-        await asyncio.gather(*(take_over_files(tokens, data_dir) for tokens in hubs))
+        await asyncio.gather(*(import_token_files(tokens, data_dir) for tokens in hubs))
 
     asyncio.run(start())
     assert {find(tokens, "agents secret").id for tokens in hubs} == {find(hubs[0], "agents secret").id}

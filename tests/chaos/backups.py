@@ -12,8 +12,7 @@ from chaos.hosts import reporting
 from chaos.hub import chaos_hub
 from fakes.waiting import wait_until
 from gpudeck.model.errors import GpudeckError
-from gpudeck.ops.backup import make_backup
-from gpudeck.ops.restore import restore
+from gpudeck.ops.backup import make_backup, restore
 
 _BLOCK = 512
 

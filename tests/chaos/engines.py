@@ -38,10 +38,10 @@ def postgresql(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
         ):
             hub.start()
             wait_until(lambda: fleet.is_heard(0) and fleet.seconds() > 3, "all hosts up", 60)
-            frozen = _freeze(server._process, hub, 3 if short else 10)
+            frozen = _freeze(server.process, hub, 3 if short else 10)
             server.kill()
             degraded = _becomes(lambda: hub.readiness()[1] not in {"", "ready"}, 30)
-            fleet.silence(_SILENT)
+            fleet.mute(_SILENT)
             told = _becomes(lambda: hook.taken, 30)
             wait_until(hub.has_noted_message, "a message that is noted", 30)
             hub.kill()
@@ -60,7 +60,7 @@ def postgresql(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             recovery = time.monotonic() - back
             _becomes(lambda: hook.taken, 30)
             time.sleep(5)
-            fleet.silence()
+            fleet.mute()
             _becomes(lambda: len(hook.taken) > 1, 90)
             time.sleep(6)
             alerts = [alert for alert in hub.alerts() if (alert["rule"], alert["host"]) != ("host_down", _SILENT)]
@@ -115,7 +115,7 @@ def victoria_metrics(folder: Path, *, seed: int, short: bool, kills: int) -> Out
             critical += _critical(hub)
             store.start()
             wait_until(lambda: not hub.get("/api/v1/fleet")["problems"], "the queue's way to the store", 120)
-            answers = _freeze(store._process, hub, seconds)
+            answers = _freeze(store.process, hub, seconds)
             critical += _critical(hub)
             begun = time.monotonic()
             alerts = [alert for alert in hub.alerts() if alert["rule"] != "history_failing"]

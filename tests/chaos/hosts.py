@@ -26,6 +26,8 @@ RUN_SECONDS = 20
 USERS = ("alice", "bob", "carol", "dave", "erin")
 _EARLY = 0.1
 """Seconds after a full second at which a host is read: however long a report takes, it stays in its second."""
+_SLOW = 0.8
+"""Seconds for the answer to a report after which the hub may have dated it a second late."""
 _RETRY = 0.1
 _DEADLINE = 20.0
 
@@ -53,7 +55,8 @@ def moment_of(host: int, gpu: int, second: int) -> Moment:
 
 class ChaosHost:
     """`number` and `gpus` say who it is; `epoch` is the moment of its second 0. `taken` are the seconds that the hub
-    has answered for, with when it did; `read` all those in which it was read."""
+    has answered for, with when it did; `read` all those in which it was read; `slow` those whose report was under way
+    for so long that the hub may have put it into the next second, where the next report takes its place."""
 
     def __init__(self, number: int, gpus: int, epoch: int, *, run_id: str = "run-1") -> None:
         self.number = number
@@ -62,6 +65,7 @@ class ChaosHost:
         self.uuids = [f"GPU-{self.name}-{index}" for index in range(gpus)]
         self.read: dict[int, float] = {}
         self.taken: dict[int, float] = {}
+        self.slow: set[int] = set()
         self.lost_gpus: set[int] = set()
         self._run_id = run_id
 
@@ -181,7 +185,7 @@ class Fleet:
             if thread.ident is not None:
                 thread.join(_DEADLINE + 5)
 
-    def silence(self, *names: str) -> None:
+    def mute(self, *names: str) -> None:
         """These hosts are off: they are not even read. None of them: all are on."""
         self._silent = set(names)
 
@@ -213,10 +217,13 @@ class Fleet:
                     waiting.append(fresh)
                     fresh = None
             due = fresh if fresh is not None else waiting[0] if waiting else None
+            begun = time.monotonic()
             if due is None or self.is_cut:
                 time.sleep(0.02)
             elif sender.post(host.envelope(due), self._clock()):
                 host.taken[due] = time.monotonic()
+                if host.taken[due] - begun > _SLOW:
+                    host.slow.add(due)
                 if fresh is not None:
                     fresh = None
                 else:

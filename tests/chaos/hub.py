@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from fakes.consul import free_ports
+from fakes.forked import ForkedProcess
 from fakes.hubs import environment
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 _CLOCK = Path(__file__).with_name("clock.c")
@@ -53,7 +54,7 @@ class ChaosHub:
         self.folder = folder
         self.data_dir = data_dir or folder / "data"
         self.data_dir.mkdir(exist_ok=True)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.config = folder / "gpudeck.yaml"
         self.log = folder / "log"
@@ -64,7 +65,7 @@ class ChaosHub:
             more += f"\nnotify: {{channels: {{ops: '{webhook}'}}}}\n"
         self.config.write_text(CONFIG.format(down_after=down_after, fleet=fleet, history=history, more=more))
         self._prefix = tuple(prefix)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         # The agents' token is there before the hub is: hosts may begin at once.
         self.token = "chaos-" + "0123456789abcdef" * 3
         self.token_file = folder / "agents.token"
@@ -79,18 +80,22 @@ class ChaosHub:
 
     def start(self, *, wait: bool = True) -> float:
         """Start it; how many seconds it took until /healthz answers."""
-        command = [sys.executable, "-m", "gpudeck", "up", "--listen", f"127.0.0.1:{self.port}"]
+        arguments = ["up", "--listen", f"127.0.0.1:{self.port}", "--config", str(self.config)]
+        variables = environment(self.data_dir) | self._clock_environment()
         begun = time.monotonic()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._prefix, *command, "--config", str(self.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(self.data_dir) | self._clock_environment(),
-                cwd=self.folder,
-                start_new_session=True,
-            )
+            if self._prefix or self._clock:
+                self._process = subprocess.Popen(
+                    [*self._prefix, sys.executable, "-m", "gpudeck", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=variables,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            else:
+                self._process = ForkedProcess(arguments, variables, self.folder, log, is_output_logged=True)
         if wait:
             self.wait_healthy()
         return time.monotonic() - begun

@@ -75,7 +75,7 @@ def backlog(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
 
 
 def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
-    """All hosts fall silent, the hub is killed meanwhile, all come back: one message, and one that it is over."""
+    """All hosts fall silent, the hub is killed meanwhile, all come back: one message, and one that it is resolved."""
     del seed, kills
     number = 4 if short else 12
     outcome = Outcome("mass outage and return")
@@ -100,7 +100,7 @@ def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             fleet.is_cut = False
             back = time.monotonic()
             with contextlib.suppress(AssertionError):
-                wait_until(lambda: len(hook.taken) > before, "the message that it is over", 60)
+                wait_until(lambda: len(hook.taken) > before, "the messages that it is resolved", 60)
             over = time.monotonic() - back
             wait_until(lambda: list(hub.statuses().values()).count("up") == number, "all hosts up again", 60)
             time.sleep(6)
@@ -113,7 +113,7 @@ def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
     outcome.figures = [
         at_most("messages that they are down", len(fired), 1),
         holds("all hosts are in that message", bool(fired) and str(number) in fired[0].split("\n")[0]),
-        at_most("messages that it is over", len(ended), 1),
+        at_most("messages that it is resolved", len(ended), 1),
         holds("the end is told", len(ended) == 1),
         holds("hosts are known to be away after the hub's restart", known == number, f"{known} of {number}"),
         *found.figures(fleet, [died]),
@@ -246,8 +246,8 @@ def _compare_usage(used: dict[str, object], number: int) -> tuple[float, list[st
         row = rows.get(user, {})
         found = (
             row.get("gpu_hours", 0.0),
-            row.get("worked_hours", row.get("active_hours")) or 0.0,
-            row.get("idle_held_hours", row.get("idle_hours", 0.0)),
+            row.get("active_hours", row.get("active_hours")) or 0.0,
+            row.get("idle_hours", row.get("idle_hours", 0.0)),
         )
         for name, got, want in zip(("GPU-hours", "active hours", "idle hours"), found, wanted, strict=True):
             off = abs(got - want) / wanted[0] * 100
@@ -286,7 +286,7 @@ def _is_accounted(hub: ChaosHub, hour: int, number: int) -> bool:
 
 
 def _knowing_hub(folder: Path, webhook: str) -> contextlib.AbstractContextManager[ChaosHub]:
-    fleet = f", availability: {{held_after: {_IDLE_AFTER}s}}"
+    fleet = f", availability: {{idle_after: {_IDLE_AFTER}s}}"
     return chaos_hub(folder, webhook=webhook, history=", every: 10s", fleet=fleet)
 
 

@@ -4,7 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_blocks, check_markup
-from gpudeck.chat.blocks import BUTTON_VALUE, MOST_LINES, ChatAnswer, attach, button, cut, escape, say, show_time, tell
+from gpudeck.chat.blocks import (
+    BUTTON_VALUE,
+    MOST_LINES,
+    ChatAnswer,
+    attach,
+    button,
+    cut,
+    escape,
+    list_answer,
+    show_time,
+    text_answer,
+)
 
 LINES = st.lists(st.text(max_size=50).map(lambda text: escape(text * 80, 3000)).filter(bool), min_size=1, max_size=60)
 
@@ -15,8 +26,8 @@ def is_fine(answer: ChatAnswer) -> bool:
 
 @given(LINES)
 def test_lines_of_any_length_fit(lines: list[str]) -> None:
-    assert is_fine(say(*lines))
-    assert is_fine(tell("title", lines, lambda: "sheet", "all", lines))
+    assert is_fine(text_answer(*lines))
+    assert is_fine(list_answer("title", lines, lambda: "sheet", "all", lines))
 
 
 @given(st.text(st.sampled_from("a<>&`"), min_size=1, max_size=80), st.integers(1, 60))
@@ -27,8 +38,8 @@ def test_what_is_cut_is_whole_markup(text: str, most: int) -> None:
 
 
 def test_a_phone_gets_lines_and_more_of_them_are_a_snippet() -> None:
-    assert tell("t", ["line"] * MOST_LINES, lambda: "sheet", "all").snippet is None
-    long = tell("t", ["line"] * (MOST_LINES + 1), lambda: "sheet", "all").snippet
+    assert list_answer("t", ["line"] * MOST_LINES, lambda: "sheet", "all").snippet is None
+    long = list_answer("t", ["line"] * (MOST_LINES + 1), lambda: "sheet", "all").snippet
     assert long is not None
     assert (long.text, long.name) == ("sheet", "gpudeck-all.txt")
 
@@ -39,5 +50,5 @@ def test_a_notification_holds_no_markup() -> None:
 
 
 def test_a_button_that_carries_too_much_is_none() -> None:
-    assert button("Book", "a", "x" * BUTTON_VALUE) is not None
-    assert button("Book", "a", "x" * (BUTTON_VALUE + 1)) is None
+    assert button("Reserve", "a", "x" * BUTTON_VALUE) is not None
+    assert button("Reserve", "a", "x" * (BUTTON_VALUE + 1)) is None

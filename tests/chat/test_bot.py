@@ -1,4 +1,4 @@
-"""What the bot answers to whom: everything that curl answers, and bookings as oneself alone."""
+"""What the bot answers to whom: everything that curl answers, and reservations as oneself alone."""
 
 import asyncio
 from pathlib import Path
@@ -15,10 +15,10 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck import __version__
 from gpudeck.auth.audit import AuditEntry
-from gpudeck.chat.bookings import BOOK, BookingOffer
+from gpudeck.chat.answers import RESERVE, ReservationOffer
 from gpudeck.chat.bot import Bot
 from gpudeck.model.report import Report
-from gpudeck.model.reservation import Mark
+from gpudeck.model.reservation import ReservationMark
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.views.filter import choose_hosts
 from gpudeck.views.text import render_fleet
@@ -53,18 +53,18 @@ def test_free_takes_the_filters_of_the_command_line(lab: Lab) -> None:
     assert "is not understood" in lab.say("free &gt;lots")
 
 
-def test_what_somebody_else_booked_is_not_free_and_ones_own_is(lab: Lab) -> None:
-    lab.ask("book gpu02 for 4h")
-    marks = {uuid: Mark(show_at_gpu(one)) for uuid, one in lab.calendar.current().items()}
+def test_what_somebody_else_reserved_is_not_free_and_ones_own_is(lab: Lab) -> None:
+    lab.ask("reserve gpu02 for 4h")
+    marks = {uuid: ReservationMark(show_at_gpu(one)) for uuid, one in lab.calendar.current().items()}
     lab.hub.fleet.mark(marks, lab.clock.now)
     lab.hub.stream.tick()
     assert "3 of 5" in lab.say("free", ADA)
     assert "1 of 5" in lab.say("free", BOB)
-    assert "booked by ada" in lab.say("gpu02", BOB)
+    assert "reserved by ada" in lab.say("gpu02", BOB)
 
 
 def test_what_waits_for_somebody_in_line_is_not_free(lab: Lab) -> None:
-    waiting = SimpleNamespace(kept={"GPU-b0": 1})
+    waiting = SimpleNamespace(claimed={"GPU-b0": 1})
     lab.bot = Bot(msgspec.structs.replace(lab.place, waiting=waiting), lab.find_zone)
     assert "2 of 5" in lab.say("free")
     assert "Not free now" in lab.say("free 2 same-host")
@@ -122,14 +122,14 @@ def test_hosts_and_all_are_one_line_each(lab: Lab) -> None:
     assert lab.say("HOSTS").count("*gpu0") == 2
     assert lab.say("ALL").count("*gpu0") == 5
     assert lab.say("all busy").count("*gpu0") == 2
-    assert "Nothing fits" in lab.say("all h100")
+    assert "Nothing matches" in lab.say("all h100")
 
 
 def test_everybody_is_told_with_their_memory_the_most_first(lab: Lab) -> None:
     lab.report("gpu03", [make_busy_gpu(index, "bobby", uuid=f"GPU-c{index}") for index in range(2)])
     lab.hub.stream.tick()
     said = lab.say("users")
-    assert said.startswith("*3 people on GPUs*\n*bobby*  gpu03:0,1  40.0 GiB in 1 process\n")
+    assert said.startswith("*3 users on GPUs*\n*bobby*  gpu03:0,1  40.0 GiB in 1 process\n")
     assert "alice" not in lab.say("users gpu03")
     assert "Nobody is seen" in lab.say("users free")
 
@@ -149,7 +149,7 @@ def test_a_host_in_detail_is_what_curl_shows_of_it(lab: Lab) -> None:
 
 def test_hosts_can_be_asked_for_with_words(lab: Lab) -> None:
     assert lab.say("hosts busy").count("*gpu0") == 1
-    assert "Nothing fits" in lab.say("hosts h100")
+    assert "Nothing matches" in lab.say("hosts h100")
     assert "is not understood" in lab.say("hosts &gt;lots")
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_told_to_who_asks(lab: Lab) -> None:
     said = lab.say("alerts")
     assert "⚠ the channel ops does not take messages" in said
     assert "▲ GPU 2 of gpu01 is hot &lt;!channel&gt;, for 10m" in said
-    assert "■ The history is not kept" in said
+    assert "✗ The history is not kept" in said
     assert "holds" not in said
     assert "is hot" not in lab.say("problems gpu02")
     assert "is hot" in lab.say("alerts gpu01")
@@ -231,7 +231,7 @@ def test_unknown_words_get_help_with_the_host_that_may_be_meant(lab: Lab) -> Non
     said = lab.say("gpu0l")
     assert "I do not understand “gpu0l”" in said
     assert "gpu01" in said
-    assert "book gpu07:0,1 for 4h" in said
+    assert "reserve gpu07:0,1 for 4h" in said
     assert "Did you mean free?" in lab.say("frree h100")
 
 
@@ -263,7 +263,7 @@ def test_hostile_names_reach_slack_as_text(lab: Lab) -> None:
 
 def test_strangers_look_where_the_hub_is_open_and_cannot_write(lab: Lab) -> None:
     assert "3 of 5" in lab.say("free", EVE)
-    for text in ("book gpu02 for 4h", "release 1", "watch 2", "watches", "unwatch 1"):
+    for text in ("reserve gpu02 for 4h", "release 1", "watch 2", "watches", "unwatch 1"):
         answer = lab.ask(text, EVE)
         assert f"slack: {EVE}" in words_of(answer)
         assert answer.is_private
@@ -282,13 +282,13 @@ def test_the_setting_opens_a_closed_hub_to_the_workspace_and_closes_an_open_one(
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     assert "3 of 5" in Lab(tmp_path / "a", is_readable=False, read="everyone").say("free", EVE)
-    assert "I do not know you" in Lab(tmp_path / "b", is_readable=True, read="people").say("free", EVE)
+    assert "I do not know you" in Lab(tmp_path / "b", is_readable=True, read="users").say("free", EVE)
 
 
 def test_what_a_closed_hub_answers_in_a_channel_is_for_the_asker_alone(tmp_path: Path) -> None:
     lab = Lab(tmp_path, is_readable=False)
     assert lab.ask("free").is_private
-    assert lab.ask("book nowhere for 4h").is_private
+    assert lab.ask("reserve nowhere for 4h").is_private
 
 
 def test_an_open_hub_answers_in_the_channel_for_all(lab: Lab) -> None:
@@ -304,18 +304,18 @@ def test_a_disabled_account_is_nobody(lab: Lab) -> None:
     asyncio.run(lab.auth.accounts.add("root", "admin", None))
     asyncio.run(lab.auth.accounts.change("ada", is_disabled=True))
     assert "the account ada is disabled" in lab.say("free")
-    assert "disabled" in lab.say("book gpu02 for 4h")
+    assert "disabled" in lab.say("reserve gpu02 for 4h")
 
 
 def test_an_entry_without_an_account_books_only_where_no_accounts_are_needed(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    assert "no account ada yet" in Lab(tmp_path / "a", roles={"bob": "user"}).say("book gpu02 for 4h")
-    assert "Booked" in Lab(tmp_path / "b", roles={}, needs_accounts=False).say("book gpu02 for 4h")
+    assert "no account ada yet" in Lab(tmp_path / "a", roles={"bob": "user"}).say("reserve gpu02 for 4h")
+    assert "Reserved" in Lab(tmp_path / "b", roles={}, needs_accounts=False).say("reserve gpu02 for 4h")
 
 
 def test_a_viewer_books_nothing(tmp_path: Path) -> None:
-    said = Lab(tmp_path, roles={"ada": "viewer"}).say("book gpu02 for 4h")
+    said = Lab(tmp_path, roles={"ada": "viewer"}).say("reserve gpu02 for 4h")
     assert "ada has the role viewer, and this needs the role user" in said
 
 
@@ -345,56 +345,56 @@ def test_owners_see_their_own_command_lines_in_private(tmp_path: Path) -> None:
     assert snippet.text.count("python train.py") == 1
 
 
-# Booking.
+# Reservation.
 
 
-def test_booking_books_as_whoever_asks(lab: Lab) -> None:
-    answer = lab.ask("book GPU02:0,1 for 4h note a paper", BOB)
-    assert "Booked: *gpu02:0,1* for bob" in words_of(answer)
+def test_reservation_books_as_whoever_asks(lab: Lab) -> None:
+    answer = lab.ask("reserve GPU02:0,1 for 4h note a paper", BOB)
+    assert "Reserved: *gpu02:0,1* for bob" in words_of(answer)
     made = lab.calendar.near[0]
     assert (made.user, made.created_by, made.end - made.start, made.note) == ("bob", "bob", 4 * HOUR, "a paper")
     entry = audited(lab)[0]
-    assert (entry.who, entry.action, entry.address) == ("bob", "book GPUs", "Slack")
+    assert (entry.who, entry.action, entry.address) == ("bob", "reserve GPUs", "Slack")
 
 
 @pytest.mark.parametrize(
-    "text", ["book gpu02 for 4h user bob", "book gpu02 for 4h --user bob", "book --user bob gpu02"]
+    "text", ["reserve gpu02 for 4h user bob", "reserve gpu02 for 4h --user bob", "reserve --user bob gpu02"]
 )
 def test_nobody_books_as_somebody_else(lab: Lab, text: str) -> None:
     lab.ask(text, ADA)
     assert [one.user for one in lab.calendar.near if one.user != "ada"] == []
 
 
-def test_any_gpus_that_fit_are_booked(lab: Lab) -> None:
-    assert "Booked" in lab.say("book 2 a100 same-host for 4h")
+def test_any_gpus_that_fit_are_reserved(lab: Lab) -> None:
+    assert "Reserved" in lab.say("reserve 2 a100 same-host for 4h")
     assert len(lab.calendar.near[0].gpus) == 2
 
 
 def test_a_conflict_names_the_other_and_offers_the_next_time_as_a_button(lab: Lab) -> None:
-    lab.ask("book gpu02:0 for 4h", BOB)
-    answer = lab.ask("book gpu02:0 for 2h note mine")
+    lab.ask("reserve gpu02:0 for 4h", BOB)
+    answer = lab.ask("reserve gpu02:0 for 2h note mine")
     said = words_of(answer)
-    assert "*Not booked:*" in said
+    assert "*Not reserved:*" in said
     assert "bob" in said
     assert "Next free: *gpu02:0*" in said
     [button] = buttons_in(answer)
-    assert "Booked: *gpu02:0* for ada" in lab.press(button)
+    assert "Reserved: *gpu02:0* for ada" in lab.press(button)
     mine = next(one for one in lab.calendar.near if one.user == "ada")
     theirs = next(one for one in lab.calendar.near if one.user == "bob")
     assert (mine.start, mine.end - mine.start, mine.note) == (theirs.end, 2 * HOUR, "mine")
 
 
 def test_an_offer_is_for_whoever_asked(lab: Lab) -> None:
-    lab.ask("book gpu02:0 for 4h", BOB)
-    [button] = buttons_in(lab.ask("book gpu02:0 for 2h"))
-    assert "offered to somebody else" in lab.press(button, BOB)
-    assert "offered to somebody else" in lab.press(button, EVE)
+    lab.ask("reserve gpu02:0 for 4h", BOB)
+    [button] = buttons_in(lab.ask("reserve gpu02:0 for 2h"))
+    assert "offered to another user" in lab.press(button, BOB)
+    assert "offered to another user" in lab.press(button, EVE)
     assert {one.user for one in lab.calendar.near} == {"bob"}
 
 
 def test_an_offer_made_before_the_account_was_disabled_books_nothing(lab: Lab) -> None:
-    lab.ask("book gpu02:0 for 4h", BOB)
-    [button] = buttons_in(lab.ask("book gpu02:0 for 2h"))
+    lab.ask("reserve gpu02:0 for 4h", BOB)
+    [button] = buttons_in(lab.ask("reserve gpu02:0 for 2h"))
     asyncio.run(lab.auth.accounts.change("ada", is_disabled=True))
     assert "disabled" in lab.press(button)
     assert {one.user for one in lab.calendar.near} == {"bob"}
@@ -402,7 +402,7 @@ def test_an_offer_made_before_the_account_was_disabled_books_nothing(lab: Lab) -
 
 @pytest.mark.parametrize("value", ["", "{}", "[]", '{"asker":"U0ADA","gpus":"x","start":0,"length":1}', "x" * 3000])
 def test_a_button_that_is_not_ours_does_nothing(lab: Lab, value: str) -> None:
-    assert "no longer know that button" in lab.press({"action_id": BOOK, "value": value})
+    assert "no longer know that button" in lab.press({"action_id": RESERVE, "value": value})
     assert "no longer know that button" in lab.press({"action_id": "gpudeck_other", "value": value})
 
 
@@ -411,44 +411,44 @@ def test_an_offer_of_more_gpus_than_a_button_carries_is_told_without_one(lab: La
     lab.report("big", gpus)
     lab.hub.stream.tick()
     lab.calendar.settings = msgspec.structs.replace(lab.calendar.settings, most_gpus=1000)
-    assert "Booked" in lab.say("book big for 4h", BOB)
-    answer = lab.ask("book big for 4h")
+    assert "Reserved" in lab.say("reserve big for 4h", BOB)
+    answer = lab.ask("reserve big for 4h")
     assert "Next free" in words_of(answer)
     assert buttons_in(answer) == []
 
 
-def test_what_is_booked_is_given_back_by_its_owner_alone(lab: Lab) -> None:
-    answer = lab.ask("book gpu02 for 4h")
+def test_what_is_reserved_is_given_back_by_its_owner_alone(lab: Lab) -> None:
+    answer = lab.ask("reserve gpu02 for 4h")
     number = lab.calendar.near[0].id
     assert "is ada's" in lab.say(f"release {number}", BOB)
-    assert "offered to somebody else" in lab.press(buttons_in(answer)[0], BOB)
+    assert "offered to another user" in lab.press(buttons_in(answer)[0], BOB)
     lab.clock.advance(60)
-    assert f"Booking {number} of *gpu02:0,1* is over" in lab.press(buttons_in(answer)[0])
-    assert "is over" in lab.say(f"release #{number}")
+    assert f"Reservation {number} of *gpu02:0,1* is released" in lab.press(buttons_in(answer)[0])
+    assert "has ended" in lab.say(f"release #{number}")
     assert "there is no reservation 99" in lab.say("release 99")
     assert "which number?" in lab.say("release everything")
 
 
-def test_bookings_are_listed(lab: Lab) -> None:
-    assert "Nothing is booked" in lab.say("bookings")
-    lab.ask("book gpu02:0 for 4h note hands off", BOB)
-    lab.ask("book gpu01:0 for 4h")
-    assert "2 bookings" in lab.say("bookings")
-    assert "*bob*  gpu02:0" in lab.say("bookings GPU02")
-    mine = lab.say("bookings mine")
+def test_reservations_are_listed(lab: Lab) -> None:
+    assert "Nothing is reserved" in lab.say("reservations")
+    lab.ask("reserve gpu02:0 for 4h note hands off", BOB)
+    lab.ask("reserve gpu01:0 for 4h")
+    assert "2 reservations" in lab.say("reservations")
+    assert "*bob*  gpu02:0" in lab.say("reservations GPU02")
+    mine = lab.say("reservations mine")
     assert "gpu01:0" in mine
     assert "hands off" not in mine
 
 
 def test_mistakes_are_answered_in_words(lab: Lab) -> None:
-    assert "needs 'for' or 'until'" in lab.say("book gpu02")
-    assert "there is no host 'nowhere'" in lab.say("book nowhere for 4h")
-    assert "is in use by alice" in lab.say("book gpu01:1 for 4h")
-    assert "too long" in lab.say("book gpu02 for 400d")
+    assert "needs 'for' or 'until'" in lab.say("reserve gpu02")
+    assert "there is no host 'nowhere'" in lab.say("reserve nowhere for 4h")
+    assert "is in use by alice" in lab.say("reserve gpu01:1 for 4h")
+    assert "too long" in lab.say("reserve gpu02 for 400d")
 
 
 def test_offers_carry_nothing_but_gpus_and_times() -> None:
-    assert BookingOffer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
+    assert ReservationOffer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
 
 
 # Watching.
@@ -458,18 +458,18 @@ def test_a_watch_of_whom_nothing_reaches_says_where_it_is_told(tmp_path: Path) -
     lab = Lab(tmp_path)
     lab.place = replace(lab.place, reaches=lambda _: False)
     lab.bot = Bot(lab.place, lab.find_zone)
-    assert "The page tells you (I may not write by myself) when there are" in lab.say("watch 2 h100")
+    assert "An event will appear on the page when there are" in lab.say("watch 2 h100")
 
 
 def test_watches_are_kept_listed_and_ended_by_their_owner(lab: Lab) -> None:
     said = lab.say("watch 2 h100 40G same-host for 2d")
-    assert "2 GPUs called h100 with 40 GB on one host" in said
+    assert "2 GPUs called h100 with 40 GiB on one host" in said
     [one] = lab.watches.open
     assert (one.user, one.account, one.expires_at - one.created_at) == ("ada", "ada", 2 * 86_400)
     assert "2 GPUs called h100" in lab.say("watches")
     assert "You watch nothing" in lab.say("watches", BOB)
     assert f"You have no watch {one.id}" in lab.say(f"unwatch {one.id}", BOB)
-    assert f"Watch {one.id} is over" in lab.say(f"unwatch {one.id}")
+    assert f"Watch {one.id} is removed" in lab.say(f"unwatch {one.id}")
     assert lab.watches.open == []
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.chat.commands import LONGEST, Command, TooLong, is_talk, read_command, read_mention
+from gpudeck.chat.commands import LONGEST, Command, TooLong, is_conversation, read_command, read_mention
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from gpudeck.chat.commands import LONGEST, Command, TooLong, is_talk, read_comma
         ("   ", Command("help")),
         ("<@UBOT> free", Command("free")),
         ("<@UBOT|gpudeck>: who gpu07:3", Command("who", ("gpu07:3",))),
-        ("reserve gpu07 for 4h", Command("book", ("gpu07", "for", "4h"))),
+        ("reserve gpu07 for 4h", Command("reserve", ("gpu07", "for", "4h"))),
         ("gpu07", Command("other", ("gpu07",))),
         ('all "RTX 6000"', Command("all", ("RTX 6000",))),
     ],
@@ -43,14 +43,16 @@ def test_a_novel_is_no_command() -> None:
         read_command("free " * LONGEST)
 
 
-@pytest.mark.parametrize("text", ["all good?", "hello everybody", "help me please", "who wants coffee", "book a table"])
+@pytest.mark.parametrize(
+    "text", ["all good?", "hello everybody", "help me please", "who wants coffee", "reserve a table"]
+)
 def test_talk_is_told_from_commands(text: str) -> None:
-    assert is_talk(read_command(text))
+    assert is_conversation(read_command(text))
 
 
-@pytest.mark.parametrize("text", ["all", "free h100", "gpu07", "help", "who gpu07", "book gpu07 for 4h"])
+@pytest.mark.parametrize("text", ["all", "free h100", "gpu07", "help", "who gpu07", "reserve gpu07 for 4h"])
 def test_commands_without_a_mention_are_commands(text: str) -> None:
-    assert not is_talk(read_command(text))
+    assert not is_conversation(read_command(text))
 
 
 def test_mentions_name_people() -> None:

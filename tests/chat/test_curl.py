@@ -8,10 +8,10 @@ import pytest
 
 from fakes.chats import Lab, make_alert
 from fakes.reports import make_busy_gpu, make_gpu
-from gpudeck.api.text import _NAMES, answer_wish, read_wish
-from gpudeck.hub.sight import EVERYTHING
+from gpudeck.api.page import TEXT_PARAMETERS, read_text_options, render_text
+from gpudeck.fleet.visibility import EVERYTHING
 
-ONLY_LOOKS = {"width", "color", "term", "refresh"}
+ONLY_LOOKS = {"columns", "color", "term", "refresh"}
 """Parameters that say how it is to look in a terminal or a browser."""
 GPUS: list[tuple[dict[str, str], str | None, str]] = [
     ({}, None, "all"),
@@ -30,10 +30,10 @@ GPUS: list[tuple[dict[str, str], str | None, str]] = [
     ({"user": "nobody"}, None, "all user:nobody"),
 ]
 WHOLE: list[tuple[dict[str, str], str | None, str]] = [
-    ({"detail": "true", "width": "160"}, None, "all_detail"),
-    ({"detail": "true", "width": "160"}, "gpu01", "gpu01 detail"),
-    ({"detail": "true", "q": "busy", "width": "160"}, None, "all_detail busy"),
-    ({"detail": "true", "q": "user:alice", "width": "160"}, None, "all_detail user:alice"),
+    ({"detail": "true", "columns": "160"}, None, "all_detail"),
+    ({"detail": "true", "columns": "160"}, "gpu01", "gpu01 detail"),
+    ({"detail": "true", "q": "busy", "columns": "160"}, None, "all_detail busy"),
+    ({"detail": "true", "q": "user:alice", "columns": "160"}, None, "all_detail user:alice"),
 ]
 PEOPLE: list[tuple[dict[str, str], str]] = [
     ({"users": "true"}, "users"),
@@ -55,8 +55,8 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def curl(lab: Lab, parameters: dict[str, str], host: str | None = None) -> str:
-    wish = read_wish(parameters, "", host)
-    return asyncio.run(lab.hub.stream.answer(EVERYTHING, answer_wish, wish)).text.decode()
+    wish = read_text_options(parameters, "", host)
+    return asyncio.run(lab.hub.stream.answer(EVERYTHING, render_text, wish)).text.decode()
 
 
 @pytest.mark.parametrize(("parameters", "host", "command"), GPUS)
@@ -96,4 +96,4 @@ def test_what_is_not_understood_or_not_there_is_said(lab: Lab) -> None:
 
 def test_no_parameter_of_curl_is_without_its_command() -> None:
     tried = {name for parameters, *_ in (*GPUS, *WHOLE, *PEOPLE) for name in parameters}
-    assert tried | ONLY_LOOKS == set(_NAMES)
+    assert tried | ONLY_LOOKS == set(TEXT_PARAMETERS)

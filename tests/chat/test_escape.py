@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_markup
 from gpudeck.chat.blocks import LONGEST_NAME, escape, unescape
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 HOSTILE = st.text(st.sampled_from("<>!@#&|`*_~\n\r\x00\u202e abcUC0:/;")) | st.text()
 
@@ -53,7 +53,7 @@ def test_long_names_are_cut() -> None:
         ("who <http://gpu07.example.org|gpu07.example.org>", "who gpu07.example.org"),
         ("who <http://gpu07.example.org>", "who gpu07.example.org"),
         ("where <@U012AB3CD>", "where <@U012AB3CD>"),
-        ("book 2 “RTX 6000” for 4h", 'book 2 "RTX 6000" for 4h'),
+        ("reserve 2 “RTX 6000” for 4h", 'reserve 2 "RTX 6000" for 4h'),
         ("free —gpus 2", "free --gpus 2"),
         ("a &amp;lt; b", "a &lt; b"),
     ],

@@ -8,7 +8,7 @@ from gpudeck.chat.answers import answer_report
 from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.commands import read_report
 from gpudeck.model.errors import UsageError
-from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.view import Usage, UsageRow
 
 DAY = 86_400
 
@@ -35,7 +35,7 @@ def test_what_is_no_period_is_refused(text: str) -> None:
 
 
 def report(coverage: float | None, *rows: UsageRow) -> ChatAnswer:
-    total = make(UsageRow, gpu_hours=3.0, idle_held_hours=1.0)
+    total = make(UsageRow, gpu_hours=3.0, idle_hours=1.0)
     return answer_report(
         make(Usage, by="user", start=NOW - 7 * DAY, end=NOW, coverage=coverage, rows=rows, total=total)
     )
@@ -44,12 +44,13 @@ def report(coverage: float | None, *rows: UsageRow) -> ChatAnswer:
 def test_what_is_unknown_is_a_dash_and_what_was_not_all_observed_is_not_100_percent() -> None:
     answer = report(0.99999, make(UsageRow, user="<!here>", gpu_hours=1234.56))
     assert answer.blocks[0]["text"]["text"].splitlines()[:2] == [
-        "*Use by user, last 7 days*",
-        "*&lt;!here&gt;*  1,234.6 GPU-hours, – worked, 0.0 held idle",
+        "*Usage by user, last 7 days*",
+        "*&lt;!here&gt;*  1,234.6 GPU-hours, – active, 0.0 idle",
     ]
-    assert answer.blocks[-1]["elements"][0]["text"] == "Observed 99.9 % of the period."
+    assert answer.blocks[-1]["elements"][0]["text"] == "Coverage 99.9 %."
 
 
 def test_nobody_is_told_as_nobody() -> None:
-    assert "Nobody was seen" in report(None).blocks[0]["text"]["text"]
-    assert "No GPU was known" in report(None).blocks[0]["text"]["text"]
+    assert "Nobody used a GPU" in report(0.5).blocks[0]["text"]["text"]
+    unmonitored = report(None).blocks[0]["text"]["text"]
+    assert ("No GPU was monitored" in unmonitored, "Nobody" in unmonitored) == (True, False)

@@ -3,39 +3,54 @@
 import pytest
 
 from fakes.chats import NOW, ZONE
-from gpudeck.chat.commands import Asked, read_asked, read_booking, read_kind
+from gpudeck.chat.commands import ParsedRequest, read_kind, read_request, read_reservation
 from gpudeck.model.errors import UsageError
-from gpudeck.model.wanted import Wanted
+from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.reservations.requests import ReservationRequest
 
 
-def asked(text: str) -> Asked:
-    return read_asked(text.split())
+def asked(text: str) -> ParsedRequest:
+    return read_request(text.split())
 
 
 @pytest.mark.parametrize(
     ("text", "wanted", "words"),
     [
-        ("", Wanted(), ()),
-        ("h100", Wanted(), ("h100",)),
-        ("2 h100", Wanted(gpus=2), ("h100",)),
-        ("2x h100 40G", Wanted(gpus=2, memory_bytes=40 * 10**9), ("h100",)),
-        ("4090", Wanted(), ("4090",)),
-        ("2 4090", Wanted(gpus=2), ("4090",)),
-        (">40G", Wanted(), (">40G",)),
-        ("--gpus 2 --memory 40GiB --same-host", Wanted(gpus=2, memory_bytes=40 * 2**30, same_host=True), ()),
-        ("--gpus=2 model=A100 host:gpu01", Wanted(gpus=2, model="A100", host="gpu01"), ()),
-        ("2 gpus same-host", Wanted(gpus=2, same_host=True), ()),
-        ("1 h100 on gpu11", Wanted(host="gpu11"), ("h100",)),
+        ("", GpuRequest(), ()),
+        ("h100", GpuRequest(), ("h100",)),
+        ("2 h100", GpuRequest(gpus=2), ("h100",)),
+        ("2x h100 40G", GpuRequest(gpus=2, memory_bytes=40 * 2**30), ("h100",)),
+        ("4090", GpuRequest(), ("4090",)),
+        ("2 4090", GpuRequest(gpus=2), ("4090",)),
+        (">40G", GpuRequest(), (">40G",)),
+        ("--gpus 2 --memory 40GiB --same-host", GpuRequest(gpus=2, memory_bytes=40 * 2**30, same_host=True), ()),
+        ("--gpus=2 model=A100 host:gpu01", GpuRequest(gpus=2, model="A100", host="gpu01"), ()),
+        ("2 gpus same-host", GpuRequest(gpus=2, same_host=True), ()),
+        ("1 h100 on gpu11", GpuRequest(host="gpu11"), ("h100",)),
+        ("2 mig", GpuRequest(gpus=2, mig=True), ()),
+        ("20G allow-mig", GpuRequest(memory_bytes=20 * 2**30, allow_mig=True), ()),
+        ("--memory 20G --allow-mig", GpuRequest(memory_bytes=20 * 2**30, allow_mig=True), ()),
     ],
 )
-def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: Wanted, words: tuple[str, ...]) -> None:
+def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: GpuRequest, words: tuple[str, ...]) -> None:
     found = asked(text)
     assert (found.wanted, found.words) == (wanted, words)
 
 
 @pytest.mark.parametrize(
-    "text", ["--gpus 0", "--gpus many", "--gpus 9999", "--memory lots", "--gpus", "0", "--model=", "1 on"]
+    "text",
+    [
+        "--gpus 0",
+        "--gpus many",
+        "--gpus 9999",
+        "--memory lots",
+        "--gpus",
+        "0",
+        "--model=",
+        "1 on",
+        "allow-mig",
+        "20G mig allow-mig",
+    ],
 )
 def test_nonsense_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError):
@@ -43,7 +58,7 @@ def test_nonsense_is_refused_in_words(text: str) -> None:
 
 
 def test_a_watch_takes_the_rest_as_the_model() -> None:
-    assert read_kind(["2", "RTX", "6000", ">=40G"]) == Wanted(gpus=2, model="RTX 6000", memory_bytes=40 * 10**9)
+    assert read_kind(["2", "RTX", "6000", ">=40G"]) == GpuRequest(gpus=2, model="RTX 6000", memory_bytes=40 * 2**30)
 
 
 @pytest.mark.parametrize(
@@ -55,19 +70,23 @@ def test_a_watch_takes_the_rest_as_the_model() -> None:
             "GPU-0f5c2f1e-1111-2222-3333-444455556666 for 4h",
             ReservationRequest(gpus=("GPU-0f5c2f1e-1111-2222-3333-444455556666",)),
         ),
-        ("2 h100 for 4h", ReservationRequest(count=2, model="h100")),
-        ("any h100 for 4h", ReservationRequest(count=1, model="h100")),
-        ("2 40G same-host for 4h", ReservationRequest(count=2, memory_bytes=40 * 10**9, same_host=True)),
-        ("2 on gpu07 for 4h", ReservationRequest(count=2, host="gpu07")),
-        ("--gpus 2 --model h100 --for 4h", ReservationRequest(count=2, model="h100")),
+        ("2 h100 for 4h", ReservationRequest(any=GpuRequest(gpus=2, model="h100"))),
+        ("any h100 for 4h", ReservationRequest(any=GpuRequest(gpus=1, model="h100"))),
+        (
+            "1 >=20G allow-mig for 4h",
+            ReservationRequest(any=GpuRequest(gpus=1, memory_bytes=20 * 2**30, allow_mig=True)),
+        ),
+        ("2 40G same-host for 4h", ReservationRequest(any=GpuRequest(gpus=2, memory_bytes=40 * 2**30, same_host=True))),
+        ("2 on gpu07 for 4h", ReservationRequest(any=GpuRequest(gpus=2, host="gpu07"))),
+        ("--gpus 2 --model h100 --for 4h", ReservationRequest(any=GpuRequest(gpus=2, model="h100"))),
     ],
 )
 def test_places_are_read(text: str, wish: ReservationRequest) -> None:
-    assert read_booking(text.split(), NOW, ZONE).wish == wish
+    assert read_reservation(text.split(), NOW, ZONE).wanted == wish
 
 
 def test_times_are_those_of_the_zone_and_the_note_goes_to_the_end() -> None:
-    draft = read_booking(
+    draft = read_reservation(
         ["gpu07", "from", "tomorrow", "9:00", "for", "1d", "6h", "note", "for", "the", "paper", "from", "ada"],
         NOW,
         ZONE,
@@ -79,7 +98,7 @@ def test_times_are_those_of_the_zone_and_the_note_goes_to_the_end() -> None:
 
 
 def test_time_of_day_as_an_end_is_the_next_one_after_the_start() -> None:
-    draft = read_booking(["gpu07", "from", "tomorrow", "9:00", "until", "17:00"], NOW, ZONE)
+    draft = read_reservation(["gpu07", "from", "tomorrow", "9:00", "until", "17:00"], NOW, ZONE)
     assert (draft.start, draft.end) == (1_790_060_400.0, 1_790_060_400.0 + 8 * 3600)
 
 
@@ -100,7 +119,7 @@ def test_time_of_day_as_an_end_is_the_next_one_after_the_start() -> None:
         "gpu07 for 4h from whenever",
     ],
 )
-def test_what_is_no_booking_is_refused_in_words(text: str) -> None:
+def test_what_is_no_reservation_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_booking(text.split(), NOW, ZONE)
+        read_reservation(text.split(), NOW, ZONE)
     assert caught.value.message

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.commands import gpudeck_here
 from fakes.hubs import gpudeck
 
 
@@ -13,13 +14,13 @@ from fakes.hubs import gpudeck
     [
         (["--listen", "nonsense"], "--listen: 'nonsense' is not HOST:PORT."),
         (["--listen", ":70800"], "--listen: ':70800' is not HOST:PORT."),
-        (["--listen", ":0"], "listening on :0 lets others reach this agent"),
+        (["--listen", ":0"], "listening on :0 lets other machines read this agent"),
         (["--listen", "[::]:0"], "`token_file: FILE` below `agent:` in gpudeck.yaml"),
         (["--listen", "203.0.113.7:0", "--token-file", "t"], "cannot listen on 203.0.113.7:0: cannot assign requested"),
-        (["--listen", "127.0.0.1:0", "--token-file", "no/such/folder/t"], "no/such/folder/t cannot be made"),
-        (["--listen", "127.0.0.1:0", "--token-file", "empty"], "empty holds no token"),
+        (["--listen", "127.0.0.1:0", "--token-file", "no/such/folder/t"], "no/such/folder/t cannot be created"),
+        (["--listen", "127.0.0.1:0", "--token-file", "empty"], "empty has no token"),
         (["--listen", "127.0.0.1:0", "--simulate", "2"], "answers for one host. Give --simulate 1"),
-        (["--listen", "127.0.0.1:0", "--hub", "http://hub"], "the agent needs the hub's token"),
+        (["--listen", "127.0.0.1:0", "--hub", "http://hub"], "the agent needs a token"),
         (["--listen", "127.0.0.1:0", "--hub", "http://hub", "--token-file", "t"], "the token file t cannot be read"),
         (["--token-file", "good", "--ca-file", "absent.pem"], "the certificates in absent.pem cannot be read: no such"),
         (["--token-file", "good", "--ca-file", "good"], "the certificates in good cannot be read: it holds no"),
@@ -28,7 +29,7 @@ from fakes.hubs import gpudeck
 def test_wrong_use_gets_a_line_that_says_what_to_do(tmp_path: Path, arguments: list[str], told: str) -> None:
     (tmp_path / "good").write_text("s3cret\n")
     (tmp_path / "empty").touch()
-    answer = gpudeck(tmp_path, "agent", *arguments)
+    answer = gpudeck_here(tmp_path, "agent", *arguments)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert told in answer.stderr
     assert "Traceback" not in answer.stderr

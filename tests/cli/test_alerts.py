@@ -25,16 +25,16 @@ DOWN: dict[str, Any] = {
     "host_id": "m1",
     "gpu": None,
     "label": None,
-    "people": [],
+    "accounts": [],
     "since": NOW - 180,
     "fired_at": NOW - 120,
     "acknowledged_at": None,
     "acknowledged_by": None,
     "resolved_at": None,
-    "silenced_by": None,
+    "muted_by": None,
 }
 MINE = DOWN | {"id": "a1", "severity": "warning", "title": "GPU 1 of gpu02 is at 91 °C", "acknowledged_by": "ada"}
-SILENCE: dict[str, Any] = {
+MUTE: dict[str, Any] = {
     "id": "9f8e7d6c",
     "start": NOW,
     "end": NOW + 7200,
@@ -90,9 +90,9 @@ def test_alerts_are_listed_with_their_ids_and_next_steps(tmp_path: Path) -> None
         done = gpudeck(tmp_path, "alerts", "--severity", "warning", "--host", "gpu01", "--hub", hub.url)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "■ gpu01�[2J has stopped reporting, for 3m",
+        "✗ gpu01�[2J has stopped reporting, for 3m",
         "  3eca30b04c  host_down  Look at it.",
-        "▲ GPU 1 of gpu02 is at 91 °C, for 3m, ada looks after it",
+        "▲ GPU 1 of gpu02 is at 91 °C, for 3m, ada acknowledged it",
         "  a1  host_down  Look at it.",
     ]
     assert hub.asked == [("GET", "/api/v1/alerts?severity=warning%2Ccritical&host=gpu01", None)]
@@ -118,38 +118,51 @@ def test_acknowledging_takes_the_hub_before_or_after_the_word(tmp_path: Path, pl
             "after": ["alerts", "ack", "3eca30b04c", "--hub", hub.url],
         }[place]
         done = gpudeck(tmp_path, *words)
-    assert done.stdout == "ada looks after: gpu01�[2J has stopped reporting\n"
+    assert done.stdout == "ada acknowledged: gpu01�[2J has stopped reporting\n"
     assert hub.asked == [("POST", "/api/v1/alerts/3eca30b04c/acknowledge", None)]
 
 
-def test_silence_says_what_how_long_and_why(tmp_path: Path) -> None:
-    with running(SILENCE) as hub:
+def test_mute_says_what_how_long_and_why(tmp_path: Path) -> None:
+    with running(MUTE) as hub:
         words = ["--host", "gpu-1*", "--label", "rack=4", "--for", "2h", "new fans", "--hub", hub.url]
-        done = gpudeck(tmp_path, "alerts", "silence", *words)
-    assert done.stdout.startswith("Silence 9f8e7d6c lasts until ")
+        done = gpudeck(tmp_path, "alerts", "mute", *words)
+    assert done.stdout.startswith("Mute 9f8e7d6c lasts until ")
     wanted = {"host": "gpu-1*", "reason": "new fans", "for": "2h", "labels": {"rack": "4"}}
-    assert hub.asked == [("POST", "/api/v1/silences", wanted)]
+    assert hub.asked == [("POST", "/api/v1/mutes", wanted)]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["why", "--for", "2h"], "say what is silenced"),
-        (["why", "--for", "2h", "--label", "rack"], "has to be KEY=VALUE"),
+        (["why", "--for", "2h"], "nothing to mute is named"),
+        (["why", "--for", "2h", "--label", "rack"], "must be KEY=VALUE"),
         (["why", "--host", "a"], "--for"),
     ],
 )
-def test_silence_that_is_not_complete_is_refused(tmp_path: Path, words: list[str], said: str) -> None:
-    done = gpudeck(tmp_path, "alerts", "silence", *words)
+def test_mute_that_is_not_complete_is_refused(tmp_path: Path, words: list[str], said: str) -> None:
+    done = gpudeck(tmp_path, "alerts", "mute", *words)
     assert done.returncode == 2
     assert said in done.stderr
 
 
-def test_silences_are_listed_and_ended(tmp_path: Path) -> None:
-    with running({"silences": [SILENCE], "time": NOW}) as hub:
-        listed = gpudeck(tmp_path, "alerts", "silences", "--hub", hub.url)
-        ended = gpudeck(tmp_path, "alerts", "unsilence", "9f8e7d6c", "--hub", hub.url)
+def test_mute_of_many_hosts_is_one_short_line(tmp_path: Path) -> None:
+    mute = MUTE | {"host": None, "rule": "gpu_hot", "labels": {}, "hosts": [f"gpu{number:03}" for number in range(300)]}
+    with running({"mutes": [mute], "time": NOW}) as hub:
+        listed = gpudeck(tmp_path, "alerts", "mutes", "--hub", hub.url)
+    assert listed.stdout.startswith("9f8e7d6c  gpu_hot gpu000, gpu001, gpu002, gpu003, gpu004 and 295 more  until ")
+
+
+def test_mutes_are_listed_and_ended(tmp_path: Path) -> None:
+    with running({"mutes": [MUTE], "time": NOW}) as hub:
+        listed = gpudeck(tmp_path, "alerts", "mutes", "--hub", hub.url)
+        ended = gpudeck(tmp_path, "alerts", "unmute", "9f8e7d6c", "--hub", hub.url)
     assert listed.stdout.startswith("9f8e7d6c  gpu-1* rack=4  until ")
     assert listed.stdout.endswith(", root: new fans\n")
-    assert ended.stdout == "Silence 9f8e7d6c is over.\n"
-    assert hub.asked[-1][:2] == ("DELETE", "/api/v1/silences/9f8e7d6c")
+    assert ended.stdout == "Mute 9f8e7d6c has ended.\n"
+    assert hub.asked[-1][:2] == ("DELETE", "/api/v1/mutes/9f8e7d6c")
+
+
+@pytest.mark.parametrize(("old", "new"), [("silence", "mute"), ("silences", "mutes"), ("unsilence", "unmute")])
+def test_old_commands_are_refused_with_their_new_names(tmp_path: Path, old: str, new: str) -> None:
+    done = gpudeck(tmp_path, "alerts", old, "x")
+    assert (done.returncode, done.stderr) == (2, f"gpudeck: `gpudeck alerts {old}` is now `gpudeck alerts {new}`.\n")

@@ -21,7 +21,7 @@ def test_a_running_hub_is_backed_up_and_restored_once_it_has_ended(tmp_path: Pat
     (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\n")
     archive = tmp_path / "b.tar.gz"
     with running_hub(tmp_path) as hub:
-        assert gpudeck(tmp_path, "token", "create", "kept", "--role", "viewer").returncode == 0
+        assert gpudeck(tmp_path, "token", "create", "claimed", "--role", "viewer").returncode == 0
         made = gpudeck(tmp_path, "backup", str(archive))
         assert (made.returncode, made.stdout) == (0, "")
         assert f"{archive} has gpudeck.db, history.db, agent.token, admin.token, gpudeck.yaml" in made.stderr
@@ -30,16 +30,16 @@ def test_a_running_hub_is_backed_up_and_restored_once_it_has_ended(tmp_path: Pat
         assert "a hub runs on" in refused.stderr
         assert hub.stop() == 0
     gpudeck(tmp_path, "token", "create", "later", "--role", "viewer")
-    assert names_of_tokens(tmp_path)[-2:] == ["kept", "later"]
+    assert names_of_tokens(tmp_path)[-2:] == ["claimed", "later"]
     restored = gpudeck(tmp_path, "restore", str(archive))
     assert (restored.returncode, restored.stderr) == (0, "")
-    assert names_of_tokens(tmp_path)[-1] == "kept"
+    assert names_of_tokens(tmp_path)[-1] == "claimed"
     with running_hub(tmp_path) as hub:
         assert hub.get("/readyz")
 
 
 def test_a_backup_goes_to_the_standard_output(tmp_path: Path) -> None:
-    gpudeck(tmp_path, "token", "create", "kept", "--role", "viewer")
+    gpudeck(tmp_path, "token", "create", "claimed", "--role", "viewer")
     with (tmp_path / "out.tar.gz").open("wb") as out:
         answer = subprocess.run(
             [sys.executable, "-m", "gpudeck", "backup", "-", "--no-history"],

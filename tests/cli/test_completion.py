@@ -14,7 +14,7 @@ import pytest
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
-from gpudeck.cli.words import find_names
+from gpudeck.cli.search import find_names
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -81,20 +81,24 @@ def test_tab_completes(demo: HubProcess, home: Path, shell: str, typed: str, com
         ("gpudeck sho", "show"),
         ("gpudeck show --det", "--detail"),
         ("gpudeck show gpu01", "gpu01"),
-        ("gpudeck show hel", "held"),
+        ("gpudeck show idl", "idle"),
     ],
 )
 def test_fish_offers(demo: HubProcess, home: Path, shell: str, line: str, offered: str) -> None:
-    answer = subprocess.run(
-        [shell, "--no-config", "-c", f'source script.fish; complete -C "{line}"'],
-        capture_output=True,
-        text=True,
-        env=environment(home) | {"PATH": path_with(home), "GPUDECK_HUB": demo.url},
-        cwd=home,
-        timeout=60,
-        check=True,
-    )
-    assert [found.split("\t")[0] for found in answer.stdout.splitlines()] == [offered]
+    def complete() -> list[str]:
+        answer = subprocess.run(
+            [shell, "--no-config", "-c", f'source script.fish; complete -C "{line}"'],
+            capture_output=True,
+            text=True,
+            env=environment(home) | {"PATH": path_with(home), "GPUDECK_HUB": demo.url},
+            cwd=home,
+            timeout=60,
+            check=True,
+        )
+        return [found.split("\t")[0] for found in answer.stdout.splitlines()]
+
+    # A hub that takes long to answer is not waited for: then there is nothing to offer until the key is pressed again.
+    assert wait_until(complete, "something to offer") == [offered]
 
 
 def offer(home: Path, line: str, **variables: str) -> tuple[list[str], str]:
@@ -118,7 +122,7 @@ def test_hosts_are_offered_wherever_one_is_named(demo: HubProcess, home: Path, l
     ("line", "offered"),
     [
         ("gpudeck show gpu", []),
-        ("gpudeck show boo", ["booked"]),
+        ("gpudeck show res", ["reserved"]),
         ("gpudeck nothing gpu", []),
         ("gpudeck show -detail gpu", []),
         ("gpudeck show --watch 5 cri", ["critical"]),
@@ -143,8 +147,8 @@ def test_names_are_kept_for_a_minute_where_only_their_owner_looks(
     file = next(cache.iterdir())
     assert "gpu01" in names
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
-    file.write_text("kept")
-    assert find_names(demo.url) == ["kept"]
+    file.write_text("claimed")
+    assert find_names(demo.url) == ["claimed"]
     os.utime(file, (time.time() - 61, time.time() - 61))
     assert find_names(demo.url) == names
 
@@ -159,7 +163,7 @@ def test_names_of_a_hub_that_went_away_are_still_offered(cache: Path) -> None:
 
 
 def test_hub_that_says_nothing_is_not_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.cli.words._PATIENCE", 0.05)
+    monkeypatch.setattr("gpudeck.cli.search.HUB_TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert find_names(f"http://127.0.0.1:{silent.getsockname()[1]}") == []
 

@@ -60,7 +60,7 @@ def test_a_token_for_another_host_fails_and_the_fleet_stays_as_it_is(tmp_path: P
         refused = gpudeck(tmp_path, "doctor", *ways, str(tmp_path / "other.token"))
         assert refused.returncode == 1
         assert "✗ fail agent    token        this token is for gpu77, and the report is of " in refused.stdout
-        assert "→ Start the agent with --name gpu77" in refused.stdout
+        assert "If this machine is gpu77, set `agent.name: gpu77`" in refused.stdout
         assert examine(tmp_path, *ways, str(hub.token_file), code=0)["agent", "token"] == "ok"
         assert json.loads(hub.get("/api/v1/fleet"))["hosts"] == []
 
@@ -101,7 +101,7 @@ def unpack(file: Path) -> dict[str, str]:
 def test_the_archive_has_no_token_of_this_machine(hub: HubProcess, tmp_path: Path, others: dict[str, str]) -> None:
     file = tmp_path / "bundle.tar.gz"
     run = gpudeck(hub.data_dir, "doctor", "--bundle", str(file), **others)
-    assert "Look through it" in run.stderr
+    assert "Check it before you send it" in run.stderr
     tokens = [file.read_text().strip() for file in hub.data_dir.glob("*.token")]
     text = "".join(unpack(file).values())
     assert len(tokens) == 2

@@ -74,7 +74,7 @@ def test_events_stand_under_their_days_the_newest_last(hub: FakeHub, tmp_path: P
         "23:59:00  · XID 31 on GPU 0 of gpu01�[2J (bob)",
         "            MMU fault.",
         "Monday 2026-06-01",
-        "01:00:00  ■ gpu01 has stopped reporting",
+        "01:00:00  ✗ gpu01 has stopped reporting",
     ]
     assert answer.returncode == 0
 

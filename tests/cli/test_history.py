@@ -1,25 +1,47 @@
 import csv
 import io
 import json
+import shutil
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from fakes.clock import FakeClock
+from fakes.waiting import wait_until
 from gpudeck.cli import gpudeck
+from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
+from history.embedded.feeding import START, busy_hour, gpu, process, sample
 
-GOLDEN = Path(__file__).parents[1] / "history" / "golden" / "history-v1.db"
 SPAN = ["--since", "2023-11-14T23:00Z", "--until", "2023-11-15T02:00Z"]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hosts: a sealed hour of each, and a sample in the journal."""
+    path, clock = tmp_path_factory.mktemp("written") / "history.db", FakeClock(START)
+    store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
+    store.take(busy_hour()[::12])
+    bob = gpu("GPU-b-0", process(8, "bob", memory=None))
+    store.take([sample(START + beat * 120, bob, host="gpu02") for beat in range(30)])
+    store.flush()
+    clock.now += 7200
+    wait_until(lambda: store.flush() and not store.stats().parts["journal"], "the hours are sealed")
+    store.take([sample(START + 7000, gpu("GPU-gpu01-0", process(9, "carol")), interval=120)])
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return path
+
+
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    copy = tmp_path / "history.db"
-    copy.write_bytes(GOLDEN.read_bytes())
-    return copy
+def file(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copyfile(written, tmp_path / "history.db"))
 
 
 def run(*arguments: str) -> Result:
@@ -113,7 +135,7 @@ def test_repair_sets_aside_what_verify_names(file: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "damaged: chunks: the hour from" in result.output
     assert "gone: samples of gpu01 from 2023-11-14 23:00 UTC until 2023-11-15 00:00 UTC" in result.output
-    assert "fits together" in run("verify", "--file", str(file)).output
+    assert "everything can be read" in run("verify", "--file", str(file)).output
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT source FROM set_aside").fetchall() == [("chunks",)]
 

@@ -3,10 +3,10 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -55,24 +55,37 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
         yield Admin(hub, node)
 
 
-def test_hosts_of_gpumonitor_are_watched_and_a_second_import_does_nothing(admin: Admin) -> None:
+class Watched(NamedTuple):
+    """The node, imported twice from a file of gpumonitor: what each command said."""
+
+    dry: CompletedProcess[str]
+    hosts_after_dry_run: Collection[str]
+    done: CompletedProcess[str]
+    again: CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def watched(admin: Admin) -> Watched:
     file = admin.write("config.yml", f"rpc_port: {admin.node}\nrpc_timeout: 2\nhosts:\n  - 127.0.0.1\n  - ../x\n")
     dry = admin.type("import", "gpumonitor", file, "--dry-run")
-    assert dry.returncode == 1
-    assert f"+ watch 127.0.0.1 via gpumonitor (port {admin.node})" in dry.stdout
-    assert "! line 5: '../x' is no name of a host" in dry.stdout
-    assert "1 would be done, 0 there already, 1 not taken." in dry.stdout
-    assert "127.0.0.1" not in admin.hosts()
+    hosts = admin.hosts().keys()
     done = admin.type("import", "gpumonitor", file)
-    assert "1 done, 0 there already, 1 not taken." in done.stdout
     wait_until(lambda: admin.knows("127.0.0.1"), "the node's report")
-    again = admin.type("import", "gpumonitor", file)
-    assert "0 done, 1 there already, 1 not taken." in again.stdout
+    return Watched(dry, hosts, done, admin.type("import", "gpumonitor", file))
 
 
-def test_bookings_are_made_once_and_written_again_as_they_were(admin: Admin) -> None:
-    admin.type("import", "gpumonitor", admin.write("config.yml", f"rpc_port: {admin.node}\nhosts: [127.0.0.1]\n"))
-    wait_until(lambda: admin.knows("127.0.0.1"), "the node's report")
+def test_hosts_of_gpumonitor_are_watched_and_a_second_import_does_nothing(admin: Admin, watched: Watched) -> None:
+    assert watched.dry.returncode == 1
+    assert f"+ watch 127.0.0.1 via gpumonitor (port {admin.node})" in watched.dry.stdout
+    assert "! line 5: '../x' is no name of a host" in watched.dry.stdout
+    assert "1 would be done, 0 already present, 1 not imported." in watched.dry.stdout
+    assert "127.0.0.1" not in watched.hosts_after_dry_run
+    assert "1 done, 0 already present, 1 not imported." in watched.done.stdout
+    assert "0 done, 1 already present, 1 not imported." in watched.again.stdout
+
+
+@pytest.mark.usefixtures("watched")
+def test_reservations_are_made_once_and_written_again_as_they_were(admin: Admin) -> None:
     until = time.strftime("%Y-%m-%d 12:30", time.localtime(time.time() + 40 * 86_400))
     entry = {"name": "pnoël", "date": until, "comment": "<b>hi</b> // x"}
     past = {"name": "x", "date": "2018-07-01 00:00"}
@@ -96,15 +109,15 @@ def test_hosts_of_web_gpu_monitor_are_read_over_ssh(admin: Admin) -> None:
         "config.ini", "[common]\nuser = monitor\nhosts = nohost1.invalid, nohost2.invalid\nkey_filename=k\n"
     )
     assert admin.outcomes("web-gpu-monitor", file) == ["new", "new"]
+    wait_until(lambda: "nohost1.invalid" in admin.hosts(), "the host's line")
     assert admin.hosts()["nohost1.invalid"]["via"] == "ssh"
     told = admin.take("web-gpu-monitor", file)
     assert [step["outcome"] for step in told["steps"]] == ["there", "there"]
     assert told["settings"] == f"ssh:\n  key_files:\n  - {admin.hub.data_dir}/k\n"
 
 
-def test_people_are_told_with_memory_processes_and_places(admin: Admin) -> None:
-    admin.type("import", "gpumonitor", admin.write("config.yml", f"rpc_port: {admin.node}\nhosts: [127.0.0.1]\n"))
-    wait_until(lambda: admin.knows("127.0.0.1"), "the node's report")
+@pytest.mark.usefixtures("watched")
+def test_users_have_memory_processes_and_places(admin: Admin) -> None:
     assert admin.type("show", "--users").stdout.split() == [
         "USER",
         "GiB",
@@ -115,7 +128,7 @@ def test_people_are_told_with_memory_processes_and_places(admin: Admin) -> None:
         "2",
         "127.0.0.1-0",
     ]
-    (person,) = json.loads(admin.hub.get("/api/v1/people"))["people"]
+    (person,) = json.loads(admin.hub.get("/api/v1/users"))["users"]
     assert (person["user"], person["processes"], person["gpus"]) == ("root", 2, ["127.0.0.1-0"])
     assert person["memory_used_bytes"] == 8000 * 2**20
     columns = admin.type("show", "--csv", "--columns", "web-gpu-monitor").stdout

@@ -2,7 +2,7 @@
 
 import logging
 
-from gpudeck.cli.terminal import OneLine
+from gpudeck.model.logs import OneLine
 
 
 def test_a_message_is_one_line_without_the_password_of_an_address() -> None:

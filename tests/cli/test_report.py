@@ -15,15 +15,15 @@ import msgspec
 import pytest
 
 from fakes.hubs import gpudeck
-from gpudeck.model.usage import Day, Usage, UsageRow
+from gpudeck.model.view import Day, Usage, UsageRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
 DAYS = [Day("2026-06-01", T0, 1.0, 0.5), Day("2026-06-02", T0 + 86_400, 0.5, None)]
 
 
 def make_row(hours: float, **others: Any) -> UsageRow:
-    known: dict[str, Any] = dict.fromkeys(("worked_hours", "peak_memory_bytes", "energy_kwh"))
-    known |= {"measured_hours": 0.0, "idle_held_hours": 0.0, "share": 0.5}
+    known: dict[str, Any] = dict.fromkeys(("active_hours", "peak_memory_bytes", "energy_kwh"))
+    known |= {"measured_hours": 0.0, "idle_hours": 0.0, "share": 0.5}
     return UsageRow(gpu_hours=hours, **known, **others)
 
 
@@ -77,9 +77,9 @@ def test_the_table_says_who_and_how_much_was_observed(tmp_path: Path) -> None:
         answer = gpudeck(tmp_path, "report", "--hub", hub.url, TZ="Asia/Kolkata")
     lines = answer.stdout.splitlines()
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert lines[0] == "Use by user, 2026-06-01 05:30 to 2026-06-03 05:30 (Asia/Kolkata)"
+    assert lines[0] == "Usage by user, 2026-06-01 05:30 to 2026-06-03 05:30 (Asia/Kolkata)"
     assert [line.split()[:2] for line in lines[3:6]] == [["alice", "1.5"], ["(unknown)", "1.0"], ["total", "2.5"]]
-    assert lines[-1] == "Observed 98.7 % of the period."
+    assert lines[-1] == "Coverage 98.7 %."
 
 
 def test_without_any_word_the_last_thirty_days_of_everybody_are_asked_for(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_csv_can_be_read_by_a_spreadsheet(tmp_path: Path) -> None:
         answer = gpudeck(tmp_path, "report", "--format", "csv", "--hub", hub.url)
         daily = gpudeck(tmp_path, "report", "--format", "csv", "--daily", "--hub", hub.url)
     rows = list(csv.DictReader(io.StringIO(answer.stdout)))
-    assert [(row["user"], row["gpu_hours"], row["worked_hours"]) for row in rows] == [
+    assert [(row["user"], row["gpu_hours"], row["active_hours"]) for row in rows] == [
         ("alice", "1.5", ""),
         ("", "1.0", ""),
     ]
@@ -166,7 +166,7 @@ def test_an_answer_of_somebody_else_is_no_usage(tmp_path: Path, body: bytes) -> 
     ("words", "code", "told"),
     [
         (["--hub", "http://127.0.0.1:1"], 3, "no hub answers at http://127.0.0.1:1"),
-        (["--since", "soon"], 2, "--since 'soon' is no time"),
+        (["--since", "soon"], 2, "--since 'soon' is not a time"),
         (["--since", "1d", "--until", "2d"], 2, "ends before it begins"),
         (["--by", "colour"], 2, "colour"),
     ],
@@ -186,7 +186,7 @@ def test_help_has_examples(tmp_path: Path) -> None:
 def test_a_base_install_can_report(tmp_path: Path) -> None:
     """The hub's parts, numpy among them, need not be installed where the report is read."""
     program = (
-        "import sys; sys.modules['numpy'] = None; import gpudeck.history.usage, gpudeck.cli.span, gpudeck.views.usage"
+        "import sys; sys.modules['numpy'] = None; import gpudeck.history.usage, gpudeck.cli.period, gpudeck.views.usage"
     )
     (tmp_path / "sitecustomize.py").write_text(program)
     with hub_with() as hub:

@@ -54,14 +54,14 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 @pytest.fixture
 def host(terminal: Terminal) -> Iterator[str]:
-    """A host on which nothing is booked, also afterwards."""
+    """A host on which nothing is reserved, also afterwards."""
     name = terminal.hosts[0]["name"]
     yield name
     for one in json.loads(terminal.type("reservations", name, "--json").stdout)["reservations"]:
         terminal.type("release", str(one["id"]))
 
 
-def test_booking_is_made_listed_shown_and_given_back(terminal: Terminal, host: str) -> None:
+def test_reservation_is_made_listed_shown_and_given_back(terminal: Terminal, host: str) -> None:
     answer = terminal.type("reserve", f"{host}:0", "--for", "4h", "--note", "訓練 🚀")
     assert answer.returncode == 0, answer.stderr
     assert f"{host}:0 for {getpass.getuser()} from " in answer.stdout
@@ -74,7 +74,7 @@ def test_booking_is_made_listed_shown_and_given_back(terminal: Terminal, host: s
     released = terminal.type("release", number)
     assert (released.returncode, released.stdout) == (0, f"Reservation {number} of {host}:0 is ended.\n")
     assert terminal.type("release", number).returncode == 1
-    assert f"Nothing is booked on {host}." in terminal.type("reservations", host).stdout
+    assert f"Nothing is reserved on {host}." in terminal.type("reservations", host).stdout
 
 
 def test_list_without_an_output_says_so(terminal: Terminal, host: str) -> None:
@@ -105,11 +105,11 @@ def test_length_and_distance_are_those_that_were_typed(terminal: Terminal, host:
     assert "in 5d\n" in terminal.type("reservations", host).stdout
 
 
-def test_conflict_names_the_booking_and_the_next_free_time(terminal: Terminal, host: str) -> None:
+def test_conflict_names_the_reservation_and_the_next_free_time(terminal: Terminal, host: str) -> None:
     made = terminal.reserve(f"{host}:0", "--for", "2h", "--user", "ada", "--note", "paper")
     answer = terminal.type("reserve", f"{host}:0", "--for", "1h", "--from", "+1h")
     assert (answer.returncode, answer.stdout) == (1, "")
-    assert f"GPU 0 of {host} is booked by ada (paper): reservation {made['id']}." in answer.stderr
+    assert f"GPU 0 of {host} is reserved by ada (paper): reservation {made['id']}." in answer.stderr
     assert "Next free: " in answer.stderr
     assert f", {host}:0." in answer.stderr
 
@@ -124,9 +124,9 @@ def test_any_gpus_are_chosen(terminal: Terminal, host: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["reserve", "HOST:0"], 2, "needs --for or --until"),
-        (["reserve", "HOST:0", "--for", "4h", "--until", "18:00"], 2, "and not both"),
-        (["reserve", "--for", "4h"], 2, "which GPUs?"),
+        (["reserve", "HOST:0"], 2, "needs either --for or --until"),
+        (["reserve", "HOST:0", "--for", "4h", "--until", "18:00"], 2, "needs either --for or --until"),
+        (["reserve", "--for", "4h"], 2, "no GPU is named"),
         (["reserve", "HOST:", "--for", "4h"], 2, "is not HOST or HOST:GPU,GPU"),
         (["reserve", "HOST:0,first", "--for", "4h"], 2, "is not HOST or HOST:GPU,GPU"),
         (["reserve", "HOST:99", "--for", "4h"], 1, "has no GPU '99'"),
@@ -136,22 +136,22 @@ def test_any_gpus_are_chosen(terminal: Terminal, host: str) -> None:
             "has 1001 characters. The most is 1000.",
         ),
         (["reserve", "nowhere", "--for", "4h"], 1, "there is no host 'nowhere'"),
-        (["reserve", "HOST", "--for", "4h", "--memory", "40G"], 2, "go with --gpus"),
-        (["reserve", "HOST:0", "--gpus", "2", "--for", "4h"], 2, "named already"),
+        (["reserve", "HOST", "--for", "4h", "--memory", "40G"], 2, "need --gpus"),
+        (["reserve", "HOST:0", "--gpus", "2", "--for", "4h"], 2, "already names them"),
         (
             ["reserve", "--gpus", "2", "--memory", "much", "--for", "4h"],
             2,
             "--memory: 'much' is not an amount of memory",
         ),
-        (["reserve", "--gpus", "2", "--model", "", "--for", "4h"], 2, "--model has to have between 1 and 256"),
-        (["reserve", "HOST:0", "--for", "soon"], 2, "is not a span of time"),
+        (["reserve", "--gpus", "2", "--model", "", "--for", "4h"], 2, "--model must have between 1 and 256"),
+        (["reserve", "HOST:0", "--for", "soon"], 2, "is not a duration"),
         (["reserve", "HOST:0", "--for", "0h"], 2, "the end is in the past"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "2020-01-01"], 2, "the start is"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "whenever"], 2, "is no time"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "9999-12-31"], 2, "the end is more than ten years away"),
         (["reserve", "HOST:0", "--for", "1h", "--from", "1960-01-01"], 2, "it is before 1970"),
         (["reserve", "HOST:0", "--for", "99999999d"], 2, "'99999999d' is too long"),
-        (["reserve", "--gpus", "1", "--memory", "40000G", "--for", "1h"], 1, "0 GPUs with 40000 GB, and 1"),
+        (["reserve", "--gpus", "1", "--memory", "40000G", "--for", "1h"], 1, "no GPU of the fleet has 40000 GiB"),
         (["reservations", "--mine", "--user", "ada"], 2, "--mine and --user exclude each other"),
         (["reservations", "--json", "--format", "comments-json"], 2, "exclude each other"),
         (["reserve", "HOST:0", "--until", "2027-03-28 02:30"], 2, "the clock skips it in Europe/Berlin"),

@@ -31,11 +31,18 @@ def states_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("words", "states"),
-    [(["free"], {"free"}), (["busy", "-alice"], {"busy"}), (["-busy", "-held", "-unknown"], {"free"})],
+    [(["free"], {"free"}), (["busy", "-alice"], {"busy"}), (["-busy", "-idle", "-unknown"], {"free"})],
 )
 def test_words_choose(demo: HubProcess, words: list[str], states: set[str]) -> None:
     answer = gpudeck(demo.data_dir, "show", *words, "--hub", demo.url)
     assert (answer.returncode, answer.stderr, states_in(answer.stdout)) == (0, "", states)
+
+
+def test_words_find_commands_and_faults_as_with_detail(demo: HubProcess) -> None:
+    for words in (["command:python"], ["xid"], ["train"]):
+        table = gpudeck(demo.data_dir, "show", *words, "--hub", demo.url)
+        chosen = json.loads(gpudeck(demo.data_dir, "show", *words, "--json", "--hub", demo.url).stdout)
+        assert table.stdout.count("\n") > len(chosen["hosts"]) > 0, words
 
 
 def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
@@ -43,7 +50,7 @@ def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
 
     def is_the_same() -> bool:
         shown = gpudeck(demo.data_dir, "show", name, "--detail", "--hub", demo.url, COLUMNS="100").stdout
-        return shown == demo.get(f"/{name}?detail=true&width=100&term=true").decode()
+        return shown == demo.get(f"/{name}?detail=true&columns=100&term=true").decode()
 
     # The fleet moves: of some looks both fall into the same second.
     wait_until(is_the_same, "the same text from both")
@@ -52,12 +59,15 @@ def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["gpu0x"], 1, "nothing fits gpu0x. Did you mean gpu0"),
-        (["free", "h900"], 1, "nothing fits free h900."),
+        (["gpu0x"], 1, "nothing matches gpu0x. Did you mean gpu0"),
+        (["free", "h900"], 1, "nothing matches free h900."),
         ([">lots"], 2, "'>lots' is not understood."),
         (["user:"], 2, "'user:' is not understood."),
+        (["h200", "held"], 2, "'held' is now idle."),
+        (["-booked"], 2, "'-booked' is now -reserved."),
+        (["never"], 2, "'never' is now never_seen."),
         (["-detail"], 2, "The option is --detail."),
-        (["--watch", "0"], 2, "--watch has to be between 0.2 and 3600 seconds."),
+        (["--watch", "0"], 2, "--watch must be between 0.2 and 3600 seconds."),
         (["--watch=soon"], 2, "--watch 'soon' is not a number of seconds."),
         (["--watch", "--csv"], 2, "--watch and --csv exclude each other."),
         (["--json", "--csv"], 2, "--json and --csv exclude each other."),
@@ -80,7 +90,7 @@ def test_csv_has_a_line_a_gpu(demo: HubProcess) -> None:
     answer = gpudeck(demo.data_dir, "show", "--hub", demo.url, "--csv")
     rows = list(csv.DictReader(io.StringIO(answer.stdout)))
     assert len(rows) == json.loads(demo.get("/api/v1/fleet"))["totals"]["gpus"]
-    assert {row["availability"] for row in rows} <= {"free", "busy", "held", "booked", "unknown"}
+    assert {row["availability"] for row in rows} <= {"free", "busy", "idle", "reserved", "unknown"}
     assert all(row["utilization_percent"] or "utilization_percent: " in row["unknown"] for row in rows)
 
 
@@ -90,7 +100,8 @@ def test_no_line_of_a_table_is_wrapped_or_wider_than_the_terminal(demo: HubProce
         _, text = terminal.wait()
     table = ANSI.sub("", text.replace("\r\n", "\n")).split("\n\n")[1].splitlines()
     widths = {wcswidth(line) for line in table}
-    assert (len(widths), max(widths) <= columns, table[0].split()[0]) == (1, True, "HOST")
+    assert (max(widths) <= columns, table[0].split()[0]) == (True, "HOST")
+    assert not [line for line in table if line.endswith(" ")]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +142,7 @@ def test_terminal_without_our_signs_gets_others(demo: HubProcess) -> None:
 def test_watching_survives_a_restart_of_the_hub_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     with running_hub(tmp_path, "--demo", "2") as hub:
         wait_until(lambda: json.loads(hub.get("/api/v1/fleet"))["hosts"], "a simulated host")
-        with in_a_terminal(tmp_path, "gpudeck", "show", "-held", "--watch", "0.2", "--hub", hub.url) as terminal:
+        with in_a_terminal(tmp_path, "gpudeck", "show", "-idle", "--watch", "0.2", "--hub", hub.url) as terminal:
             terminal.read_until("every 0.2 s")
             terminal.read_until("busy")
             hub.stop()

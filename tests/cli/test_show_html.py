@@ -81,5 +81,5 @@ def test_page_goes_with_no_other_form(tmp_path: Path, other: list[str]) -> None:
 def test_words_that_fit_nothing_give_an_empty_page_and_say_so(demo: HubProcess, tmp_path: Path) -> None:
     answer = gpudeck(demo.data_dir, "show", "h900", "--hub", demo.url, "--html", str(tmp_path / "fleet.html"))
     assert answer.returncode == 1
-    assert "nothing fits h900" in answer.stderr
+    assert "nothing matches h900" in answer.stderr
     assert "<title>0 of 0 GPUs free</title>" in (tmp_path / "fleet.html").read_text()

@@ -1,5 +1,6 @@
 """gpudeck show --ssh: hosts without any hub, against a real sshd."""
 
+import csv
 import json
 import shutil
 import subprocess
@@ -45,11 +46,19 @@ def test_json_of_hosts_that_fail_has_their_reason_beside_those_that_answer(home:
     fleet = json.loads(answer.stdout)
     hosts = {host["name"]: host for host in fleet["hosts"]}
     assert answer.returncode == 0
-    assert (hosts["gpu01"]["status"], hosts["127.0.0.1"]["status"]) == ("up", "never")
+    assert (hosts["gpu01"]["status"], hosts["127.0.0.1"]["status"]) == ("up", "never_seen")
     assert abs(hosts["gpu01"]["clock_skew_seconds"]) < 5
+    assert {gpu["since"] for gpu in hosts["gpu01"]["gpus"]} == {None}
     reason = "127.0.0.1:1 refuses connections: no sshd listens on port 1."
     assert hosts["127.0.0.1"]["problems"] == [reason]
     assert answer.stderr == f"gpudeck: 127.0.0.1: {reason}\n"
+
+
+def test_a_single_reading_does_not_claim_to_know_since_when(home: Path) -> None:
+    sheet = gpudeck(home, "show", "--ssh", "gpu01", "--csv", SSH_AUTH_SOCK="")
+    assert {row["since"] for row in csv.DictReader(sheet.stdout.splitlines())} == {""}
+    page = gpudeck(home, "show", "--ssh", "gpu01", "--html", "-", SSH_AUTH_SOCK="")
+    assert (page.returncode, "H200" in page.stdout, ", for " in page.stdout) == (0, True, False)
 
 
 def test_no_answer_at_all_is_exit_code_1(home: Path) -> None:

@@ -157,7 +157,7 @@ async def _count_tokens(data_dir: Path) -> int:
 
 
 def test_list_of_a_new_hub_says_how_to_make_the_first(tmp_path: Path) -> None:
-    assert token(tmp_path, "list").stdout == "No token yet. `gpudeck token create NAME --role agent` makes one.\n"
+    assert token(tmp_path, "list").stdout == "No token yet. `gpudeck token create NAME --role agent` creates one.\n"
 
 
 def test_name_of_a_token_cannot_act_on_the_terminal(tmp_path: Path) -> None:
@@ -206,4 +206,4 @@ def test_a_base_install_says_how_to_get_the_hub(tmp_path: Path) -> None:
         check=False,
     )
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
-    assert "pip install '<where gpudeck came from>[hub]'" in answer.stderr
+    assert "pip install 'gpudeck[hub]'" in answer.stderr

@@ -16,10 +16,11 @@ from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.pushed import PushedHost, pushing
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
+from gpudeck.agent.hub_file import announcing
 from gpudeck.client import Client
 from gpudeck.collectors.host import host_name, machine_id
 
-CONFIG = "demo: never\nlocal: never\nhistory: {kind: off}\nqueue: {hold: 30s}\n"
+CONFIG = "demo: never\nlocal: never\nhistory: {kind: off}\nqueue: {claim: 30s}\n"
 
 
 class Site:
@@ -61,7 +62,7 @@ class Site:
         return {gpu["availability"] for gpu in self.gpus().values()}
 
     def be_free(self) -> None:
-        """Nobody waits and nothing is held, as a test finds it."""
+        """Nobody waits and nothing is claimed, as a test finds it."""
         for request in self.queue():
             Client(self.hub.url).leave_queue(request["id"])
         self.here.end(self.here.uuids)
@@ -94,20 +95,38 @@ def test_command_runs_here_with_the_gpus_by_uuid_and_its_exit_code_is_passed_on(
 
 
 def test_gpus_elsewhere_are_told_as_a_line_for_ssh_and_kept_for_whoever_waited(site: Site) -> None:
-    code, out, errors = site.wait("--gpus", "2", "--", "python", "train.py", "--lr", "3")
+    code, out, errors = site.wait("--gpus", "2", "--any-host", "--", "python", "train.py", "--lr", "3")
     value = ",".join(site.there.uuids)
-    assert (code, out) == (0, f"ssh gpu07 CUDA_VISIBLE_DEVICES={value} python train.py --lr 3\n")
-    assert "kept for you for" in errors
-    wait_until(lambda: site.gpus()[site.there.uuids[0]]["availability"] == "booked", "the hold is shown")
+    line = f"ssh gpu07 'cd {site.hub.data_dir} && CUDA_VISIBLE_DEVICES={value} python train.py --lr 3'\n"
+    assert (code, out) == (4, line)
+    assert re.fullmatch(r"gpudeck: Claimed for \d+ s\. Not run: run the line above on gpu07 before that\.\n", errors)
+    wait_until(lambda: site.gpus()[site.there.uuids[0]]["availability"] == "reserved", "the claim is shown")
     held = site.gpus()[site.there.uuids[0]]["reservation"]
-    assert (held["kind"], held["user"]) == ("hold", site.queue()[0]["user"])
+    assert (held["kind"], held["user"]) == ("claim", site.queue()[0]["user"])
     assert f"taken by {held['user']}, starting" in site.run("show", "gpu07")[1]
     free = json.loads(site.run("free", "--json")[1])
     assert [gpu["uuid"] for gpu in free["gpus"]] == site.here.uuids
     # Its process appears there: from then on that says who is on it.
     site.there.begin(held["user"], site.there.uuids)
-    wait_until(lambda: site.queue() == [], "the hold ends")
-    wait_until(lambda: site.gpus()[site.there.uuids[0]]["reservation"] is None, "nothing is held")
+    wait_until(lambda: site.queue() == [], "the claim ends")
+    wait_until(lambda: site.gpus()[site.there.uuids[0]]["reservation"] is None, "nothing is claimed")
+
+
+def test_local_wait_goes_through_the_hub_of_this_machines_agent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUDECK_LOCK_DIR", environment(site.hub.data_dir)["GPUDECK_LOCK_DIR"])
+    script = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1")
+    with announcing(site.hub.url):
+        first = site.start(*script)
+        wait_until(lambda: site.queue() and site.queue()[0]["granted"], "the first has the GPU")
+        second = gpudeck(site.hub.data_dir, "wait", "--local", "--timeout", "0.2s", *script)
+        told = f"gpudeck: the agent of this machine names the hub {site.hub.url}: waiting in its queue.\n"
+        assert (second.returncode, second.stdout, second.stderr.startswith(told)) == (1, "", True), second.stderr
+        assert first.communicate(timeout=60)[0] == f"{site.here.uuids[0]}\n"
+
+
+def test_without_a_hub_nobody_waits_on_this_machine_alone(tmp_path: Path) -> None:
+    done = gpudeck(tmp_path, "wait", "--", "touch", "run", GPUDECK_HUB="127.0.0.1:9")
+    assert (done.returncode, (tmp_path / "run").exists()) == (3, False)
 
 
 def test_line_for_ssh_means_the_same_to_both_shells(site: Site) -> None:
@@ -128,9 +147,11 @@ def test_without_a_command_what_was_granted_is_printed(site: Site) -> None:
 
 
 def test_timeout_is_exit_code_1_and_leaves_the_line(site: Site) -> None:
-    code, out, errors = site.wait("--gpus", "4", "--timeout", "1s", "--", "true")
+    site.there.begin("zoe", site.there.uuids)
+    wait_until(lambda: "busy" in site.states(), "zoe is seen")
+    code, out, errors = site.wait("--gpus", "2", "--host", "gpu07", "--timeout", "1s")
     assert (code, out) == (1, "")
-    assert errors.endswith("gpudeck: 4 GPUs on one host did not become free in time.\n")
+    assert errors.endswith("gpudeck: 2 GPUs on gpu07 did not become free in time.\n")
     assert site.queue() == []
 
 
@@ -148,19 +169,21 @@ def test_in_a_pipe_every_change_is_a_plain_line_and_a_signal_leaves_the_line(sit
     first.send_signal(signal.SIGINT)
     out, errors = first.communicate(timeout=30)
     assert (first.returncode, second.returncode, out) == (130, 143, "")
-    assert (told[:15], told[-19:]) == ("gpudeck: place ", " in line for 1 GPU\n")
+    assert re.fullmatch(rf"gpudeck: queue position \d of \d for 1 GPU on {host_name()}\n", told)
     assert "\x1b" not in told + errors
     assert site.queue() == []
 
 
 def test_ctrl_c_in_a_terminal_leaves_the_line_at_once(site: Site) -> None:
-    command = ("gpudeck", "wait", "--hub", site.hub.url, "--gpus", "3", "--host", "gpu07", "--", "true")
+    site.there.begin("zoe", site.there.uuids)
+    wait_until(lambda: "busy" in site.states(), "zoe is seen")
+    command = ("gpudeck", "wait", "--hub", site.hub.url, "--gpus", "2", "--host", "gpu07")
     with in_a_terminal(site.hub.data_dir, *command, columns=70) as terminal:
-        shown = terminal.read_until("place 1 of 1 in line for 3 GPUs on gpu07")
+        shown = terminal.read_until("queue position 1 of 1 for 2 GPUs on gpu07")
         terminal.press("\x03")
         code, _ = terminal.wait()
     assert (code, shown.count("\n")) == (130, 0)
-    assert re.search(r"\x1b\[Kgpudeck: waiting for \d+s, place 1", shown)
+    assert re.search(r"\x1b\[Kgpudeck: waiting for \d+s, queue position 1", shown)
     assert site.queue() == []
 
 
@@ -179,7 +202,7 @@ def test_free_lists_best_fit_first_and_exports_what_is_on_one_host(site: Site) -
     assert [gpu["uuid"] for gpu in gpus] == [*site.here.uuids, *site.there.uuids]
     assert site.run("free", "--gpus", "2", "--same-host", "--export") == (
         0,
-        f"CUDA_VISIBLE_DEVICES={','.join(site.there.uuids)}\n",
+        f"GPUDECK_HOST=gpu07 CUDA_VISIBLE_DEVICES={','.join(site.there.uuids)}\n",
         "",
     )
     code, out, errors = site.run("free", "--export")
@@ -210,15 +233,33 @@ def test_free_says_whether_there_is_any(site: Site, arguments: list[str], code: 
 def test_free_sends_nobody_to_wait_for_what_is_not_there_at_all(site: Site) -> None:
     site.there.begin("zoe", site.there.uuids)
     wait_until(lambda: "busy" in site.states(), "zoe is seen")
-    assert (
-        site.run("free", "--host", "gpu07")[2]
-        == "gpudeck: not free now: 1 GPU on gpu07. `gpudeck wait` stands in line.\n"
+    assert site.run("free", "--host", "gpu07")[2] == (
+        "gpudeck: not free now: 1 GPU on gpu07. `gpudeck wait` waits for it.\n"
     )
-    told = "`gpudeck show` has all hosts and GPUs.\n"
-    assert site.run("free", "--host", "gpu70")[2] == f"gpudeck: not there at all: 1 GPU on gpu70. {told}"
-    assert site.run("free", "h900")[2] == f"gpudeck: not there at all: 1 GPU that fits h900. {told}"
-    assert "3 GPUs on one host" in site.run("free", "--gpus", "3", "--same-host")[2]
-    assert site.run("free", "--gpus", "3", "--same-host")[2].endswith(told)
+    told = "so this request can never be met. `gpudeck show` has all hosts and GPUs.\n"
+    assert site.run("free", "--host", "gpu70")[2] == f"gpudeck: there is no host gpu70 with GPUs, {told}"
+    assert site.run("free", "--gpus", "3", "--same-host")[2] == f"gpudeck: no host has more than 2 GPUs, {told}"
+    assert site.run("free", "h900")[2] == "gpudeck: no GPU fits h900. `gpudeck show` has all hosts and GPUs.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--host", "nosuch"], "there is no host nosuch with GPUs"),
+        (["--host", "gpu07", "--gpus", "3"], "gpu07 has only 2 GPUs"),
+        (["--gpus", "2"], f"{host_name()} has only 1 GPU"),
+        (["--any-host", "--gpus", "9"], "the fleet has only 3 GPUs"),
+        (["--any-host", "--gpus", "3", "--same-host"], "no host has more than 2 GPUs"),
+        (["--any-host", "--memory", "4T"], "no GPU of the fleet has 4096 GiB (the largest has 80 GiB)"),
+        (["--any-host", "--model", "H900"], "no GPU of the fleet is called H900"),
+        (["--any-host", "--mig"], "the fleet has no MIG slices"),
+    ],
+)
+def test_request_that_can_never_be_met_fails_at_once(site: Site, arguments: list[str], told: str) -> None:
+    code, out, errors = site.wait(*arguments)
+    assert (code, out) == (1, "")
+    assert errors == f"gpudeck: {told}, so this request can never be met. `gpudeck show` lists all hosts and GPUs.\n"
+    assert site.queue() == []
 
 
 def test_free_as_json_is_an_empty_list_where_there_is_none(site: Site) -> None:
@@ -238,6 +279,13 @@ def test_no_hub_is_exit_code_3_for_free(tmp_path: Path) -> None:
         ["--json", "--", "true"],
         ["--local", "--hub", "http://127.0.0.1:9"],
         ["--gpu", "2"],
+        ["--memory", "40"],
+        ["--allow-mig"],
+        ["--mig", "--allow-mig", "--memory", "10G"],
+        ["--any-host", "--host", "gpu07"],
+        ["--any-host", "--local"],
+        ["--ssh", "--", "true"],
+        ["--ssh", "--any-host"],
     ],
     ids=" ".join,
 )
@@ -250,19 +298,20 @@ def test_waiter_outlives_its_hub_keeps_its_place_and_says_so(tmp_path: Path) -> 
     with running_hub(tmp_path) as hub:
         port = hub.url.rpartition(":")[2]
         waiter = subprocess.Popen(
-            [sys.executable, "-m", "gpudeck", "wait", "--hub", hub.url],
+            [sys.executable, "-m", "gpudeck", "wait", "--any-host", "--hub", hub.url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=environment(tmp_path),
         )
-        wait_until(lambda: json.loads(hub.get("/api/v1/queue"))["requests"], "it waits")
-        hub.stop(signal.SIGKILL)
         assert waiter.stderr is not None
         lines = iter(waiter.stderr.readline, "")
-        assert next(line for line in lines if "the place in line is kept" in line)
+        # The place is known to the hub before it is known to the waiter.
+        assert "position 1 of 1" in next(lines)
+        hub.stop(signal.SIGKILL)
+        assert next(line for line in lines if "your position in the queue is kept" in line)
     with running_hub(tmp_path, "--listen", f"127.0.0.1:{port}") as hub, pushing(hub, "gpu07", 1):
-        assert next(line for line in lines if "the hub is back" in line)
+        assert next(line for line in lines if "the hub answers again" in line)
         out, _ = waiter.communicate(timeout=60)
     assert (waiter.returncode, out) == (0, "gpu07 CUDA_VISIBLE_DEVICES=GPU-gpu07-0\n")
 
@@ -274,10 +323,10 @@ def test_gpus_stay_kept_while_the_command_runs_and_is_not_on_them_yet(tmp_path: 
         site = Site(hub, here, here)
         wait_until(lambda: site.states() == {"free"}, "a free GPU")
         waiter = site.start("--", "sleep", "60")
-        wait_until(lambda: site.states() == {"booked"}, "it is granted")
+        wait_until(lambda: site.states() == {"reserved"}, "it is granted")
         first = site.queue()[0]["granted"]["until"]
         wait_until(lambda: site.queue()[0]["granted"]["until"] > first + 4, "it is kept for longer, and again")
-        assert (site.states(), waiter.poll()) == ({"booked"}, None)
+        assert (site.states(), waiter.poll()) == ({"reserved"}, None)
         here.begin(getpass.getuser(), here.uuids)
         wait_until(lambda: site.queue() == [], "the hub sees it on its GPU")
         waiter.send_signal(signal.SIGTERM)
@@ -286,13 +335,13 @@ def test_gpus_stay_kept_while_the_command_runs_and_is_not_on_them_yet(tmp_path: 
 
 
 @pytest.mark.slow
-def test_free_has_what_i_booked_with_the_token_of_this_machine(tmp_path: Path) -> None:
+def test_free_has_what_i_reserved_with_the_token_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "gpudeck.yaml").write_text(f"{CONFIG}read: login\n")
     with running_hub(tmp_path) as hub, pushing(hub, "gpu07", 2) as there:
         site = Site(hub, there, there)
         wait_until(lambda: len(json.loads(site.run("free", "--json")[1])["gpus"]) == 2, "two free GPUs")
         assert site.run("reserve", "gpu07:0", "--for", "1h")[0] == 0
-        wait_until(lambda: '"availability":"booked"' in site.run("show", "--json")[1], "the fleet of the next second")
+        wait_until(lambda: '"availability":"reserved"' in site.run("show", "--json")[1], "the fleet of the next second")
         mine = json.loads(site.run("free", "--json")[1])["gpus"]
         assert [gpu["uuid"] for gpu in mine] == there.uuids
 
@@ -310,4 +359,4 @@ def test_on_a_hub_that_anybody_may_look_at_what_is_mine_is_told_to_those_it_know
         stranger.mkdir()
         told = gpudeck(stranger, "reservations", "--mine", "--hub", hub.url)
         assert (told.returncode, told.stdout) == (1, "")
-        assert "the hub does not know who asks. Set $GPUDECK_TOKEN." in told.stderr
+        assert "the hub does not know who asks. Log in with `gpudeck login`, or set $GPUDECK_TOKEN." in told.stderr

@@ -14,6 +14,7 @@ import pytest
 from fakes.hubs import environment
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.waiting import wait_until
+from gpudeck.collectors.host import host_name
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 IDLE = {"utilization": 0, "memory_used": 0}
@@ -169,7 +170,7 @@ def test_busy_gpu_is_waited_for(machine: Machine) -> None:
     waiter = machine.wait()
     assert waiter.stderr is not None
     # Said when it has looked and found none: before that a GPU that gets free is simply taken.
-    assert waiter.stderr.readline() == "gpudeck: place 1 of 1 in line for 1 GPU\n"
+    assert waiter.stderr.readline() == "gpudeck: queue position 1 of 1 for 1 GPU\n"
     assert (machine.tickets(), machine.run("free", "--local")[0]) == (1, 1)
     machine.driver.gpus[1].values["utilization"] = 0
     machine.driver.apply()
@@ -184,10 +185,14 @@ def test_no_hub_that_nobody_named_means_this_machine_and_one_that_was_named_does
 
 
 def test_free_exports_what_is_on_one_host_best_fit_first(machine: Machine) -> None:
-    assert machine.run("free", "--local", "--gpus", "2", "--export") == (0, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n", "")
+    assert machine.run("free", "--local", "--gpus", "2", "--export") == (
+        0,
+        f"GPUDECK_HOST={host_name()} CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n",
+        "",
+    )
     code, out, errors = machine.run("free", "--local", "--gpus", "3", "--export")
     assert (code, out) == (1, "")
-    assert "not there at all: 3 GPUs." in errors
+    assert "the fleet has only 2 GPUs, so this request can never be met." in errors
     machine.driver.gpus[0].values["utilization"] = 90
     machine.driver.apply()
     code, out, errors = machine.run("free", "--local", "--gpus", "2", "--export")

@@ -52,7 +52,7 @@ def test_what_is_no_object_is_no_hubs_answer(body: bytes) -> None:
 
 
 def test_answer_without_a_version_is_explained_all_the_same() -> None:
-    booked = msgspec.to_builtins(make(ShownReservation, id=1))
-    body = msgspec.json.encode({"reservations": [booked | {"state": "lost"}], "time": 0, "is_cut": False})
+    reserved = msgspec.to_builtins(make(ShownReservation, id=1))
+    body = msgspec.json.encode({"reservations": [reserved | {"state": "lost"}], "time": 0, "is_cut": False})
     with pytest.raises(Unreachable, match=f"'lost'.*; this is gpudeck {__version__}"):
         read_answer(body, ReservationList, HUB)

@@ -30,7 +30,7 @@ def test_certificate_that_is_not_believed_is_named_as_such(tmp_path: Path) -> No
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(Unreachable, match=r"certificate of .* is not believed"):
+        with pytest.raises(Unreachable, match=r"no hub answers at .*: its certificate is not trusted \(unable to get"):
             Client(f"https://localhost:{port}").fleet()
         thread.join(10)
 
@@ -76,13 +76,20 @@ def port() -> Iterator[int]:
 def test_answer_is_packed_on_its_way_from_other_machines_alone(
     port: int, is_near: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpudeck.client.http.is_loopback", lambda _: is_near)
+    monkeypatch.setattr("gpudeck.http_client.is_loopback", lambda _: is_near)
     answer = json.loads(Client(f"http://127.0.0.1:{port}/gpus/", token="secret").fleet())
     assert answer == {"path": "/gpus/api/v1/fleet", "packed": packed, "token": "Bearer secret"}
 
 
-@pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_server_that_speaks_no_http_or_breaks_off_is_no_hub(said: bytes) -> None:
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "it closed the connection without an answer"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "its answer is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "its answer ended too early"),
+    ],
+)
+def test_server_that_speaks_no_http_or_breaks_off_is_no_hub(said: bytes, reason: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(10)
 
@@ -94,12 +101,22 @@ def test_server_that_speaks_no_http_or_breaks_off_is_no_hub(said: bytes) -> None
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(Unreachable, match="no hub answers at"):
-            Client(f"http://127.0.0.1:{listening.getsockname()[1]}").fleet()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(Unreachable, match=f"no hub answers at {url}: {reason}"):
+            Client(url).fleet()
         thread.join(10)
 
 
+def test_next_step_fits_the_place_of_the_hub(port: int) -> None:
+    with pytest.raises(Unreachable, match="connection refused") as here:
+        Client("http://127.0.0.1:1").fleet()
+    assert "Start one with `gpudeck up`" in here.value.hint
+    with pytest.raises(Unreachable, match="it does not accept TLS") as plain:
+        Client(f"https://127.0.0.1:{port}").fleet()
+    assert "whether the address begins with http:// or https://" in plain.value.hint
+
+
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70, "ä" * 70])
-def test_name_that_is_none_is_no_hub(host: str) -> None:
-    with pytest.raises(Unreachable, match="no hub answers at"):
+def test_name_that_does_not_resolve_is_named(host: str) -> None:
+    with pytest.raises(Unreachable, match=f"no hub answers at http://{host}:8042: the name {host} does not resolve"):
         Client(f"http://{host}:8042").fleet()

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpudeck.client import Client, Forbidden
-from gpudeck.client.stream import StreamEvent
+from gpudeck.client.client import StreamEvent
 from gpudeck.model.errors import Unreachable
 
 EVENTS = (
@@ -49,11 +49,7 @@ def serving(pieces: Sequence[bytes], status: int = 200, **headers: str) -> Itera
 
 
 def read(url: str, last_id: str = "") -> list[StreamEvent]:
-    stream = Client(url).stream(last_id)
-    try:
-        return list(stream.events())
-    finally:
-        stream.close()
+    return list(Client(url).stream(last_id))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -92,6 +88,6 @@ def test_hub_that_wants_to_know_who_asks_is_told_apart() -> None:
     body = b'{"error":{"code":"unauthorized","message":"log in first","hint":""}}'
     with (
         serving([body], 401, Content_Type="application/json") as (url, _),
-        pytest.raises(Forbidden, match=r"log in first. Set \$GPUDECK_TOKEN."),
+        pytest.raises(Forbidden, match=r"log in first. Log in with `gpudeck login http://.*`, or set \$GPUDECK_TOKEN."),
     ):
         read(url)

@@ -1,9 +1,11 @@
 """A collector in a child process: hung, dying, lying and well."""
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +13,10 @@ import msgspec
 import pytest
 
 from fakes.waiting import wait_until
+from gpudeck.child_process import ForkedProcess, fork, kill, python_module
 from gpudeck.collectors.base import CollectorSettings
-from gpudeck.collectors.child import ChildCollector, Spawn, spawn_child
-from gpudeck.collectors.serve import CollectRequest, frame
+from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
+from gpudeck.collectors.serve import CollectRequest, frame, serve_and_end
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, Wrong
 from gpudeck.model.report import Report
 
@@ -104,8 +107,7 @@ class Spawner:
 
 
 def start_unkillable(name: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "gpudeck.collectors.serve", name]
-    return Unkillable(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return Unkillable(python_module("gpudeck.collectors.serve", name), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def start_writing(garbage: str) -> Spawn:
@@ -361,3 +363,53 @@ def test_settings_reach_the_collector_in_the_child(here: Path) -> None:
     report = child.collect(0.0)
     child.close()
     assert report.os == "name"
+
+
+def fork_well(_: str = "") -> ForkedProcess:
+    return fork(partial(serve_and_end, "fakes_for_child:Well"))
+
+
+def test_forked_child_serves_like_a_fresh_one(make: Make) -> None:
+    child = make("Well", spawn=fork_well)
+    reports = [child.collect(1.0), child.collect(2.0)]
+    assert [report.labels["reads"] for report in reports] == ["1", "2"]
+    assert reports[0].os != f"pid {os.getpid()}"
+
+
+def test_forked_child_that_hangs_is_given_up_killed_and_replaced(make: Make, here: Path, clock: Clock) -> None:
+    (here / "hang").touch()
+    child = make(
+        "Hanging", 0.1, spawn=lambda _: fork(partial(serve_and_end, "fakes_for_child:Hanging")), abandon_after=0.0
+    )
+    assert "not answering" in str(failure_of(child))
+    clock.now += 1000.0
+    assert isinstance(failure_of(child), Temporary)
+    (here / "hang").unlink()
+    wait_until(lambda: try_to_collect(child), "a report of its successor")
+
+
+def test_forked_child_keeps_nothing_of_its_parent_open_and_ends_with_it(here: Path) -> None:
+    first, second = fork_well(), fork_well()
+    try:
+        second.stdin.write(frame(msgspec.msgpack.encode(CollectRequest(0.0))))
+        second.stdin.flush()
+        assert second.stdout.read(4)  # it has closed what it inherited
+        assert {file.name for file in Path(f"/proc/{second.pid}/fd").iterdir()} == {"0", "1", "2", "3"}
+        first.stdin.close()  # the only end of its pipe that is open: the second child has no copy
+        assert first.wait(60) == 0
+    finally:
+        for process in (first, second):
+            kill(process)
+            process.stdin.close()
+            process.stdout.close()
+
+
+def test_a_process_with_threads_starts_a_fresh_interpreter(here: Path) -> None:
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    process = fork_child("fakes_for_child:Well")
+    end.set()
+    other.join()
+    assert isinstance(process, subprocess.Popen)
+    process.communicate(timeout=60)

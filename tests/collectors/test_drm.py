@@ -526,6 +526,6 @@ def judge_availability(gpu: GpuReading) -> str:
         memory_used_bytes=gpu.metrics.get("memory_used_bytes"),
         utilization_percent=gpu.metrics.get("utilization_percent"),
         idle_seconds=gpu.idle_seconds or 0.0,
-        booked=False,
+        reserved=False,
         settings=AvailabilitySettings(),
     )[0]

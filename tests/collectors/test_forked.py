@@ -1,6 +1,6 @@
 """A single reading in a fork: what comes through, and what a driver that hangs or crashes costs."""
 
-import os
+import contextlib
 import signal
 import subprocess
 import sys
@@ -11,44 +11,24 @@ import pytest
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler, load_here
 from fakes.waiting import wait_until
 from gpudeck.collectors.base import CollectorSettings
-from gpudeck.collectors.child import ForkedCollector
+from gpudeck.collectors.child import ChildCollector, fork_child
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.machine import MachineCollector
 from gpudeck.model.errors import Absent, Temporary, Wrong
 from gpudeck.model.report import Report
 
-HERE = f"{__name__}:"
 
-
-class Obedient:
-    """A collector that does what its settings say, in place of names of display servers."""
-
-    name = "obedient"
-
-    def __init__(self, settings: CollectorSettings) -> None:
-        self._order = settings.display_servers[0]
-
-    def collect(self, now: float) -> Report:
-        orders = {"report": self._report, "print": self._print, "hang": signal.pause, "crash": self._crash}
-        return orders.get(self._order, self._refuse)() or Report(driver_version=f"{now}")
-
-    def close(self) -> None: ...
-
-    def _report(self) -> None: ...
-
-    def _print(self) -> None:
-        os.write(1, b"noise")
-
-    def _crash(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def _refuse(self) -> None:
-        raise {"absent": Absent("nothing here", "look")}.get(self._order, ValueError("a bug"))
+@pytest.fixture(autouse=True)
+def fakes_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process with several threads the child is a fresh interpreter, which has to find the fake."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
 
 
 def obey(order: str, deadline: float = 30.0) -> Report:
-    collector = ForkedCollector(f"{HERE}Obedient", CollectorSettings(display_servers=[order]), deadline=deadline)
-    return collector.collect(7.0)
+    settings = CollectorSettings(display_servers=[order])
+    collector = ChildCollector("fakes.obedient:Obedient", settings, deadline=deadline, spawn=fork_child)
+    with contextlib.closing(collector):
+        return collector.collect(7.0)
 
 
 def test_report_comes_through() -> None:
@@ -96,8 +76,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.mark.usefixtures("driver")
 def test_driver_that_hangs_leaves_the_host_reporting() -> None:
-    nvml = ForkedCollector("nvml", CollectorSettings(), deadline=0.5)
-    report = MachineCollector([nvml, HostCollector()]).collect(0.0)
+    nvml = ChildCollector("nvml", CollectorSettings(), deadline=0.5, spawn=fork_child)
+    with contextlib.closing(MachineCollector([nvml, HostCollector()])) as machine:
+        report = machine.collect(0.0)
     assert [problem[:20] for problem in report.problems] == ["driver not answering"]
     assert report.metrics["cpu_count"] >= 1
 

@@ -6,8 +6,6 @@ What a sick driver does to a machine's report, and that everything comes back by
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeDriver, FakeGpu, find_compiler
+from fakes.waiting import wait_until
 from gpudeck.collectors.base import UNSUPPORTED, CollectorSettings
 from gpudeck.collectors.child import ChildCollector
 from gpudeck.collectors.host import HostCollector
@@ -47,11 +46,7 @@ class Server:
         return {gpu.uuid: gpu for gpu in self.report().gpus or ()}
 
     def wait_for(self, is_fine: Callable[[Report], bool]) -> Report:
-        ends_at = time.monotonic() + 60
-        while not is_fine(report := self.report()):
-            assert time.monotonic() < ends_at, f"waited in vain; the last report was {report}"
-            threading.Event().wait(0.005)
-        return report
+        return wait_until(lambda: report if is_fine(report := self.report()) else None, "such a report", 60)
 
     def close(self) -> None:
         self.driver.failures.clear()

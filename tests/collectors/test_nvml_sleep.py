@@ -9,9 +9,9 @@ from fakes.nvml.station import Station, an_h200
 from fakes.reports import make_envelope
 from gpudeck.collectors.nvml_sleep import AGAIN_SECONDS, ASLEEP, IDLE_SECONDS, REST_SECONDS, SleepWatch
 from gpudeck.collectors.xids import KernelLog, XidWatch
-from gpudeck.hub.fleet import Fleet
+from gpudeck.fleet.state import FleetState
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -115,7 +115,7 @@ def test_sleeping_gpu_has_nobody_on_it_and_says_why_the_rest_is_unknown(laptop: 
 
 def test_sleeping_gpu_is_free(laptop: Laptop) -> None:
     laptop.set_status("suspended")
-    fleet = Fleet(FleetSettings())
+    fleet = FleetState(FleetSettings())
     fleet.apply(make_envelope(gpus=[laptop.read(0.0)]), via="push", now=0.0)
     assert fleet.hosts["gpu01"].view().gpus[0].availability == "free"
 

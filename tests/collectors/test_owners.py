@@ -251,7 +251,7 @@ def test_vanished_process_is_unknown_with_its_reason_and_its_neighbour_is_not(pr
     found = make(proc).find([42, 43], 0.0)
     assert found[43].user is None
     assert found[43].reasons == {"user": GONE, "command": GONE, "started_at": GONE}
-    assert found[43].evidence == DEAD == "no such process: memory held by a dead process"
+    assert found[43].evidence == DEAD == "no such process: memory in use by a dead process"
     assert found[42].user == "alice"
 
 
@@ -284,7 +284,7 @@ def test_zombie_is_told_to_hold_memory_also_when_its_owner_was_kept(proc: Path) 
     owner = owners.find([42], 1.0)[42]
     assert owner.user == "alice"
     assert owner.evidence == (
-        "uid 1000 of /proc/42; the process has ended but is not gone (zombie): its memory is still held"
+        "uid 1000 of /proc/42; the process has ended but is not gone (zombie): its memory is still in use"
     )
 
 

@@ -152,7 +152,7 @@ def test_readers_of_each_find_the_hosts_of_all(site: Site) -> None:
     assert [one["status"] for one in nodes] == [True] * len(WAYS)
     table = site.hub.get("/?term=true").decode()
     assert all(f"|{name} " in table for name in WAYS)
-    people = {one["user"]: one["gpus"] for one in site.ask("/api/v1/people")["people"]}
+    people = {one["user"]: one["gpus"] for one in site.ask("/api/v1/users")["users"]}
     assert {"files01-0", "rpc01-0", "served01-0", "vesta01-0"} <= set(people["root"])
     assert "files01-0" in site.hub.get("/?term=true&users").decode()
     lines = site.run("show", "--csv", "--columns", "web-gpu-monitor").splitlines()

@@ -1,4 +1,4 @@
-"""gpu-monitor's bookings in comments.json, and the names in its index.php."""
+"""gpu-monitor's reservations in comments.json, and the names in its index.php."""
 
 import json
 from datetime import UTC
@@ -10,16 +10,15 @@ import pytest
 
 from fakes.fleets import make
 from gpudeck.client import Client
-from gpudeck.compat.gpu_monitor.comments import plan_bookings, write_comments
-from gpudeck.compat.gpu_monitor.importer import read, read_names
-from gpudeck.compat.importing import BookingStep, Here, ImportPlan, ImportTarget, Left, look
+from gpudeck.compat.gpu_monitor_import import plan_reservations, read, read_names, write_comments
+from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, ReservationStep, SkippedEntry, check_steps
 from gpudeck.model.errors import UsageError
-from gpudeck.model.reservation import BookedGpu, Reservation, ReservationList, ShownReservation
+from gpudeck.model.reservation import Reservation, ReservationList, ReservedGpu, ShownReservation
 from gpudeck.model.view import Gpu, Host, HostList
 
 NOW = 1_530_000_000.0
 """2018-06-26 08:00 in UTC: before the dates of its README."""
-HERE = Here(NOW, UTC, Path("/nowhere"))
+HERE = ImportContext(NOW, UTC, Path("/nowhere"))
 README = """{
   "big-one": [  // by place: the first is GPU 0; { "0": {"name": ....} } says the same
     {  // GPU 0
@@ -30,7 +29,7 @@ README = """{
     { // GPU 1
       "name": "ben",
       "date": "2017-01-01 00:00",  // over
-      "comment": "booked by Père Noël"
+      "comment": "reserved by Père Noël"
     }
   ],
   "gputest001-pa4": {
@@ -42,9 +41,9 @@ README = """{
 """As its README shows such a file."""
 
 
-def plan_of(content: str | bytes, here: Here = HERE) -> ImportPlan:
+def plan_of(content: str | bytes, here: ImportContext = HERE) -> ImportPlan:
     plan = ImportPlan()
-    plan_bookings(content if isinstance(content, bytes) else content.encode(), "comments.json", here, plan)
+    plan_reservations(content if isinstance(content, bytes) else content.encode(), "comments.json", here, plan)
     return plan
 
 
@@ -56,36 +55,38 @@ def one(entry: object) -> ImportPlan:
 def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms_and_any_encoding(encoding: str) -> None:
     plan = plan_of(README.encode(encoding))
     assert plan.steps == [
-        BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC"),
-        BookingStep(
+        ReservationStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC"),
+        ReservationStep(
             "gputest001-pa4", "1", "pnoël", 1533081600.0, "see http://lab/x // and <b>this</b>", "2018-08-01 00:00 UTC"
         ),
     ]
-    assert plan.over == [Left("line 2, big-one, GPU 1", "ended 2017-01-01 00:00 UTC")]
+    assert plan.over == [SkippedEntry("line 2, big-one, GPU 1", "ended 2017-01-01 00:00 UTC")]
     assert plan.left == []
     assert "no_show" in plan.notes[0]
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
 def test_dates_are_in_utc_as_its_page_sets_it_wherever_the_machine_stands(zone: str) -> None:
-    plan = plan_of(README, Here(NOW, ZoneInfo(zone), Path("/nowhere")))
+    plan = plan_of(README, ImportContext(NOW, ZoneInfo(zone), Path("/nowhere")))
     assert plan == plan_of(README)
-    assert plan.steps[0] == BookingStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC")
+    assert plan.steps[0] == ReservationStep(
+        "big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC"
+    )
 
 
-def test_booking_that_no_hub_would_make_is_named_before_one_is_asked() -> None:
+def test_reservation_that_no_hub_would_make_is_named_before_one_is_asked() -> None:
     plan = one({"name": "ada", "date": "2099-01-01 00:00"})
     assert plan.steps == []
-    reason = "is booked until 2099-01-01 00:00 UTC, and that is refused: the end is more than ten years away"
-    assert plan.left == [Left("line 1, gpu01, GPU 0", reason)]
+    reason = "is reserved until 2099-01-01 00:00 UTC, and that is refused: the end is more than ten years away"
+    assert plan.left == [SkippedEntry("line 1, gpu01, GPU 0", reason)]
 
 
-def booking(user: str, end: float, note: str, *places: str) -> Reservation:
-    gpus = [BookedGpu(place, *place.split(":")) for place in places]
+def reservation(user: str, end: float, note: str, *places: str) -> Reservation:
+    gpus = [ReservedGpu(place, *place.split(":")) for place in places]
     return make(Reservation, user=user, end=end, note=note, gpus=gpus)
 
 
-class Booked(Client):
+class Reserved(Client):
     """A hub with one GPU, which grace has reserved."""
 
     def hosts(self) -> bytes:
@@ -93,13 +94,15 @@ class Booked(Client):
         return msgspec.json.encode(HostList([make(Host, name="gpu01", gpus=gpus)]))
 
     def reservations(self, _: object) -> bytes:
-        booked = make(ShownReservation, id=7, user="grace", end=2e9, gpus=[BookedGpu("GPU-0", "gpu01", "0")])
-        return msgspec.json.encode(ReservationList([booked], 0.0, False))
+        reserved = make(ShownReservation, id=7, user="grace", end=2e9, gpus=[ReservedGpu("GPU-0", "gpu01", "0")])
+        return msgspec.json.encode(ReservationList([reserved], 0.0, False))
 
 
 def test_dry_run_names_the_reservation_in_the_way() -> None:
     entry = {"name": "ada", "date": "2018-07-02 12:30"}
-    results = look(plan_of(json.dumps({"gpu01": [entry, entry]})).steps, ImportTarget(Booked("http://127.0.0.1:9")))
+    results = check_steps(
+        plan_of(json.dumps({"gpu01": [entry, entry]})).steps, ImportTarget(Reserved("http://127.0.0.1:9"))
+    )
     assert [(result.outcome, result.told) for result in results] == [
         ("failed", "gpu01:0 is reserved by grace: reservation 7."),
         ("new", ""),
@@ -109,14 +112,14 @@ def test_dry_run_names_the_reservation_in_the_way() -> None:
 @pytest.mark.parametrize("date", ["2018-07-02 12:30", "2018-07-02 12:30:00", "2018/07/02 12:30", "2018-07-02T12:30Z"])
 def test_date_and_time_in_any_form_that_it_wrote(date: str) -> None:
     (step,) = one({"name": "ada", "date": date}).steps
-    assert isinstance(step, BookingStep)
+    assert isinstance(step, ReservationStep)
     assert step.end == 1530534600.0
 
 
 def test_what_php_escapes_is_read() -> None:
     plan = plan_of(r'{"gpu01": [{"name": "\u00c9mile \ud83d\ude80", "date": "2018-07-02", "comment": "a\/b \"q\""}]}')
     (step,) = plan.steps
-    assert isinstance(step, BookingStep)
+    assert isinstance(step, ReservationStep)
     assert (step.user, step.note) == ("Émile 🚀", 'a/b "q"')
 
 
@@ -127,9 +130,9 @@ def test_what_php_escapes_is_read() -> None:
         ({"name": "ada", "date": "1d 6h"}, "is a length"),
         ({"name": "ada", "date": "tomorrow"}, "is no date and time"),
         ({"name": "ada", "date": "2018-13-45 99:00"}, "is no date and time"),
-        ({"name": "", "date": "2018-07-02"}, "nobody is named"),
-        ("ada", "is no booking"),
-        ([1], "is no booking"),
+        ({"name": "", "date": "2018-07-02"}, "no user is named"),
+        ("ada", "is no reservation"),
+        ([1], "is no reservation"),
     ],
 )
 def test_entry_that_makes_no_sense_is_named_with_its_place(entry: object, told: str) -> None:
@@ -141,7 +144,7 @@ def test_entry_that_makes_no_sense_is_named_with_its_place(entry: object, told: 
 
 
 @pytest.mark.parametrize("entry", [None, {}, {"name": "", "date": "", "comment": ""}])
-def test_empty_entry_is_no_booking_and_no_trouble(entry: object) -> None:
+def test_empty_entry_is_no_reservation_and_no_trouble(entry: object) -> None:
     plan = one(entry)
     assert plan.steps == plan.left == plan.over == []
 
@@ -157,13 +160,13 @@ def test_number_that_is_none_is_refused() -> None:
     plan = plan_of(
         '{"gpu01": {"../x": {"name": "ada", "date": "2018-07-02"}, "03": {"name": "b", "date": "2018-07-02"}}}'
     )
-    assert [step.what for step in plan.steps] == ["book gpu01:3 for b until 2018-07-02 00:00 UTC"]
+    assert [step.what for step in plan.steps] == ["reserve gpu01:3 for b until 2018-07-02 00:00 UTC"]
     assert "is no number of a GPU" in plan.left[0].reason
 
 
 def test_nothing_in_a_name_or_comment_moves_a_terminal() -> None:
     (step,) = one({"name": "a\x1b[2Jda\n", "date": "2018-07-02", "comment": "x\u202ey\x00"}).steps
-    assert isinstance(step, BookingStep)
+    assert isinstance(step, ReservationStep)
     assert (step.user.isprintable(), step.note.isprintable()) == (True, True)
 
 
@@ -177,17 +180,17 @@ def test_file_of_another_kind_is_refused(content: str) -> None:
 
 @pytest.mark.parametrize("note", ["<script>alert(1)</script>", "a \"b\" 'c' & d", "&lt;b&gt;", "1 < 2", "Père Noël"])
 def test_texts_are_run_nowhere_and_come_back_as_they_were(note: str) -> None:
-    text = write_comments([booking(note[:20], 1533081600.0, note, "gpu02:1")])
+    text = write_comments([reservation(note[:20], 1533081600.0, note, "gpu02:1")])
     written = json.loads(text)["gpu02"]["1"]["comment"]
     assert not set(written) & set("<>\"'")
     (step,) = plan_of(text).steps
-    assert isinstance(step, BookingStep)
+    assert isinstance(step, ReservationStep)
     assert (step.user, step.note) == (note[:20].strip(), note)
 
 
 def test_what_a_browser_would_make_of_a_text_moves_no_terminal() -> None:
     (step,) = one({"name": "a&#27;[2Jda&NewLine;", "date": "2018-07-02", "comment": "x&#x202e;y&#0;"}).steps
-    assert isinstance(step, BookingStep)
+    assert isinstance(step, ReservationStep)
     assert (step.user.isprintable(), step.note.isprintable()) == (True, True)
 
 
@@ -195,17 +198,17 @@ def test_empty_list_is_what_php_writes_for_no_hosts() -> None:
     assert plan_of("[]").steps == []
 
 
-def test_bookings_are_written_as_they_were_read() -> None:
+def test_reservations_are_written_as_they_were_read() -> None:
     reservations = [
-        booking("pnoël", 1533081600.0, "<b>", "gpu02:1"),
-        booking("ada", 1530534600.0, "", "gpu01:0", "gpu01:1"),
+        reservation("pnoël", 1533081600.0, "<b>", "gpu02:1"),
+        reservation("ada", 1530534600.0, "", "gpu01:0", "gpu01:1"),
     ]
     text = write_comments(reservations)
     assert json.loads(text)["gpu02"] == {"1": {"name": "pnoël", "date": "2018-08-01 00:00", "comment": "&lt;b&gt;"}}
     assert [step.what for step in plan_of(text).steps] == [
-        "book gpu01:0 for ada until 2018-07-02 12:30 UTC",
-        "book gpu01:1 for ada until 2018-07-02 12:30 UTC",
-        "book gpu02:1 for pnoël until 2018-08-01 00:00 UTC",
+        "reserve gpu01:0 for ada until 2018-07-02 12:30 UTC",
+        "reserve gpu01:1 for ada until 2018-07-02 12:30 UTC",
+        "reserve gpu02:1 for pnoël until 2018-08-01 00:00 UTC",
     ]
 
 
@@ -241,14 +244,14 @@ def test_page_without_names_is_refused(tmp_path: Path) -> None:
         read(file, HERE)
 
 
-def test_folder_becomes_a_setting_and_its_bookings_are_read(tmp_path: Path) -> None:
+def test_folder_becomes_a_setting_and_its_reservations_are_read(tmp_path: Path) -> None:
     (tmp_path / "gpu01_gpus.csv").touch()
     (tmp_path / "..x_gpus.csv").touch()
     (tmp_path / "comments.json").write_text('{"gpu01": [{"name": "ada", "date": "2018-07-02"}]}')
     plan = read(tmp_path, HERE)
     assert plan.settings == f"compat:\n  gpu_monitor:\n    folder: {tmp_path}\n"
-    assert [step.what for step in plan.steps] == ["book gpu01:0 for ada until 2018-07-02 00:00 UTC"]
-    assert plan.left == [Left("'..x'", "is no name of a host")]
+    assert [step.what for step in plan.steps] == ["reserve gpu01:0 for ada until 2018-07-02 00:00 UTC"]
+    assert plan.left == [SkippedEntry("'..x'", "is no name of a host")]
 
 
 def test_names_in_hosts_json_become_settings_alone_and_with_their_folder(tmp_path: Path) -> None:

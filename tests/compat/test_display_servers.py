@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from gpudeck.compat.gpu_cluster_status import poll
+from gpudeck.compat import gpu_cluster_status
 from gpudeck.compat.readings import describe_process
 from gpudeck.compat.vesta import ingest
 from gpudeck.model.report import Process
 
 
 def of_gpu_cluster_status(command: str) -> Process:
-    (process,) = poll._read_processes([{"pid": 1, "command": command}], 8) or ()
+    (process,) = gpu_cluster_status.read_processes([{"pid": 1, "command": command}])
     return process
 
 
 def of_vesta(command: str) -> Process:
-    (process,) = ingest._read_processes([{"pid": "1", "name": command}]) or ()
+    (process,) = ingest.read_processes([{"pid": "1", "name": command}]) or ()
     return process
 
 

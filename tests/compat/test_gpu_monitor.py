@@ -13,19 +13,17 @@ import pytest
 
 from compat.nodes import CAPTURES, file_node
 from discovery.servers import json_server
-from gpudeck.compat.gpu_monitor import source as sources
-from gpudeck.compat.gpu_monitor.discovery import ConsulNodes, FolderHosts, make_providers
-from gpudeck.compat.gpu_monitor.report import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
-from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpu_monitor.source import FolderSource, ServedSource
-from gpudeck.compat.settings import CompatSettings
-from gpudeck.compat.ways import make_ways, names_hosts
+from gpudeck.compat import gpu_monitor as sources
+from gpudeck.compat.gpu_monitor import ConsulNodes, FolderHosts, FolderSource, ServedSource, make_providers
+from gpudeck.compat.gpu_monitor_files import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
+from gpudeck.compat.registry import make_poll_methods, names_hosts
+from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings
 from gpudeck.discovery import base as discovery_base
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, Source
+from gpudeck.sources.base import FetchedReport, Source
 from gpudeck.wire import decode, encode
 from sources.scrape_pages import send, web_server
 
@@ -50,8 +48,8 @@ def date_files(folder: Path, written_at: float) -> None:
         os.utime(file, (written_at, written_at))
 
 
-def read(source: Source, *moments: float) -> Arrival:
-    async def work() -> Arrival:
+def read(source: Source, *moments: float) -> FetchedReport:
+    async def work() -> FetchedReport:
         try:
             for moment in moments:
                 arrival = await source.read(moment)
@@ -136,7 +134,7 @@ def test_host_tells_memory_disk_processors_and_load(folder: Path) -> None:
         "load_1m": 1.48,
         "uptime_seconds": 1860,
     }
-    assert report.unknown["cpu_percent"] == "gpu-monitor tells the load only"
+    assert report.unknown["cpu_percent"] == "gpu-monitor reports only the load"
     assert (report.metrics.keys() | report.unknown.keys()) == HOST_METRICS.keys()
 
 
@@ -369,7 +367,7 @@ def test_files_of_another_kind_are_no_gpus(folder: Path) -> None:
 def test_rubbish_in_any_file_is_passed_over() -> None:
     rubbish = b'\x00\xff{"1": [[]]}\n{}\n{"\n-1 x\n1\n,,,,\n,,,,,,,,\nMem: a b\n/ / / / / /\nload average: x\n'
     assert (read_gpus(rubbish), read_processes(rubbish), read_owners(rubbish)[1]) == ([], [], {})
-    assert read_status(rubbish).memory_total is None
+    assert "memory_total_bytes" not in read_status(rubbish)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +382,7 @@ def test_rubbish_in_any_file_is_passed_over() -> None:
 )
 def test_uptime_is_read_as_the_command_writes_it(line: str, seconds: float) -> None:
     status = read_status(line.encode())
-    assert (status.uptime, status.load) == (seconds, 1.48)
+    assert (status.get("uptime_seconds"), status["load_1m"]) == (seconds, 1.48)
 
 
 def find(provider: FolderHosts | ConsulNodes) -> list[Target]:
@@ -477,4 +475,4 @@ def test_nothing_is_found_unless_it_is_configured(folder: Path) -> None:
     assert make_providers(None) == []
     assert (names_hosts(settings), names_hosts(CompatSettings())) == (True, False)
     with pytest.raises(UsageError, match=r"compat\.gpu_monitor\.folder"):
-        make_ways(CompatSettings())["gpu-monitor-files"].make(Target(name="gpu01"))
+        make_poll_methods(CompatSettings())["gpu-monitor-files"].make(Target(name="gpu01"))

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from compat.nodes import GPU_STATS, xmlrpc_node
-from gpudeck.compat.gpumonitor.importer import read as read_config
-from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
-from gpudeck.compat.gpumonitor.source import BYTES_AT_MOST, CALL, GpumonitorSource, read_answer
-from gpudeck.compat.importing import Here, HostStep, Left
+from gpudeck.compat.gpumonitor import BYTES_AT_MOST, CALL, GpumonitorSource, read_answer
+from gpudeck.compat.gpumonitor_import import read as read_config
+from gpudeck.compat.importing import HostStep, ImportContext, SkippedEntry
+from gpudeck.compat.settings import GpumonitorSettings
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.report import GpuReading
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import FetchedReport
 from gpudeck.wire import decode, encode
 from sources.scrape_pages import send, web_server
 
 MIB = 2**20
 NOW = 1_794_700_000.0
-HERE = Here(NOW, UTC, Path("/nowhere"))
+HERE = ImportContext(NOW, UTC, Path("/nowhere"))
 
 
 def captured() -> dict[str, Any]:
@@ -45,8 +45,8 @@ def wrap(text: str) -> bytes:
     )
 
 
-def read_port(port: int, now: float = NOW, times: int = 1, **settings: Any) -> Arrival:
-    async def work() -> Arrival:
+def read_port(port: int, now: float = NOW, times: int = 1, **settings: Any) -> FetchedReport:
+    async def work() -> FetchedReport:
         target = Target(name="gpu01", address="127.0.0.1", port=port, labels={"rack": "b3"})
         source = GpumonitorSource(target, GpumonitorSettings(**settings))
         try:
@@ -203,8 +203,9 @@ FAULT = b"""<methodResponse><fault><value><struct>
         (GPU_STATS[:300], "no XML"),
         (b"", "no XML"),
         (b"\xff\xfe\x00", "no XML"),
-        (b"<html>Log in first</html>", "no string of gpu_stats()"),
-        (b"<a>" * 100 + b"</a>" * 100, "nested too deep"),
+        (b"<html>Log in first</html>", "no XML-RPC"),
+        (wrap("").replace(b"string>", b"boolean>").replace(b"><", b">1<"), "no string of gpu_stats()"),
+        (b"<a>" * 100 + b"</a>" * 100, "no XML-RPC"),
         (wrap("no JSON"), "no gpu_stats() in JSON"),
         (wrap('{"gpus": 3}'), "no gpu_stats() in JSON"),
         (wrap('{"gpus": ' + "[" * 5000 + "]" * 5000 + "}"), "no gpu_stats() in JSON"),
@@ -220,6 +221,7 @@ FAULT = b"""<methodResponse><fault><value><struct>
         "empty",
         "binary",
         "html",
+        "boolean",
         "deep",
         "text",
         "shape",
@@ -291,7 +293,7 @@ def test_lines_that_cannot_be_taken_are_named_and_hide_nothing(tmp_path: Path) -
     plan = read_config(write(tmp_path, text), HERE)
     assert plan.steps == [HostStep("good", {"via": "gpumonitor"})]
     assert [left.place for left in plan.left] == ["line 1", "line 2", "line 5", "line 7", "line 8"]
-    assert plan.over == [Left("line 6", "good stands there twice")]
+    assert plan.over == [SkippedEntry("line 6", "good is listed twice")]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from fakes.hubs import running_hub
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import caddy_with
 from fakes.waiting import wait_until
-from gpudeck.compat.gpumonitor.page import PageDoor, list_processes, sum_by_user
-from gpudeck.hub.hub import Hub
+from gpudeck.compat.gpumonitor import GpusPageRoute, list_processes, sum_by_user
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.views.static_page import POLICY
 
@@ -40,7 +40,7 @@ def ask(
         hub,
         prefix,
         is_readable=is_readable,
-        side_doors=lambda house, keeper: [PageDoor(house.hub, identify=keeper.identify, policy=house.policy)],
+        side_doors=lambda house, keeper: [GpusPageRoute(house.hub, identify=keeper.identify, policy=house.policy)],
     )
 
     async def call() -> httpx.Response:

@@ -2,12 +2,21 @@
 
 from pathlib import Path
 
+import click
 import pytest
 from msgspec import Struct
 
-from gpudeck.cli.import_ import _KINDS
+from gpudeck.cli.import_ import command
 from gpudeck.client import Client
-from gpudeck.compat.importing import KINDS, ImportTarget, Result, carry_out, look, make_host_step, read_small_file
+from gpudeck.compat.importing import (
+    KINDS,
+    ImportResult,
+    ImportTarget,
+    apply_steps,
+    check_steps,
+    make_host_step,
+    read_small_file,
+)
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 DESK = ImportTarget(Client("http://127.0.0.1:9"))
@@ -38,10 +47,10 @@ class Note(Struct):
 def test_import_that_is_repeated_does_nothing_twice() -> None:
     done: list[str] = []
     steps = [Note("a", done), Note("b", done)]
-    assert [result.outcome for result in carry_out(steps, DESK)] == ["new", "new"]
-    assert list(carry_out(steps, DESK)) == [
-        Result("note", "a", "there", "it is there"),
-        Result("note", "b", "there", "it is there"),
+    assert [result.outcome for result in apply_steps(steps, DESK)] == ["new", "new"]
+    assert list(apply_steps(steps, DESK)) == [
+        ImportResult("note", "a", "there", "it is there"),
+        ImportResult("note", "b", "there", "it is there"),
     ]
     assert done == ["a", "b"]
 
@@ -53,7 +62,7 @@ def test_step_that_fails_costs_itself_only() -> None:
         Note("b", done, trouble=GpudeckError("who?")),
         Note("c", done),
     ]
-    assert [(result.outcome, result.told) for result in carry_out(steps, DESK)] == [
+    assert [(result.outcome, result.told) for result in apply_steps(steps, DESK)] == [
         ("failed", "no. Do this."),
         ("failed", "who?"),
         ("new", ""),
@@ -64,18 +73,18 @@ def test_step_that_fails_costs_itself_only() -> None:
 def test_dry_run_changes_nothing_and_says_what_is_there() -> None:
     done = ["a"]
     steps = [Note("a", done), Note("b", done), Note("c", done, trouble=GpudeckError("who?"))]
-    assert [result.outcome for result in look(steps, DESK)] == ["there", "new", "failed"]
+    assert [result.outcome for result in check_steps(steps, DESK)] == ["there", "new", "failed"]
     assert done == ["a"]
 
 
 def test_dry_run_without_a_hub_tells_all_steps_as_unasked() -> None:
     steps = [Note("a", []), Note("b", [], trouble=Unreachable("gone.")), Note("c", [])]
-    assert [result.outcome for result in look(steps, DESK)] == ["new", "unasked", "unasked"]
+    assert [result.outcome for result in check_steps(steps, DESK)] == ["new", "unasked", "unasked"]
 
 
 def test_hub_that_goes_away_ends_the_import() -> None:
     done: list[str] = []
-    work = carry_out([Note("a", done), Note("b", done, refusal=Unreachable("gone.")), Note("c", done)], DESK)
+    work = apply_steps([Note("a", done), Note("b", done, refusal=Unreachable("gone.")), Note("c", done)], DESK)
     with pytest.raises(Unreachable):
         list(work)
     assert done == ["a"]
@@ -97,8 +106,8 @@ class Refusing(Client):
 
 def test_host_that_was_added_a_moment_ago_is_there_and_no_failure() -> None:
     step = make_host_step("gpu01", "pull")
-    (added,) = carry_out([step], ImportTarget(Refusing("is there already, by hosts added here.")))
-    (refused,) = carry_out([step], ImportTarget(Refusing("cannot be.")))
+    (added,) = apply_steps([step], ImportTarget(Refusing("is there already, by hosts added here.")))
+    (refused,) = apply_steps([step], ImportTarget(Refusing("cannot be.")))
     assert (added.outcome, refused.outcome) == ("there", "failed")
 
 
@@ -125,7 +134,9 @@ def test_word_that_is_no_host_is_refused(word: str) -> None:
 
 
 def test_help_names_every_kind() -> None:
-    assert tuple(KINDS) == _KINDS
+    (choice,) = [parameter.type for parameter in command.params if parameter.name == "kind"]
+    assert isinstance(choice, click.Choice)
+    assert tuple(choice.choices) == tuple(KINDS)
 
 
 def test_file_that_is_too_large_is_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

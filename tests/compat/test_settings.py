@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.app.plan import DEMO_HOSTS, make_plan
-from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
-from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.compat.settings import GpuClusterStatusSettings, VestaSettings
 from gpudeck.model.errors import ConfigurationError
 from gpudeck.settings import Settings, load_settings
 

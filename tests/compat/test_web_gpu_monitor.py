@@ -12,16 +12,16 @@ import pytest
 from compat.nodes import CAPTURES
 from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import nginx_with
-from gpudeck.compat.importing import Here, HostStep
-from gpudeck.compat.web_gpu_monitor.importer import read, write_load_data
-from gpudeck.hub.fleet import Fleet
+from gpudeck.compat.importing import HostStep, ImportContext
+from gpudeck.compat.web_gpu_monitor import read, write_load_data
+from gpudeck.fleet.state import FleetState
 from gpudeck.model import view
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import UsageError
-from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.report import GpuReading
 from gpudeck.views.static_page import render_page
 
-HERE = Here(0.0, UTC, Path("/nowhere"))
+HERE = ImportContext(0.0, UTC, Path("/nowhere"))
 NOW = 1_794_700_000.0
 UUID = "GPU-11111111-aaaa-bbbb-cccc-00000000000"
 
@@ -72,7 +72,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def fleet_of(*hosts: tuple[str, list[GpuReading]], later: float = 0.0) -> view.Fleet:
-    fleet = Fleet(FleetSettings())
+    fleet = FleetState(FleetSettings())
     for name, gpus in hosts:
         fleet.apply(make_envelope(name, 1, gpus), via="ssh", now=NOW)
     fleet.age(NOW + later)
@@ -103,7 +103,7 @@ def test_lines_are_numbered_by_host_and_name_the_user_of_each_process() -> None:
 
 
 def test_dead_host_has_no_line_and_costs_nobody_else_theirs() -> None:
-    fleet = Fleet(FleetSettings())
+    fleet = FleetState(FleetSettings())
     fleet.apply(make_envelope("dead", 1, [card(0, 0, 0)]), via="ssh", now=NOW)
     fleet.apply(make_envelope("live", 1, [card(1, 0, 0)]), via="ssh", now=NOW + 100)
     fleet.age(NOW + 101)

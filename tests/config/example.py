@@ -1,19 +1,12 @@
 """A settings type with every kind of field, for the tests of the configuration room."""
 
-from enum import Enum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
 from gpudeck.model.settings import Address, Duration, Size
 
-
-class Level(Enum):
-    """How much is logged."""
-
-    QUIET = "quiet"
-    NORMAL = "normal"
-    VERBOSE = "verbose"
+Level = Literal["quiet", "normal", "verbose"]
 
 
 class Hub(Struct, frozen=True):
@@ -21,8 +14,8 @@ class Hub(Struct, frozen=True):
 
     read: Literal["open", "login"] = "login"
     """Who may look."""
-    held_after: Annotated[Duration, Meta(gt=0)] = 600.0
-    """Time without work after which an occupied GPU counts as held."""
+    idle_after: Annotated[Duration, Meta(gt=0)] = 600.0
+    """Time without work after which an occupied GPU counts as idle."""
     down_after: Duration | None = 60.0
     """Silence after which a host counts as down; nothing means never."""
     work_percent: Annotated[float, Meta(ge=0, le=100)] = 5.0
@@ -46,7 +39,7 @@ class Host(Struct, frozen=True):
     """Where its agent listens."""
     labels: dict[str, str] = field(default_factory=dict)
     """Shown beside the name."""
-    gpus: tuple[int, ...] = ()
+    gpus: list[int] = field(default_factory=list)
     """Only these, counted from 0."""
     api_key: Annotated[str, Meta(max_length=10)] = ""
     """What it wants to see."""
@@ -76,19 +69,12 @@ class Login(Struct, frozen=True):
             raise ValueError(f"{self.password!r} contains the name {self.user}")
 
 
-class Slack(Struct, frozen=True, tag="slack"):
-    """Tell a channel."""
-
-    channel: str
-    """Which one."""
-
-
-class Email(Struct, frozen=True, tag="email"):
+class Email(Struct, frozen=True):
     """Tell a mailbox."""
 
     to: list[str]
     """Whose."""
-    level: Level = Level.NORMAL
+    level: Level = "normal"
     """How much."""
 
 
@@ -103,7 +89,7 @@ class Example(Struct, frozen=True, kw_only=True):
     """Show a simulated fleet."""
     ratio: float = 0.5
     """Some share."""
-    level: Level = Level.NORMAL
+    level: Level = "normal"
     """How much is logged."""
     retry: Duration | Literal["never"] = 10.0
     """How long to wait before the next try."""
@@ -115,7 +101,7 @@ class Example(Struct, frozen=True, kw_only=True):
     """By group."""
     login: Login | None = None
     """An account."""
-    notify: Annotated[list[Slack | Email], Meta(max_length=3)] = field(default_factory=list)
+    notify: Annotated[list[Email], Meta(max_length=3)] = field(default_factory=list)
     """Whom to tell."""
-    groups: frozenset[str] = frozenset({"lab"})
+    groups: list[str] = field(default_factory=lambda: ["lab"])
     """Which groups exist."""

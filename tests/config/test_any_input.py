@@ -9,15 +9,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from config.example import Email, Example, Host, Hub, Login, Quota, Slack
+from config.example import Email, Example, Host, Hub, Login, Quota
 from gpudeck.config import ConfigMistakes, load, load_bytes
 
 Content = TypeVar("Content", bytes, str)
 HERE = Path(__file__).parent
 NAMES = st.sampled_from(
     [
-        "type",
-        *(name for struct in (Example, Hub, Host, Quota, Login, Slack, Email) for name in struct.__struct_fields__),
+        *(name for struct in (Example, Hub, Host, Quota, Login, Email) for name in struct.__struct_fields__),
     ]
 )
 LEAVES = st.one_of(
@@ -28,7 +27,7 @@ LEAVES = st.one_of(
     st.dates(),
     st.text(max_size=8),
     st.binary(max_size=4),
-    st.sampled_from(["10s", "1GiB", ":80", "a:1", "open", "slack", "email", "never", "007", "1e3", "22:30", "no"]),
+    st.sampled_from(["10s", "1GiB", ":80", "a:1", "open", "never", "007", "1e3", "22:30", "no"]),
 )
 TREES = st.recursive(
     LEAVES,

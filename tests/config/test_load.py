@@ -7,12 +7,8 @@ from typing import Annotated
 import pytest
 from msgspec import Meta, Struct, field
 
-from config.example import Example, Hub, Slack
+from config.example import Example, Hub
 from gpudeck.config import ConfigMistakes, Mistake, load
-
-
-class Tagged(Struct, frozen=True):
-    notify: Slack | None = None
 
 
 class Renamed(Struct, frozen=True, rename="kebab"):
@@ -22,13 +18,6 @@ class Renamed(Struct, frozen=True, rename="kebab"):
 class Tree(Struct, frozen=True):
     name: str
     children: "list[Tree]" = field(default_factory=list)
-
-
-class Marked(Struct, frozen=True):
-    """The marks as a room writes them that wants another number type than the usual one."""
-
-    beat: Annotated[int, Meta(extra={"config": "duration"}, multiple_of=5)] = 5
-    room: Annotated[float, Meta(extra={"config": "size"})] = 0.0
 
 
 class Talkative(Struct, frozen=True):
@@ -96,13 +85,6 @@ def test_section_that_may_be_absent_is_absent_when_empty() -> None:
     assert load("login:\n", "", Example).login is None
 
 
-def test_tag_of_the_only_kind_may_be_left_out_but_not_be_wrong() -> None:
-    assert load("notify: {channel: a}", "", Tagged) == load("notify: {channel: a, type: slack}", "", Tagged)
-    assert [str(mistake) for mistake in mistakes("notify: {channel: a, type: slac}", Tagged)] == [
-        "gpudeck.yaml:1: notify.type: found 'slac' (text), expected slack; did you mean slack?"
-    ]
-
-
 def test_names_are_those_of_the_file_not_of_python() -> None:
     assert load("max-hosts: 3", "", Renamed) == Renamed(3)
     assert [str(mistake) for mistake in mistakes("max_hosts: 3", Renamed)] == [
@@ -140,19 +122,8 @@ def test_long_value_is_cut_in_the_message() -> None:
 
 def test_name_of_the_file_cannot_break_the_line() -> None:
     with pytest.raises(ConfigMistakes) as caught:
-        load("a: 1", "evil\n\x1b[31m.yaml", Slack)
+        load("a: 1", "evil\n\x1b[31m.yaml", Hub)
     assert all(line.startswith(r"evil\n\x1b[31m.yaml:1: ") for line in str(caught.value).split("\n"))
-
-
-def test_mark_keeps_the_number_type_of_its_field() -> None:
-    marked = load("beat: 1m\nroom: 1KiB", "", Marked)
-    assert marked == Marked(60, 1024.0)
-    assert [type(marked.beat), type(marked.room)] == [int, float]
-
-
-@pytest.mark.parametrize("beat", ["1500ms", "7s"])
-def test_limits_of_a_marked_field_are_kept(beat: str) -> None:
-    assert mistakes(f"beat: {beat}", Marked)[0].expected == "a duration such as 10s, a multiple of 5s"
 
 
 def test_objection_of_the_settings_themselves_shows_no_secret() -> None:

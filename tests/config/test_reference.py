@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from config.example import Example
-from gpudeck.config import reference
+from docs.settings_reference import reference
 
 
 class Parent(Struct, frozen=True):
@@ -28,9 +28,9 @@ def row(page: str, path: str) -> str:
 
 def test_setting_stands_with_type_default_and_help() -> None:
     page = reference(Example)
-    help_text = "Time without work after which an occupied GPU counts as held."
+    help_text = "Time without work after which an occupied GPU counts as idle."
     assert (
-        row(page, "hub.held_after") == f"| `hub.held_after` | a duration such as 10s, above 0s | `10m` | {help_text} |"
+        row(page, "hub.idle_after") == f"| `hub.idle_after` | a duration such as 10s, above 0s | `10m` | {help_text} |"
     )
 
 
@@ -58,8 +58,7 @@ def test_sections_come_in_the_order_of_the_type() -> None:
         "## `hosts[]`",
         "## `quotas.NAME`",
         "## `login`",
-        "## `notify[]` with `type: slack`",
-        "## `notify[]` with `type: email`",
+        "## `notify[]`",
     ]
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar
 import pytest
 from msgspec import Meta, Struct, field
 
-from gpudeck.config import ConfigMistakes, load, reference
+from docs.settings_reference import reference
+from gpudeck.config import ConfigMistakes, load
 
 
 class Disk(Struct, frozen=True):

@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gpudeck.history.base import Point
-from gpudeck.history.sample import (
-    GPU_NAMES,
-    HOST_NAMES,
-    STATE_NUMBERS,
-    STATES,
-    GpuSample,
-    HostSample,
-    ProcessSample,
-)
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, ProcessSample
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
 START: Final = 1_789_920_000
@@ -63,7 +55,7 @@ def _still_there(after: float) -> Callable[[GpuSample], bool]:
 
 
 def _gpu(uuid: str, index: int, after: float, rng: random.Random) -> GpuSample:
-    state = STATE_NUMBERS[("busy", "held", "free")[int(after / 1800 + index) % 3]]
+    state = STATE_NUMBERS[("busy", "idle", "free")[int(after / 1800 + index) % 3]]
     values = {name: _number(name, rng) for name in GPU_NAMES}
     values["memory_total_bytes"] = 80.0 * GIB
     if 4000 <= after < 5200:

@@ -26,7 +26,7 @@ from contract.history_fleet import (
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, Point, Store
+from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, OverviewAsk, Point, Store, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample
@@ -51,7 +51,8 @@ def remote(kind: Kind) -> Maker:
 
 def open_remote(server: StoreProcess, folder: Path, clock: FakeClock) -> RemoteStore:
     settings = HistorySettings(kind="prometheus", write_url=server.write_url, read_url=server.read_url)
-    return RemoteStore(settings, folder, None, clock)
+    usage_store = EmbeddedStore(folder / "usage.db", settings, clock, keep_samples=False)
+    return RemoteStore(settings, folder, usage_store, clock)
 
 
 @contextlib.contextmanager
@@ -150,7 +151,7 @@ def test_vanished_gpu_keeps_its_past_and_no_more(store: Store) -> None:
         ("power_watts", gpu_value("power_watts")),
         ("gpus_busy", state_value("busy")),
         ("gpus_free", state_value("free")),
-        ("gpus_booked", state_value("booked")),
+        ("gpus_reserved", state_value("reserved")),
     ],
 )
 def test_host_puts_its_gpus_together(
@@ -222,7 +223,7 @@ def test_fleet_in_long_steps_is_the_mean_of_its_quarter_hours(store: Store, take
     assert [point[1] for point in shown] == pytest.approx(means, rel=2e-4)
 
 
-@pytest.mark.parametrize("word", ["free", "busy", "held", "booked", "unknown"])
+@pytest.mark.parametrize("word", ["free", "busy", "idle", "reserved", "unknown"])
 def test_states_of_a_gpu_are_shares_of_its_time(store: Store, taken: list[HostSample], word: str) -> None:
     answer = store.series(ask_gpu(f"gpus_{word}", points=30))
     expected = points_of(cut_up(taken, state_value(word), answer.step), "GPU-a0")
@@ -230,7 +231,7 @@ def test_states_of_a_gpu_are_shares_of_its_time(store: Store, taken: list[HostSa
 
 
 @pytest.mark.parametrize("points", [180, 12])
-@pytest.mark.parametrize("word", ["free", "busy", "held"])
+@pytest.mark.parametrize("word", ["free", "busy", "idle"])
 def test_states_of_the_fleet_are_numbers_of_gpus(store: Store, taken: list[HostSample], word: str, points: int) -> None:
     answer = store.series(Ask(f"gpus_{word}", START, START + 7200, points, fleet=True))
     inside = (sample for sample in taken if sample.at < START + 7200)
@@ -263,6 +264,20 @@ def test_heat_is_hosts_by_hour(store: Store, taken: list[HostSample], metric: st
         steps = cut_up((sample for sample in taken if sample.host_id == row.host), gpu_value(metric), 3600)
         expected = [point[1] for point in points_of_all(steps, rollup_of(metric))]
         assert row.values == pytest.approx(expected, rel=2e-4)
+
+
+def test_overview_says_what_the_single_questions_say(store: Store) -> None:
+    overview = store.overview(OverviewAsk(START, END, "host", 12, "Europe/Berlin"))
+    assert overview.until == END
+    asks = [Ask(answer.metric, START, END, 12, fleet=True) for answer in overview.series]
+    assert {"gpus_free", "gpus_busy", "utilization_percent", "power_watts"} < {ask.metric for ask in asks}
+    assert overview.series == [store.series(ask) for ask in asks]
+    usage = store.usage(UsageAsk("host", START, END))
+    days = store.usage(UsageAsk("host", START, END, daily=True, zone="Europe/Berlin")).total.days
+    assert (overview.usage.rows, overview.usage.coverage) == (usage.rows, usage.coverage)
+    assert [(day.day, day.gpu_hours) for day in overview.usage.total.days] == [(day.day, day.gpu_hours) for day in days]
+    assert overview.heat == store.heat(HeatAsk("utilization_percent", START, END))
+    assert store.overview(OverviewAsk(START, END, heat=False)).heat is None
 
 
 def test_heat_has_holes_where_nobody_looked(store: Store) -> None:

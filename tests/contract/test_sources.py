@@ -18,14 +18,12 @@ from compat.nodes import CAPTURES, GPU_STATS
 from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from fakes.waiting import wait_until
-from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
-from gpudeck.compat.settings import CompatSettings
-from gpudeck.compat.ways import make_ways
+from gpudeck.compat.registry import make_poll_methods
+from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, PullSettings, ScrapeSettings, Source
-from gpudeck.sources.pull import sources_of
+from gpudeck.sources.base import FetchedReport, PullSettings, ScrapeSettings, Source
+from gpudeck.sources.pull import PullSource
 from gpudeck.sources.scrape import make as make_scrape_source
 from gpudeck.sources.ssh import make as make_ssh_sources
 from gpudeck.wire import decode, encode
@@ -145,7 +143,9 @@ def over_http(make: Callable[[Target], Source], body: Callable[[], bytes], kind:
 def by_pull(_: Path) -> AbstractContextManager[Subject]:
     sequence = itertools.count(1)
     reports = (encode(make_envelope("itself", number, [make_gpu()])) for number in sequence)
-    return over_http(sources_of(PullSettings(deadline=5.0)), partial(next, reports), "application/msgpack")
+    return over_http(
+        partial(PullSource, settings=PullSettings(deadline=5.0)), partial(next, reports), "application/msgpack"
+    )
 
 
 def by_scrape(_: Path) -> AbstractContextManager[Subject]:
@@ -154,12 +154,12 @@ def by_scrape(_: Path) -> AbstractContextManager[Subject]:
 
 
 def by_gpumonitor(_: Path) -> AbstractContextManager[Subject]:
-    make = make_ways(CompatSettings(gpumonitor=GpumonitorSettings(deadline=5.0)))["gpumonitor"].make
+    make = make_poll_methods(CompatSettings(gpumonitor=GpumonitorSettings(deadline=5.0)))["gpumonitor"].make
     return over_http(make, lambda: GPU_STATS, "text/xml")
 
 
 def by_gpu_monitor(_: Path) -> AbstractContextManager[Subject]:
-    make = make_ways(CompatSettings(gpu_monitor=GpuMonitorSettings(deadline=5.0)))["gpu-monitor"].make
+    make = make_poll_methods(CompatSettings(gpu_monitor=GpuMonitorSettings(deadline=5.0)))["gpu-monitor"].make
     return over_http(make, (CAPTURES / "gpu-monitor-data" / "gputest001_gpus.csv").read_bytes, "text/csv")
 
 
@@ -200,7 +200,7 @@ def run(work: Callable[[], Awaitable[Made]]) -> Made:
 
 
 def test_report_is_one_that_a_hub_takes(subject: Subject) -> None:
-    async def work() -> Arrival:
+    async def work() -> FetchedReport:
         async with opened(subject) as source:
             return await source.read(time.time())
 
@@ -211,7 +211,7 @@ def test_report_is_one_that_a_hub_takes(subject: Subject) -> None:
 
 
 def test_readings_of_one_source_are_in_order(subject: Subject) -> None:
-    async def work() -> list[Arrival]:
+    async def work() -> list[FetchedReport]:
         async with opened(subject) as source:
             return [await source.read(time.time()) for _ in range(3)]
 
@@ -221,7 +221,7 @@ def test_readings_of_one_source_are_in_order(subject: Subject) -> None:
 
 
 def test_host_that_is_down_is_a_temporary_failure_and_is_read_once_it_is_back(subject: Subject) -> None:
-    async def work() -> Arrival:
+    async def work() -> FetchedReport:
         async with opened(subject) as source:
             await source.read(time.time())
             await asyncio.to_thread(subject.go_down)
@@ -235,7 +235,7 @@ def test_host_that_is_down_is_a_temporary_failure_and_is_read_once_it_is_back(su
 
 
 def test_nonsense_is_a_plugin_error_and_the_next_good_answer_is_taken(subject: Subject) -> None:
-    async def work() -> Arrival:
+    async def work() -> FetchedReport:
         async with opened(subject) as source:
             await asyncio.to_thread(subject.talk_rubbish)
             with pytest.raises(PluginError):
@@ -260,7 +260,7 @@ def test_message_of_a_failure_is_one_line_for_people(subject: Subject) -> None:
 
 
 def test_cancelled_reading_is_clean_and_the_next_one_works(subject: Subject) -> None:
-    async def work() -> Arrival:
+    async def work() -> FetchedReport:
         async with opened(subject) as source:
             await asyncio.to_thread(subject.hang)
             reading = asyncio.ensure_future(source.read(time.time()))

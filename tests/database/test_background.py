@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from fakes.waiting import until
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model.errors import Temporary
 
@@ -38,9 +39,7 @@ class Flaky:
         self.rescued += 1
 
     async def until(self, attribute: str, count: int) -> None:
-        async with asyncio.timeout(30):
-            while getattr(self, attribute) < count:  # noqa: ASYNC110 - a condition of several attributes
-                await asyncio.sleep(0.001)
+        await until(lambda: getattr(self, attribute) >= count, f"{attribute} {count} times")
 
 
 @pytest.mark.parametrize(("error", "failure"), [(Temporary("away"), "unavailable"), (KeyError("x"), "bug")])

@@ -10,34 +10,24 @@ import threading
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection, create_engine
 
-from gpudeck.database import migrating, sqlite
+from gpudeck.database import migrations, sqlite
 from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME, copy_file, keep_before_migration
 from gpudeck.model.errors import UsageError
 
-OLD = "0005"
+OLD = "0011"
+RECORDED = Path(__file__).parents[1] / "captures" / "database" / f"{OLD}.sql"
 
 
 def make_old_database(folder: Path) -> Path:
     """A file as a hub of a while ago left it, with an account in it."""
     file = folder / FILE_NAME
-    engine = create_engine(f"sqlite:///{file}")
-    with engine.begin() as connection:
-        upgrade(connection, OLD)
-        connection.exec_driver_sql("INSERT INTO accounts (name, role, created_at) VALUES ('alice', 'admin', 1.0)")
-    engine.dispose()
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript(RECORDED.read_text())
+        connection.execute("INSERT INTO accounts (name, role, created_at) VALUES ('alice', 'admin', 1.0)")
+        connection.commit()
     return file
-
-
-def upgrade(connection: Connection, version: str) -> None:
-    config = Config(attributes={"connection": connection, "version_table": migrating.VERSION_TABLE})
-    config.set_main_option("script_location", str(Path(migrating.__file__).with_name("migrations")))
-    config.set_main_option("path_separator", "os")
-    command.upgrade(config, version)
 
 
 def open_and_close(folder: Path) -> None:
@@ -52,7 +42,7 @@ def ask(file: Path, question: str) -> list[tuple[object, ...]]:
         return connection.execute(question).fetchall()
 
 
-VERSION = f"SELECT version_num FROM {migrating.VERSION_TABLE}"
+VERSION = f"SELECT version_num FROM {migrations.VERSION_TABLE}"
 
 
 def test_the_file_is_copied_before_its_tables_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +50,7 @@ def test_the_file_is_copied_before_its_tables_change(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO, "gpudeck"):
         open_and_close(tmp_path)
     (copy,) = (tmp_path / sqlite.BACKUP_FOLDER).iterdir()
-    assert (ask(copy, VERSION), ask(file, VERSION)) == ([(OLD,)], [(migrating.NEWEST,)])
+    assert (ask(copy, VERSION), ask(file, VERSION)) == ([(OLD,)], [(migrations.NEWEST,)])
     assert ask(copy, "SELECT name FROM accounts") == [("alice",)]
     assert sqlite.COPIED % (OLD, copy) in caplog.messages
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
@@ -73,7 +63,7 @@ def test_a_copy_put_back_is_migrated_again(tmp_path: Path) -> None:
     (copy,) = (tmp_path / sqlite.BACKUP_FOLDER).iterdir()
     copy.replace(file)
     open_and_close(tmp_path)
-    assert ask(file, VERSION) == [(migrating.NEWEST,)]
+    assert ask(file, VERSION) == [(migrations.NEWEST,)]
     assert ask(file, "SELECT name FROM accounts") == [("alice",)]
 
 

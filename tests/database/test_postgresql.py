@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from fakes.consul import free_ports
+from fakes.ports import free_port
 from fakes.postgres import PostgresServer, running_postgres
 from fakes.waiting import wait_until
 from gpudeck.database import postgresql
@@ -110,7 +110,7 @@ def test_server_can_be_reached_by_its_socket_file(mortal: PostgresServer) -> Non
 
 
 def test_server_that_nobody_runs_is_named() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     assert refusal(f"postgresql://me:geheim@127.0.0.1:{port}/gpudeck") == (
         f"the database postgresql://127.0.0.1:{port}/gpudeck cannot be reached: connection refused. "
         "Look at the server, and at what is between it and this machine."

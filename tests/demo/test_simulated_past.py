@@ -6,13 +6,13 @@ import pytest
 
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.table import FleetTable
+from gpudeck.history.recorder import sample_host
 from gpudeck.history.sample import STATES, HostSample
-from gpudeck.hub.host import HostState
-from gpudeck.hub.recorder import sample_host
-from gpudeck.hub.table import FleetTable
-from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.names import Names
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.report import Report
+from gpudeck.model.text import Names
 from gpudeck.wire import Envelope
 
 NOON = 1_760_356_800.0
@@ -60,7 +60,7 @@ def test_samples_are_those_that_a_live_hub_takes(fleet: SimulatedFleet, host: in
 def test_a_month_has_every_state_and_people(fleet: SimulatedFleet) -> None:
     past = [sample for host in range(24) for sample in sample_span(fleet, host, Slice(NOON, NOON + DAY, 1800.0))]
     gpus = [gpu for sample in past for gpu in sample.gpus]
-    assert {STATES[gpu.state] for gpu in gpus} == {"unknown", "free", "busy", "held"}
+    assert {STATES[gpu.state] for gpu in gpus} == {"unknown", "free", "busy", "idle"}
     assert len({process.user for gpu in gpus for process in gpu.processes or ()}) > 10
 
 

@@ -34,7 +34,6 @@ def test_wheel_has_the_page_and_is_for_any_machine(built: tuple[Path, Path]) -> 
     assert wheel.name == f"gpudeck-{__version__}-py3-none-any.whl"
     assert "gpudeck/api/page/index.html" in names
     assert "gpudeck/py.typed" in names
-    assert "gpudeck/database/migrations/env.py" in names
 
 
 def test_source_has_what_the_page_is_made_of_and_nothing_of_this_machine(built: tuple[Path, Path]) -> None:

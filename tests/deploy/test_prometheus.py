@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from docs.documents import ROOT
-from fakes.consul import free_ports
 from fakes.hubs import HubProcess, running_hub, start
+from fakes.ports import free_port
 from fakes.prometheus import find_store
 from fakes.waiting import wait_until
 from generated_dashboard import dashboard
 from generated_rules import ASKED, HUB, RECORDED
-from gpudeck.alerts.limits import DEFAULTS
 from gpudeck.alerts.rules.registry import RULES
+from gpudeck.alerts.settings import DEFAULTS
 from gpudeck.model.catalog import CATALOG, Kind
 from gpudeck.model.exposition import expose
 
@@ -78,12 +78,12 @@ CASES: list[tuple[str, dict[str, str], str, str, int]] = [
         "down",
         0,
     ),
-    ("host_late", {f'gpudeck_host_up{{{HUB},host="gpu01"}}': "1 0 " * 8}, "15m", "comes and goes", 1),
-    ("gpu_throttled", {f"gpudeck_gpu_throttled_hardware{{{GPU}}}": "1x9"}, "6m", "slowed", 1),
-    ("ecc", {f"gpudeck_gpu_remapped_rows_pending{{{GPU}}}": "1x9"}, "2m", "rows wait", 1),
+    ("host_late", {f'gpudeck_host_up{{{HUB},host="gpu01"}}': "1 0 " * 8}, "15m", "late", 1),
+    ("gpu_throttled", {f"gpudeck_gpu_throttled_hardware{{{GPU}}}": "1x9"}, "6m", "throttled", 1),
+    ("ecc", {f"gpudeck_gpu_remapped_rows_pending{{{GPU}}}": "1x9"}, "2m", "row remap", 1),
     ("ecc", {f"gpudeck_gpu_ecc_uncorrected_total{{{GPU}}}": "0x9"}, "9m", "none", 0),
-    ("gpu_held_idle", {f'gpudeck_gpu_state{{{GPU},state="held"}}': "1x130"}, "125m", "held", 1),
-    ("gpu_held_idle", {f'gpudeck_gpu_state{{{GPU},state="busy"}}': "1x130"}, "125m", "at work", 0),
+    ("gpu_idle", {f'gpudeck_gpu_state{{{GPU},state="idle"}}': "1x130"}, "125m", "idle", 1),
+    ("gpu_idle", {f'gpudeck_gpu_state{{{GPU},state="busy"}}': "1x130"}, "125m", "at work", 0),
     (
         "power_capped",
         {
@@ -195,7 +195,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running_prometheus(folder: Path, hub: str, token: Path) -> Iterator[Prometheus]:
-    program, (port,) = find_store("prometheus"), free_ports(1)
+    program, port = find_store("prometheus"), free_port()
     example = write_example(folder, hub, token)
     options = [
         f"--config.file={example}",
@@ -247,7 +247,7 @@ def test_prometheus_shows_the_numbers_of_the_fleet(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_prometheus_finds_the_agents_through_the_hub(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     token = tmp_path / "listen.token"
     token.write_text("a-token-of-an-agent\n")
     (tmp_path / "gpudeck.yaml").write_text(CONFIG.format(port=port, token=token))

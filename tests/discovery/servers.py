@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from fakes.waiting import close_listening
+
 
 @contextlib.asynccontextmanager
 async def json_server(
@@ -33,7 +35,7 @@ async def json_server(
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
-        listening.close()
+        await close_listening(listening)
         for task in list(handlers):
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)

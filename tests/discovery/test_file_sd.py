@@ -150,6 +150,6 @@ def test_any_value_is_hosts_and_problems_or_a_value_error(groups: object) -> Non
     try:
         read_groups(groups, "x", "scrape", findings)
     except ValueError as error:
-        findings.tell(str(error))
+        findings.add_problem(str(error))
     assert all(is_host_name(target.name) for target in findings.targets)
     assert all(problem.isprintable() for problem in findings.problems)

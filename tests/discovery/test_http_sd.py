@@ -15,25 +15,23 @@ GROUPS = b'[{"targets": ["gpu01:9400", "b:x"], "labels": {"rack": "b3", "__meta_
 
 def find(
     body: bytes, *, status: str = "200 OK", token_file: Path | None = None, seen: list[str] | None = None
-) -> HttpSd:
-    """A provider that has asked once."""
+) -> tuple[HttpSd, list[Target]]:
+    """A provider that has asked once, and what it found."""
 
-    async def finding() -> HttpSd:
+    async def finding() -> tuple[HttpSd, list[Target]]:
         async with json_server(body, status=lambda: status, seen=seen) as url:
             settings = HttpSdSettings(f"{url}/sd?team=a", token_file=str(token_file) if token_file else None)
             provider = HttpSd(settings)
             try:
-                await provider.find()
+                return provider, await provider.find()
             finally:
                 await provider.close()
-        return provider
 
     return asyncio.run(finding())
 
 
 def test_answer_is_read_into_targets_and_problems() -> None:
-    provider = find(GROUPS)
-    (target,) = provider._findings.targets
+    provider, (target,) = find(GROUPS)
     assert target == Target(name="gpu01", via="scrape", port=9400, labels={"rack": "b3"}, origin=provider.origin)
     assert provider.problems == [
         f"{provider.origin}, group 1: 'b:x' is no host: write name, name:port, user@name:port or [IPv6]:port."
@@ -71,7 +69,7 @@ def test_refused_token_is_refused_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"answers 401: the token is not accepted\. Check the token file\.$") as caught:
         find(b"", status="401 Unauthorized", token_file=tmp_path / "token")
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(Refused, match=r"Set token_file, if it wants to see a token\.$"):
+    with pytest.raises(Refused, match=r"Set token_file, if it needs a token\.$"):
         find(b"", status="401 Unauthorized")
 
 

@@ -21,16 +21,16 @@ class Watch:
         self.troubles: list[tuple[str, str | None]] = []
         self.pauses: list[float] = []
         self.refresh = ProviderRefresh(
-            provider, self._take, self._note, sleep=self._sleep, random=random.Random(1).random
+            provider, self._take, self.note, sleep=self.sleep, random=random.Random(1).random
         )
 
     def _take(self, targets: list[Target]) -> None:
         self.lists.append([target.name for target in targets])
 
-    def _note(self, origin: str, message: str | None) -> None:
+    def note(self, origin: str, message: str | None) -> None:
         self.troubles.append((origin, message))
 
-    async def _sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
         await asyncio.sleep(0)
 
@@ -111,7 +111,7 @@ def test_provider_that_waits_for_changes_by_itself_is_asked_again_at_once_but_no
 
 
 def test_provider_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.discovery.service._LOOK_DEADLINE", 0.05)
+    monkeypatch.setattr("gpudeck.discovery.service.LOOK_DEADLINE", 0.05)
     watch = play(ScriptedProvider(["a"]), 2)
     assert watch.troubles == [("list", "it did not answer within 0.05 s.")]
 
@@ -156,7 +156,7 @@ def test_change_that_could_not_be_taken_is_told_again() -> None:
 
         watch = Watch(ScriptedProvider())
         provider = ScriptedProvider(["a"], ["a"], ["a"])
-        refresh = ProviderRefresh(provider, take, watch._note, sleep=watch._sleep)
+        refresh = ProviderRefresh(provider, take, watch.note, sleep=watch.sleep)
         refresh.start()
         await until(lambda: len(watch.pauses) == 3, "three looks")
         await refresh.stop()

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import Struct, field
 
-from gpudeck.config import ConfigMistakes, load, reference
+from docs.settings_reference import reference
+from gpudeck.config import ConfigMistakes, load
 from gpudeck.discovery.consul import ConsulSettings
 from gpudeck.discovery.hosts_file import HostsFileSettings
 from gpudeck.discovery.prometheus_sd import FileSdSettings, HttpSdSettings

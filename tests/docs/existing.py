@@ -12,10 +12,10 @@ import click
 import httpx
 
 from docs.documents import ROOT, Document
+from docs.settings_reference import reference
 from fakes.doors import make_door
 from gpudeck.cli import gpudeck
-from gpudeck.config import reference
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.settings import Settings
 
 SOURCE = ROOT / "src" / "gpudeck"
@@ -68,7 +68,7 @@ FOREIGN = {
 
 
 def missing_paths(document: Document) -> list[str]:
-    """Paths that are not there. A test's name stands behind its file: `tests/hub/test_fleet.py::test_…`."""
+    """Paths that are not there. A test's name stands behind its file: `tests/fleet/test_fleet.py::test_…`."""
     spans = [span.partition("::")[0] for span in document.spans]
     return [span for span in spans if _PATH.fullmatch(span) and not (ROOT / span).exists()]
 

@@ -14,28 +14,28 @@ from gpudeck.model.exposition import expose
 _COMMANDS = """\
 # Commands
 
-Made from the parser; `gpudeck COMMAND --help` says the same. What is worth knowing around them is told in
-[the fleet in a terminal](terminal.md), and of the services in [Install](install.md).
+Generated from the code; `gpudeck COMMAND --help` prints the same. [The fleet in a terminal](terminal.md) explains how
+to use the commands, [Install](install.md) how to run hub and agents.
 
-Exit codes of all: 0 done, 1 the answer is no, 2 wrong use, 3 the hub cannot be reached.
+Exit codes of all commands: 0 success, 1 the answer is no, 2 wrong usage, 3 the hub cannot be reached.
 """
 _METRICS = """\
 # Metrics
 
-Made from the catalog, `src/gpudeck/model/catalog.py`: every figure that gpudeck knows. Which of them a machine tells is
-told in [what is read on a machine](machines.md), and how Prometheus gets them in [Prometheus](prometheus.md).
+Generated from the catalog, `src/gpudeck/model/catalog.py`. [What is read on a machine](machines.md) lists which metrics
+a machine reports; [Prometheus](prometheus.md) describes how to scrape them.
 
-A value outside the range is not believed: it becomes unknown, with that as its reason. *Of many* is how the values of
-several devices, or of several moments, become one. *In the stream*: each change of the value is sent to viewers, or the
-value only comes with the whole host (`/api/v1/hosts/{host}`).
+A value outside the range is rejected and becomes unknown, with that reason. *Of many* is how values of several
+devices or times are combined. *In the stream*: either each change is sent to viewers, or the value is only part of
+the whole host (`/api/v1/hosts/{host}`).
 """
 _ROUTES = """\
 # Routes
 
-Made from the OpenAPI document, which a hub serves at `/schema/openapi.json`. Examples, the shape of errors, the live
-stream and who may ask for what are told in [the API](api.md).
+Generated from the OpenAPI document, which a hub serves at `/schema/openapi.json`. [The API](api.md) has examples, the
+format of errors, the live stream, and access rights.
 
-Every route may answer these too, with an [ErrorBody](#errorbody):
+Every route can also return these, with an [ErrorBody](#errorbody):
 
 | answer | what |
 |---|---|
@@ -74,8 +74,12 @@ def _write_command(context: click.Context, level: str) -> Iterator[str]:
 
 
 def _write_help(command: click.Command) -> str:
-    paragraphs = inspect.cleandoc(command.help or "").replace("\b", "").split("\n\n")
-    return "\n\n".join(_escape(" ".join(paragraph.split())) for paragraph in paragraphs)
+    """Paragraphs; one that begins with \\b is a table, and keeps its lines."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    return "\n\n".join(
+        f"```text\n{paragraph[1:].strip()}\n```" if paragraph.startswith("\b") else _escape(" ".join(paragraph.split()))
+        for paragraph in paragraphs
+    )
 
 
 def _write_option(option: click.Option) -> str:

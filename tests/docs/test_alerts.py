@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpudeck.alerts.limits import DEFAULTS, Limits
+from gpudeck.alerts.settings import DEFAULTS, Limits
 
 PAGE = Path(__file__).parents[2] / "docs" / "alerts.md"
 

@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from docs.documents import ROOT, all_documents
-from gpudeck.cli.check import command
+from gpudeck.cli.doctor import check_command
 
 _BLOCK = re.compile(r"^ *```ya?ml(?: title=\"(?P<title>[^\"]*)\")?\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
 _YAML = re.compile(r"^ *```ya?ml", re.MULTILINE)
@@ -33,7 +33,7 @@ ANSIBLE = [block for block in BLOCKS if block.values[0] == "group_vars/all.yml"]
 def check(settings: str, folder: Path) -> None:
     file = folder / "gpudeck.yaml"
     file.write_text(settings)
-    answer = CliRunner().invoke(command, ["--config", str(file)])
+    answer = CliRunner().invoke(check_command, ["--config", str(file)])
     assert answer.exit_code == 0, answer.exception
 
 

@@ -58,13 +58,13 @@ def test_the_index_leads_to_every_document() -> None:
 @pytest.mark.parametrize(
     ("text", "check", "mistake"),
     [
-        ("see `src/gpudeck/hub/flet.py`", missing_paths, "src/gpudeck/hub/flet.py"),
+        ("see `src/gpudeck/fleet/flet.py`", missing_paths, "src/gpudeck/fleet/flet.py"),
         ("see `CONTRIBUTE.md`", missing_paths, "CONTRIBUTE.md"),
-        ("see `tests/hub/test_fleet.py::test_nothing`", missing_names, "tests/hub/test_fleet.py::test_nothing"),
+        ("see `tests/fleet/test_fleet.py::test_nothing`", missing_names, "tests/fleet/test_fleet.py::test_nothing"),
         ("`judged()` decides", missing_names, "judged()"),
-        ("`Fleet.aply` takes it", missing_names, "Fleet.aply"),
+        ("`FleetState.aply` takes it", missing_names, "FleetState.aply"),
         ("a `Fleeet`", missing_names, "Fleeet"),
-        ("a `gpudeck.hub.fleets`", missing_names, "gpudeck.hub.fleets"),
+        ("a `gpudeck.fleet.fleets`", missing_names, "gpudeck.fleet.fleets"),
         ("set `fleet.down_affter`", missing_names, "fleet.down_affter"),
         ("its `runn_id`", missing_names, "runn_id"),
         ("[here](nowhere.md)", broken_links, "nowhere.md"),
@@ -89,9 +89,9 @@ def test_a_wrong_word_is_found(tmp_path: Path, text: str, check: Check, mistake:
 def test_right_words_and_words_of_others_are_left_alone(check: Check) -> None:
     text = """
 # A title: with `code`
-`src/gpudeck/hub/fleet.py`, `Fleet.apply`, `judge()`, `hub.fleet`, `gpudeck.hub.fleet`, `fleet.down_after`, `run_id`,
-`tests/hub/test_fleet.py::test_a_report_becomes_a_host`, `gpudeck.yaml`, `FleetStream.start`, `--demo`, `free`, `1m`,
-`GET /api/v1/hosts/{host}`, `/api/v1/hosts/gpu01`, `/schema/openapi.json`, `make run ARGS="--demo 9"`,
+`src/gpudeck/fleet/state.py`, `FleetState.apply`, `judge()`, `fleet.state`, `gpudeck.fleet.state`, `fleet.down_after`,
+`run_id`, `tests/fleet/test_fleet.py::test_a_report_becomes_a_host`, `gpudeck.yaml`, `FleetStream.start`, `--demo`,
+`free`, `1m`, `GET /api/v1/hosts/{host}`, `/api/v1/hosts/gpu01`, `/schema/openapi.json`, `make run ARGS="--demo 9"`,
 `fleet.availability`, `take_clock`, `tests/fakes/nvml/library.c`, [up](#a-title-with-code), [readme](README.md).
 
 | `fleet.down_after` | `1m` | when |

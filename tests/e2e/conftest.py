@@ -1,11 +1,12 @@
 """The page in a real Chromium, fed by a real hub."""
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e.looking import Visit, count_hosts
 from fakes.hubs import HubProcess, running_hub
@@ -19,6 +20,8 @@ CHROMIUM_ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# Playwright's 5 s are too few for a page on a machine that is busy with other tests.
+expect.set_options(timeout=30_000)
 
 
 def find_chromium() -> str | None:
@@ -40,7 +43,10 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
     """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it."""
-    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "24", "--demo-days", "1") as hub:
+    folder = tmp_path_factory.mktemp("demo")
+    # Tests look far more often than people do, and all from one address.
+    (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
+    with running_hub(folder, "--demo", "24", "--demo-days", "1") as hub:
         wait_until(lambda: count_hosts(hub) >= 22, "the simulated fleet")
         yield hub
 
@@ -53,8 +59,8 @@ def empty(tmp_path: Path, chromium: Browser) -> Iterator[HubProcess]:
         yield hub
 
 
-@pytest.fixture
-def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
+@contextlib.contextmanager
+def visiting(chromium: Browser) -> Iterator[Callable[..., Page]]:
     """Opens a page: `visit(url, width=390, color_scheme="dark")`. Every visit has to end without a mistake."""
     visits: list[Visit] = []
 
@@ -69,3 +75,16 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
         each.page.context.close()
         assert each.mistakes == []
         assert each.strangers == []
+
+
+@pytest.fixture
+def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    with visiting(chromium) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def visit_once(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """For a page that several tests of a file only look at: to load it costs a second or two of CPU time."""
+    with visiting(chromium) as open_page:
+        yield open_page

@@ -12,7 +12,7 @@ from fakes.hubs import HubProcess
 from fakes.waiting import wait_until
 from gpudeck.wire import Envelope, encode
 
-STATES = ("free", "busy", "held", "booked", "unknown")
+STATES = ("free", "busy", "idle", "reserved", "unknown")
 
 
 class Visit:
@@ -33,9 +33,10 @@ class Visit:
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type not in {"error", "warning"} or "net::ERR_" in message.text:
             return
-        # A GPU that was seen just now has no past yet: the browser tells of the answer, the page says it in words.
-        if "/api/v1/history?" not in message.location["url"] or "404" not in message.text:
-            self.mistakes.append(message.text)
+        # A host or GPU without a report, or with only one, has no history yet: the browser logs it, the page says so.
+        url = message.location["url"]
+        if "404" not in message.text or not any(path in url for path in ("/api/v1/history?", "/api/v1/runs?")):
+            self.mistakes.append(f"{message.text} {url}")
 
     def _on_request(self, request: Request) -> None:
         if not request.url.startswith("data:") and urlsplit(request.url).netloc != urlsplit(self.url).netloc:
@@ -60,7 +61,7 @@ def send(hub: HubProcess, envelope: Envelope, token: str | None = None) -> None:
         "Content-Encoding": "zstd",
     }
     request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(envelope), headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 202
 
 

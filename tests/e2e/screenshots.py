@@ -16,8 +16,8 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.waiting import wait_until
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
-BOOKED = 24
-"""The fleet of so many hosts has bookings."""
+RESERVED = 24
+"""The fleet of this size has reservations."""
 PAST_SECONDS = 1_200
 """How long the making of a past may take on a slow machine."""
 
@@ -38,7 +38,7 @@ def busiest_gpu(fleet: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return max(found, key=lambda pair: pair[1]["utilization_percent"] or 0)
 
 
-def busiest_person(fleet: dict[str, Any]) -> str:
+def busiest_user(fleet: dict[str, Any]) -> str:
     users: list[str] = [user for host in fleet["hosts"] for gpu in host["gpus"] for user in gpu["users"]]
     return max(sorted(set(users)), key=users.count)
 
@@ -50,15 +50,15 @@ OF_24 = (
     Shot("host.png", lambda fleet: f"#/host/{busiest_gpu(fleet)[0]['name']}"),
     Shot("gpu.png", lambda fleet: f"#/gpu/{busiest_gpu(fleet)[1]['uuid']}"),
     Shot("people.png", lambda _: "#/people", height=640),
-    Shot("person.png", lambda fleet: f"#/person/{busiest_person(fleet)}"),
+    Shot("person.png", lambda fleet: f"#/user/{busiest_user(fleet)}"),
     Shot("history.png", lambda _: "#/history"),
-    Shot("bookings.png", lambda _: "#/bookings?booked=1", height=720),
+    Shot("reservations.png", lambda _: "#/reservations?reserved=1", height=720),
     Shot("events.png", lambda _: "#/events", height=640),
     # Not where things are: that is a folder of whoever takes the picture.
     Shot("about.png", lambda _: "#/about", height=465),
 )
 OF_1000 = (Shot("thousand.png", lambda _: ""),)
-BOOKINGS = (
+RESERVATIONS = (
     ("mira", 2, [0, 1], 9, 30, "ablations for the rebuttal"),
     ("jonas", 2, [4], 14, 8, "profiling"),
     ("aylin", 2, [5, 6], 33, 47, "fine-tuning, second try"),
@@ -73,9 +73,9 @@ BOOKINGS = (
 """Who, on which host of the fleet, on which of its GPUs, hours from now, for how many, why."""
 
 
-def book(hub: HubProcess) -> None:
+def reserve(hub: HubProcess) -> None:
     hosts = fleet_of(hub)["hosts"]
-    for user, host, indexes, begin, hours, note in BOOKINGS:
+    for user, host, indexes, begin, hours, note in RESERVATIONS:
         start = (time.time() // 3600 + begin) * 3600
         uuids = [hosts[host]["gpus"][index]["uuid"] for index in indexes]
         body = {"gpus": uuids, "start": start, "for": f"{hours}h", "note": note, "user": user}
@@ -112,8 +112,8 @@ def take_all(browser: Browser, hosts: int, days: int, shots: tuple[Shot, ...]) -
         wait_until(lambda: hosts_up(hub) > 0.9 * hosts, "a fleet that is up", seconds=90)
         log = Path(folder) / "log"
         wait_until(lambda: days == 0 or "simulated past" in log.read_text(), "its past", seconds=PAST_SECONDS)
-        if hosts == BOOKED:
-            book(hub)
+        if hosts == RESERVED:
+            reserve(hub)
         for shot in shots:
             take(browser, hub, shot)
 
@@ -122,7 +122,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGUMENTS)
-        take_all(browser, BOOKED, 9, OF_24)
+        take_all(browser, RESERVED, 9, OF_24)
         take_all(browser, 1000, 0, OF_1000)
         browser.close()
 

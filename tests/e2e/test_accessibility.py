@@ -16,9 +16,10 @@ PAGES = (
     "?view=table",
     "?group=user",
     "?group=model&view=table",
+    "?view=map",
     "#/people",
     "#/history",
-    "#/bookings",
+    "#/reservations",
     "#/events",
     "#/about",
 )
@@ -44,7 +45,7 @@ def test_no_page_is_wider_than_a_phone_or_dark_beyond_reading(demo: HubProcess, 
 def test_on_a_phone_the_pages_are_within_reach_of_a_thumb(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url, width=390, height=844)
     expect(page.locator("[data-host]").first).to_be_visible()
-    for name in ("People", "History", "Bookings", "Events", "Fleet"):
+    for name in ("People", "History", "Reservations", "Events", "Fleet"):
         link = page.get_by_role("navigation").get_by_role("link", name=name)
         box = link.bounding_box()
         assert box is not None

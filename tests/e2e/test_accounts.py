@@ -30,7 +30,7 @@ def call(hub: HubProcess, path: str, body: dict[str, Any], cookie: str = "") -> 
     """Ask the hub to do something; the cookie that it answers with, if any."""
     headers = {"Content-Type": "application/json", "Cookie": cookie}
     request = urllib.request.Request(f"{hub.url}/api/v1/{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.headers.get("Set-Cookie", "")).partition(";")[0]
 
 
@@ -38,7 +38,7 @@ def call(hub: HubProcess, path: str, body: dict[str, Any], cookie: str = "") -> 
 def guarded(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
     """A hub that shows nothing to strangers: the admin ada, the user uli, the viewer vera."""
     folder = tmp_path_factory.mktemp("guarded")
-    (folder / "gpudeck.yaml").write_text(CLOSED + "people:\n  ada: [ada, ada-l]\n")
+    (folder / "gpudeck.yaml").write_text(CLOSED + "users:\n  ada: [ada, ada-l]\n")
     with running_hub(folder, "--demo", "1") as hub:
         secret = first_admin_link(hub).partition("=")[2]
         cookie = call(hub, "first-admin", {"secret": secret, "name": "ada", "password": PASSWORD})
@@ -88,14 +88,14 @@ def test_the_link_of_the_hub_makes_the_first_admin(tmp_path: Path, chromium: Bro
         expect(page.locator("code").last).to_have_text("gpudeck account add NAME --role admin")
         assert not is_wider_than_its_window(page)
         page.goto(first_admin_link(hub))
-        expect(page.get_by_role("heading")).to_have_text("The first admin of this hub")
+        expect(page.get_by_role("heading")).to_have_text("Create the first admin account")
         assert "#" not in page.url
         page.get_by_role("textbox", name="Name").fill("ada")
         page.get_by_role("textbox", name="Password", exact=True).fill("short")
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_contain_text("at least 10 characters")
         page.get_by_role("textbox", name="Password", exact=True).fill(PASSWORD)
-        page.get_by_role("textbox", name="again").fill(PASSWORD)
+        page.get_by_role("textbox", name="Repeat password").fill(PASSWORD)
         page.keyboard.press("Enter")
         expect(page.locator(".card").first).to_be_visible()
         expect(page.get_by_role("banner").get_by_role("button", name="ada")).to_be_visible()
@@ -159,20 +159,20 @@ def test_an_admin_makes_changes_and_removes_accounts_but_not_the_last_admin(guar
     page.keyboard.press("Enter")
     grace = people.get_by_role("listitem").filter(has_text="grace")
     expect(grace).to_contain_text("user · never logged in")
-    grace.get_by_role("button", name="Change grace").click()
+    grace.get_by_role("button", name="Edit grace").click()
     people.get_by_role("combobox", name="Role").select_option("viewer")
     people.get_by_role("button", name="Save").click()
     expect(grace).to_contain_text("viewer · never logged in")
-    grace.get_by_role("button", name="Change grace").click()
+    grace.get_by_role("button", name="Edit grace").click()
     grace.get_by_role("button", name="Disable").click()
     expect(grace).to_contain_text("disabled")
     assert not is_wider_than_its_window(page)
-    grace.get_by_role("button", name="Change grace").click()
+    grace.get_by_role("button", name="Edit grace").click()
     grace.get_by_role("button", name="Remove…").click()
-    expect(grace.get_by_role("button", name="Keep it")).to_be_focused()
+    expect(grace.get_by_role("button", name="Cancel")).to_be_focused()
     grace.get_by_role("button", name="Remove", exact=True).click()
     expect(grace).to_have_count(0)
-    people.get_by_role("button", name="Change ada").click()
+    people.get_by_role("button", name="Edit ada").click()
     people.get_by_role("combobox", name="Role").select_option("viewer")
     people.get_by_role("button", name="Save").click()
     expect(people.get_by_role("alert")).to_contain_text("last")
@@ -186,15 +186,15 @@ def test_a_token_is_shown_once_and_worth_nothing_when_it_is_revoked(guarded: Hub
     page = opened(guarded.url)
     log_in(page, "uli")
     tokens = choose(page, "uli", "Your tokens")
-    expect(tokens).to_contain_text("There are none yet.")
+    expect(tokens).to_contain_text("No tokens yet.")
     tokens.get_by_role("button", name="New token").click()
     page.keyboard.press("Enter")
-    expect(tokens.get_by_role("alert")).to_contain_text("The token needs a name")
+    expect(tokens.get_by_role("alert")).to_contain_text("Enter a name that says what the token is for")
     tokens.get_by_role("textbox", name="Name").fill("nightly")
     roles = tokens.get_by_role("combobox", name="Role").locator("option")
     assert [text.partition(":")[0] for text in roles.all_inner_texts()] == ["viewer", "user", "calendar"]
     tokens.get_by_role("combobox", name="Expires").select_option("30 days")
-    tokens.get_by_role("button", name="Make it").click()
+    tokens.get_by_role("button", name="Create").click()
     secret = tokens.locator("code").inner_text()
     reads = {"headers": {"Authorization": f"Bearer {secret}"}}
     assert page.request.get(f"{guarded.url}/api/v1/fleet", **reads).status == 200
@@ -213,7 +213,7 @@ def test_a_viewer_is_offered_little_and_told_who_may_not(guarded: HubProcess, op
     page = opened(guarded.url)
     log_in(page, "vera")
     expect(page.locator(".card").first).to_be_visible()
-    expect(page.get_by_role("button", name="Add a machine")).to_have_count(0)
+    expect(page.get_by_role("button", name="Add a host")).to_have_count(0)
     page.get_by_role("banner").get_by_role("button", name="vera").click()
     expect(page.get_by_role("list", name="Account").get_by_role("button")).to_have_text(
         ["Your account", "About this hub", "Log out"]
@@ -228,43 +228,43 @@ def test_a_viewer_is_offered_little_and_told_who_may_not(guarded: HubProcess, op
     page.reload()
     for entry in ("Accounts", "Tokens", "Audit log"):
         dialog = choose(page, "vera", entry)
-        expect(dialog.get_by_role("alert")).to_contain_text("You may not do this here: vera has the role viewer")
+        expect(dialog.get_by_role("alert")).to_contain_text("Not allowed: vera has the role viewer")
         page.keyboard.press("Escape")
 
 
 def test_what_somebody_does_not_want_to_hear_is_theirs_to_choose(guarded: HubProcess, opened: Opens) -> None:
     page = opened(guarded.url)
     log_in(page, "uli")
-    boxes = choose(page, "uli", "Your account").get_by_role("group", name="The hub writes to you about")
+    boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
     expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(6)
     for at in range(6):
         # Each is sent by itself, and until it is answered no other can be ticked.
         boxes.get_by_role("checkbox", disabled=False).nth(at).uncheck()
     expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(6)
-    boxes.get_by_role("checkbox", name="GPUs that you asked to be told of").check()
+    boxes.get_by_role("checkbox", name="free GPUs you asked for with “Notify me”").check()
     expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(6)
     page.reload()
-    boxes = choose(page, "uli", "Your account").get_by_role("group", name="The hub writes to you about")
+    boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
     expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(1)
     mutes = page.evaluate("fetch('api/v1/me/mutes').then(answer => answer.json())")
-    assert mutes["rules"] == ["booking_conflict", "booking_no_show", "booking_overrun", "gpu_held_idle", "xid"]
+    assert mutes["rules"] == ["gpu_idle", "reservation_conflict", "reservation_no_show", "reservation_overrun", "xid"]
 
 
 def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened: Opens) -> None:
     page = opened(guarded.url)
     log_in(page, "ada")
     own = choose(page, "ada", "Your account")
-    expect(own).to_contain_text("On the hosts you are ada, ada-l")
-    expect(own.get_by_role("listitem").filter(has_text="(this one)")).to_have_count(1)
-    own.get_by_role("button", name="Change the password").click()
-    own.get_by_label("Your password now").fill("not this one")
-    own.get_by_label("The new one", exact=True).fill(PASSWORD)
-    own.get_by_label("The new one again").fill(PASSWORD)
+    expect(own).to_contain_text("Your logins on the hosts: ada, ada-l")
+    expect(own.get_by_role("listitem").filter(has_text="(this browser)")).to_have_count(1)
+    own.get_by_role("button", name="Change password").click()
+    own.get_by_label("Current password").fill("not this one")
+    own.get_by_label("New password", exact=True).fill(PASSWORD)
+    own.get_by_label("Repeat new password").fill(PASSWORD)
     page.keyboard.press("Enter")
-    expect(own.get_by_label("Your password now")).to_have_accessible_description("This is not your password.")
-    own.get_by_label("Your password now").fill(PASSWORD)
+    expect(own.get_by_label("Current password")).to_have_accessible_description("Wrong password.")
+    own.get_by_label("Current password").fill(PASSWORD)
     page.keyboard.press("Enter")
-    expect(own.get_by_role("status")).to_have_text("Changed. Everywhere else you are logged out.")
+    expect(own.locator("p[role=status]")).to_have_text("Password changed. All other sessions were logged out.")
     expect(own.get_by_role("listitem")).to_have_count(1)
     page.keyboard.press("Escape")
     page.get_by_role("banner").get_by_role("button", name="ada").click()

@@ -1,7 +1,6 @@
 """What the page does when the hub goes, comes back, or never was there for it."""
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,20 +9,16 @@ from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import NO_WORKER, count_hosts
 from fakes.hubs import HubProcess, running_hub
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def seconds_lost(page: Page) -> int:
     text = page.get_by_role("alert").inner_text()
-    found = re.search(r"for\s+(\d+) s", text)
+    found = re.search(r"for\s+(\d+)s", text)
     assert found is not None, text
     return int(found[1])
 
@@ -58,9 +53,9 @@ def test_a_lost_hub_is_seen_and_its_return_too(tmp_path: Path, chromium: Browser
 @pytest.mark.parametrize(
     ("status", "title"),
     [
-        (403, "You may not see this fleet"),
-        (404, "There is no hub at this address"),
-        (502, "The hub does not answer"),
+        (403, "Access denied"),
+        (404, "No hub at this address"),
+        (502, "The hub is not responding"),
     ],
 )
 def test_a_hub_that_does_not_let_in_is_explained(demo: HubProcess, chromium: Browser, status: int, title: str) -> None:

@@ -1,5 +1,6 @@
 """The fleet page of a demo hub: what it shows, how it is searched, and that a view can be shared."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -17,24 +18,29 @@ Visits = Callable[..., Page]
 GIB = 2**30
 
 
-def test_totals_agree_with_the_api(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
+@pytest.fixture(scope="module")
+def shown(demo: HubProcess, visit_once: Visits) -> Page:
+    """For tests that only look."""
+    page = visit_once(demo.url)
     expect(page.locator(".chip.free")).to_be_visible()
+    page.get_by_role("button", name="expand all").click()
+    return page
+
+
+def test_totals_agree_with_the_api(demo: HubProcess, shown: Page) -> None:
 
     def agrees() -> bool:
         totals = fleet_of(demo)["totals"]
-        return shown_totals(page) == {state: totals[state] for state in STATES}
+        return shown_totals(shown) == {state: totals[state] for state in STATES}
 
     wait_until(agrees, "the same totals on the page and in the API")
 
 
-def test_every_host_and_every_gpu_is_there(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
-    page.get_by_role("button", name="unfold all").click()
-
+def test_every_host_and_every_gpu_is_there(demo: HubProcess, shown: Page) -> None:
     def agrees() -> bool:
         totals = fleet_of(demo)["totals"]
-        return (page.locator("[data-host]").count(), page.locator(".line").count()) == (totals["hosts"], totals["gpus"])
+        found = (shown.locator("[data-host]").count(), shown.locator(".line").count())
+        return found == (totals["hosts"], totals["gpus"])
 
     wait_until(agrees, "a card for each host and a line for each GPU")
 
@@ -50,24 +56,22 @@ def test_a_gpu_reads_as_in_the_api(demo: HubProcess, visit: Visits) -> None:
     expect(line).to_contain_text(gpu["users"][0])
 
 
-def test_numbers_move_without_a_reload(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
-    expect(page.locator(".live.live")).to_have_text("live")
-    before = page.locator("main").inner_text()
-    wait_until(lambda: page.locator("main").inner_text() != before, "a change on the page")
+def test_numbers_move_without_a_reload(shown: Page) -> None:
+    expect(shown.locator(".live.live")).to_have_text("live")
+    before = shown.locator("main").inner_text()
+    wait_until(lambda: shown.locator("main").inner_text() != before, "a change on the page")
 
 
-def test_demo_data_is_labelled(demo: HubProcess, visit: Visits) -> None:
-    expect(visit(demo.url).get_by_text("demo data", exact=True)).to_be_visible()
+def test_demo_data_is_labelled(shown: Page) -> None:
+    expect(shown.get_by_text("demo data", exact=True)).to_be_visible()
 
 
-def test_tab_title_and_icon_carry_the_number_of_free_gpus(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
-    expect(page).to_have_title(re.compile(r"^\d+ free · gpudeck$"))
+def test_tab_title_and_icon_carry_the_number_of_free_gpus(shown: Page) -> None:
+    expect(shown).to_have_title(re.compile(r"^\d+ free · gpudeck$"))
 
     def icon_agrees() -> bool:
-        icon = unquote(page.locator("link[rel=icon]").get_attribute("href") or "")
-        return f">{page.title().split()[0]}</text>" in icon
+        icon = unquote(shown.locator("link[rel=icon]").get_attribute("href") or "")
+        return f">{shown.title().split()[0]}</text>" in icon
 
     wait_until(icon_agrees, "the same number in title and icon")
 
@@ -85,24 +89,13 @@ def test_search_is_in_the_address_and_survives_a_reload(demo: HubProcess, visit:
     assert all(float(size.rpartition("/")[2].removesuffix("G")) * GIB > 40e9 for size in sizes)
 
 
-def test_a_click_on_a_state_filters_and_a_second_one_undoes_it(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
-    page.locator(".chip.held").click()
-    expect(page).to_have_url(re.compile(r"\?q=held$"))
-    expect(page.locator(".line.held").first).to_be_visible()
-    expect(page.locator(".line:not(.held)")).to_have_count(0)
-    page.locator(".chip.held").click()
-    expect(page).to_have_url(re.compile(r"/$"))
-    expect(page.locator(".line.busy").first).to_be_visible()
-
-
 def test_view_and_sort_are_in_the_address_and_survive_a_reload(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url)
     page.get_by_role("button", name="table", exact=True).click()
     page.get_by_role("combobox", name="Sort by").select_option("name")
     expect(page).to_have_url(re.compile(r"\?view=table&sort=name$"))
     page.reload()
-    names = page.locator(".row .name button")
+    names = page.locator(".row .name a")
     expect(names.nth(20)).to_be_visible()
     shown = names.all_inner_texts()
     assert shown == sorted(shown)
@@ -110,40 +103,52 @@ def test_view_and_sort_are_in_the_address_and_survive_a_reload(demo: HubProcess,
 
 def test_a_search_without_an_answer_says_so_and_offers_a_way_back(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url + "/?q=nosuchthing")
-    expect(page.get_by_role("heading", name="No GPU fits “nosuchthing”")).to_be_visible()
+    expect(page.get_by_role("heading", name="No GPU matches “nosuchthing”")).to_be_visible()
     page.get_by_role("button", name="Clear the search").click()
     expect(page.locator(".line").first).to_be_visible()
-
-
-def test_a_search_means_the_same_amount_of_memory_as_the_api(demo: HubProcess, visit: Visits) -> None:
-    wanted = len(json.loads(demo.get("/api/v1/gpus?min_memory=48G"))["gpus"])
-    page = visit(demo.url + "/?q=>%3D+48G")
-    expect(page.locator(".found")).to_contain_text(f"{wanted} GPUs on")
-
-
-def test_a_search_that_is_not_understood_says_so(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url + "/?q=free+>lots")
+    page.get_by_role("searchbox").fill("free >lots")
     expect(page.locator("main").get_by_role("status")).to_contain_text("“>lots” is not understood")
     page.get_by_role("button", name="Clear the search").click()
     expect(page.locator(".line").first).to_be_visible()
+    wanted = len(json.loads(demo.get("/api/v1/gpus?min_memory=48G"))["gpus"])
+    page.get_by_role("searchbox").fill(">= 48G")
+    # The same amount of memory as in the API.
+    expect(page.locator(".found")).to_contain_text(f"{wanted} GPUs on")
 
 
-def test_back_returns_to_the_former_choice(demo: HubProcess, visit: Visits) -> None:
+def test_a_word_that_fits_nothing_suggests_the_nearest_one(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url + "/?q=frree+>1")
+    notice = page.locator("main").get_by_role("status")
+    expect(notice).to_contain_text("1 what? Write >1G")
+    page.get_by_role("searchbox").fill("frree >1G")
+    notice.get_by_role("button", name="free", exact=True).click()
+    expect(page.get_by_role("searchbox")).to_have_value("free >1G")
+    expect(page.locator(".line").first).to_be_visible()
+
+
+def test_a_click_on_a_state_filters_and_back_returns_to_the_former_choice(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url)
-    page.locator(".chip.held").click()
+    page.locator(".chip.idle").click()
+    expect(page).to_have_url(re.compile(r"\?q=idle$"))
+    expect(page.locator(".line.idle").first).to_be_visible()
+    expect(page.locator(".line:not(.idle)")).to_have_count(0)
+    page.locator(".chip.idle").click()
+    expect(page).to_have_url(re.compile(r"/$"))
+    expect(page.locator(".line.busy").first).to_be_visible()
+    page.locator(".chip.idle").click()
     page.get_by_role("button", name="table", exact=True).click()
     page.get_by_role("combobox", name="Sort by").select_option("name")
-    expect(page).to_have_url(re.compile(r"\?q=held&view=table&sort=name$"))
+    expect(page).to_have_url(re.compile(r"\?q=idle&view=table&sort=name$"))
     page.go_back()
     expect(page.get_by_role("combobox", name="Sort by")).to_have_value("free")
     page.go_back()
-    expect(page.get_by_role("table")).to_have_count(0)
-    expect(page.get_by_role("searchbox")).to_have_value("held")
+    expect(page.get_by_role("grid", name="Hosts")).to_have_count(0)
+    expect(page.get_by_role("searchbox")).to_have_value("idle")
     page.go_back()
-    expect(page.locator(".chip.held")).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".chip.idle")).to_have_attribute("aria-pressed", "false")
     expect(page).to_have_url(re.compile(r"/$"))
     page.go_forward()
-    expect(page.locator(".line:not(.held)")).to_have_count(0)
+    expect(page.locator(".line:not(.idle)")).to_have_count(0)
 
 
 def test_back_returns_to_the_former_search_and_not_by_letters(demo: HubProcess, visit: Visits) -> None:
@@ -159,21 +164,113 @@ def test_back_returns_to_the_former_search_and_not_by_letters(demo: HubProcess, 
     expect(search).to_have_value("")
 
 
-def test_a_pointer_on_a_gpu_shows_everything_about_it(demo: HubProcess, visit: Visits) -> None:
+def test_a_pointer_shows_everything_about_a_gpu_and_a_control_collapses_it(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url + "/?q=busy&sort=name")
-    line = page.locator(".line.busy").first
+    # The same GPU, also if one before it becomes busy meanwhile.
+    line = page.locator(".line.busy").first.element_handle()
     line.hover()
     details = page.locator(".popover")
     expect(details).to_contain_text("SM clock")
     expect(details).to_contain_text("busy for")
-    expect(details).to_contain_text(line.locator(".who").inner_text())
+    who = line.query_selector(".who")
+    assert who is not None
+    for user in who.inner_text().split(", "):
+        expect(details).to_contain_text(user)
     page.mouse.move(5, 5)
     expect(details).to_have_count(0)
+    control = page.locator(".card .chevron").first
+    expect(control).to_have_attribute("aria-expanded", "true")
+    control.click()
+    expect(control).to_have_attribute("aria-expanded", "false")
+    expect(page.locator(".card").first.locator(".line")).to_have_count(0)
+
+
+def test_each_bar_stands_behind_its_own_figure_below_the_name_of_its_column(shown: Page) -> None:
+    edges = """line => [...line.querySelectorAll('.util, .memory, .meter')]
+      .map(part => [part.className.includes('meter'), part.getBoundingClientRect()])
+      .map(([isMeter, box]) => [isMeter, box.left, box.right])"""
+    line = shown.locator(".line:has(.util)").first
+    parts = line.evaluate(edges)
+    assert [is_meter for is_meter, _, _ in parts] == [False, True, False, True]
+    assert all(left[2] < right[1] for left, right in itertools.pairwise(parts))
+    card = shown.locator(".card", has=line).first
+    heads = card.get_by_role("columnheader")
+    for name, (_, _, right) in zip(("Util", "Memory"), parts[::2], strict=True):
+        box = heads.filter(has_text=re.compile(f"^{name}$")).bounding_box()
+        assert box is not None
+        assert abs(box["x"] + box["width"] - right) < 1
+
+
+def test_names_and_figures_stand_on_one_line(shown: Page) -> None:
+    baselines = """line => [...line.querySelectorAll('.label, .who, .figure')].map(part => {
+      const mark = document.createElement('span')
+      mark.style.cssText = 'display: inline-block; width: 0; height: 0'
+      part.append(mark)
+      const { bottom } = mark.getBoundingClientRect()
+      mark.remove()
+      return bottom
+    })"""
+    found = shown.locator(".line.busy:has(.util)").first.evaluate(baselines)
+    assert max(found) - min(found) <= 1
+
+
+def test_a_user_on_a_row_leads_to_their_page(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url + "/?q=busy&sort=name")
+    user = page.locator(".line .who a").first
+    name = user.inner_text()
+    user.click()
+    expect(page).to_have_url(re.compile(rf"#/user/{re.escape(name)}$"))
+    expect(page.locator(".popover")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1440, 1920])
+def test_details_stand_beside_the_row_and_cover_none_below_it(demo: HubProcess, visit: Visits, width: int) -> None:
+    page = visit(demo.url + "/?q=busy&sort=name", width=width)
+    line = page.locator(".line").first
+    line.hover()
+    details = page.locator(".popover").bounding_box()
+    card = page.locator(".card").first.bounding_box()
+    assert details is not None
+    assert card is not None
+    assert details["height"] <= 152
+    assert details["x"] >= card["x"] + card["width"]
+    # The pointer goes on down the card, and the details go with it.
+    for at in range(1, page.locator(".card").first.locator(".line").count()):
+        row = page.locator(".card").first.locator(".line").nth(at)
+        row.hover()
+        expect(page.locator(".popover h3")).to_contain_text(f"GPU {row.locator('.label').inner_text()} ")
+
+
+def test_compact_shows_more_and_is_kept(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url)
+    columns = "cards => new Set(cards.map(card => card.getBoundingClientRect().left)).size"
+    expect(page.locator(".card").first).to_be_visible()
+    before = page.locator(".card").evaluate_all(columns)
+    page.get_by_role("button", name="compact").click()
+    wait_until(lambda: page.locator(".card").evaluate_all(columns) > before, "another column of cards")
+    page.reload()
+    expect(page.get_by_role("button", name="compact")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_large_figures_agree_with_the_api(demo: HubProcess, shown: Page) -> None:
+    def agrees() -> bool:
+        told = shown.locator(".kpi").all_inner_texts()
+        totals = fleet_of(demo)["totals"]
+        return f"Free now\n{totals['free']}\nof {totals['gpus']} GPUs" in told[0]
+
+    wait_until(agrees, "the same figures on the page and in the API")
+    expect(shown.locator(".kpi").nth(2)).to_contain_text(re.compile(r"Utilization, 24 h\s*\d+\.\d %"))
+
+
+def test_the_fonts_come_from_the_hub(shown: Page) -> None:
+    shown.wait_for_function("document.fonts.check('13px Inter') && document.fonts.check('13px \"JetBrains Mono\"')")
+    loaded = "[...document.fonts].filter(font => font.status === 'loaded').map(font => font.family)"
+    assert {family.strip('"') for family in shown.evaluate(loaded)} == {"Inter", "JetBrains Mono"}
 
 
 def test_cuda_visible_devices_is_copied_by_uuid(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url, permissions=["clipboard-read", "clipboard-write"])
-    page.locator(".line").first.click()
+    page.locator(".line:not(.unknown)").first.click()
     details = page.locator(".popover")
     details.get_by_role("button", name="copy CUDA_VISIBLE_DEVICES").click()
     expect(details.get_by_role("button", name="copied")).to_be_visible()
@@ -181,20 +278,22 @@ def test_cuda_visible_devices_is_copied_by_uuid(demo: HubProcess, visit: Visits)
     assert copied == f"CUDA_VISIBLE_DEVICES={details.locator('code').inner_text()}"
 
 
-def test_a_host_folds_and_unfolds(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url + "/?q=busy")
-    title = page.locator(".card .title").first
-    expect(title).to_have_attribute("aria-expanded", "true")
-    title.click()
-    expect(title).to_have_attribute("aria-expanded", "false")
-    expect(page.locator(".card").first.locator(".line")).to_have_count(0)
+def test_a_free_gpu_is_used_with_one_copied_command(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url + "/?q=free", permissions=["clipboard-read", "clipboard-write"])
+    card = page.locator(".card").first
+    card.locator(".line").first.click()
+    details = page.locator(".popover")
+    uuid = details.locator("code").inner_text()
+    details.get_by_role("button", name="Use it").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    name = card.locator(".name").inner_text()
+    assert copied == f"ssh -t {name} 'CUDA_VISIBLE_DEVICES={uuid} exec $SHELL -l'"
 
 
-def test_a_card_is_as_high_as_it_was_planned(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url)
-    expect(page.locator(".card").first).to_be_visible()
+def test_a_card_is_as_high_as_it_was_planned(shown: Page) -> None:
+    expect(shown.locator(".card").first).to_be_visible()
     overflowing = "cards => cards.filter(card => card.scrollHeight > card.clientHeight).map(card => card.textContent)"
-    assert page.locator(".card").evaluate_all(overflowing) == []
+    assert shown.locator(".card").evaluate_all(overflowing) == []
 
 
 @pytest.mark.parametrize("view", ["cards", "table"])
@@ -217,19 +316,16 @@ def paper(page: Page) -> str:
     return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
 
-def test_dark_and_light_follow_the_system(demo: HubProcess, visit: Visits) -> None:
-    light = visit(demo.url, color_scheme="light")
-    dark = visit(demo.url, color_scheme="dark")
-    assert paper(light) != paper(dark)
-
-
-def test_a_chosen_theme_is_remembered(demo: HubProcess, visit: Visits) -> None:
+def test_dark_and_light_follow_the_system_unless_one_is_chosen(demo: HubProcess, visit: Visits) -> None:
     page = visit(demo.url, color_scheme="light")
     light = paper(page)
-    page.get_by_role("button", name="Theme: system").click()
-    page.get_by_role("button", name="Theme: light").click()
+    page.emulate_media(color_scheme="dark")
     dark = paper(page)
     assert dark != light
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("button", name="Theme: system").click()
+    page.get_by_role("button", name="Theme: light").click()
+    assert paper(page) == dark
     page.reload()
     expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
     assert paper(page) == dark

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 
 
+OVERVIEW = re.compile(r"api/v1/history/overview\?")
 PATIENCE_MS = 30_000
 """A hub that makes up its past while it is asked about it takes its time."""
 
@@ -35,7 +36,7 @@ def past(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
 
 def has_past(hub: HubProcess) -> bool:
     usage = json.loads(hub.get("/api/v1/usage?start=-24h"))
-    return usage["observed_gpu_hours"] > 100
+    return usage["monitored_gpu_hours"] > 100
 
 
 @pytest.fixture
@@ -51,9 +52,9 @@ def load_with_usage(page: Page) -> dict[str, Any]:
     address = page.url
     # An answer to the page as it was before would be taken for the one that is waited for.
     page.goto("about:blank")
-    with page.expect_response(re.compile(r"api/v1/usage\?"), timeout=PATIENCE_MS) as answer:
+    with page.expect_response(OVERVIEW, timeout=PATIENCE_MS) as answer:
         page.goto(address)
-    usage: dict[str, Any] = answer.value.json()
+    usage: dict[str, Any] = answer.value.json()["usage"]
     usage["asked"] = parse_qs(urlsplit(answer.value.url).query)
     return usage
 
@@ -75,16 +76,16 @@ def test_the_table_tells_what_the_api_tells(past: HubProcess, visit: Visits) -> 
     usage = load_with_usage(page)
     expect(page.locator(".usage tbody tr")).to_have_count(len(usage["rows"]))
     assert [row[1] for row in rows(page)] == [written(row["gpu_hours"]) for row in usage["rows"]]
-    assert [row[0] for row in rows(page)] == [row.get("user", "not known") for row in usage["rows"]]
+    assert [row[0] for row in rows(page)] == [row.get("user", "unknown user") for row in usage["rows"]]
     expect(page.locator(".usage tfoot")).to_contain_text(written(usage["total"]["gpu_hours"]))
-    expect(page.locator(".coverage")).to_contain_text(re.compile(r"Observed (100|\d+\.\d) % of the "))
+    expect(page.locator(".coverage")).to_contain_text(re.compile(r"Coverage (100|\d+\.\d) %"))
     start, end = (float(usage["asked"][name][0]) for name in ("start", "end"))
     assert end - start == 86_400
 
 
 def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h")
-    for title in ("GPUs by state", "Utilization", "Power"):
+    for title in ("GPUs by state", "Utilization of all GPUs", "Power"):
         expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
     expect(page.locator(".charts canvas")).to_have_count(3)
     expect(page.locator(".charts").get_by_text("Loading…")).to_have_count(0, timeout=PATIENCE_MS)
@@ -97,12 +98,12 @@ def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
 def test_rows_stand_for_what_was_asked(past: HubProcess, visit: Visits, by: str) -> None:
     page = visit(f"{past.url}/#/history?range=24h")
     expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
-    with page.expect_response(re.compile(rf"api/v1/usage\?by={by}&"), timeout=PATIENCE_MS) as answer:
+    with page.expect_response(re.compile(rf"api/v1/history/overview\?by={by}&"), timeout=PATIENCE_MS) as answer:
         page.get_by_role("button", name=f"by {by}", exact=True).click()
     assert page.url.endswith(f"#/history?range=24h&by={by}")
-    expect(page.locator(".usage tbody tr")).to_have_count(len(answer.value.json()["rows"]))
+    expect(page.locator(".usage tbody tr")).to_have_count(len(answer.value.json()["usage"]["rows"]))
     page.go_back()
-    expect(page.get_by_role("button", name="by person")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="by user")).to_have_attribute("aria-pressed", "true")
 
 
 def test_figures_of_the_choice_before_are_pale_until_the_new_ones_are_there(past: HubProcess, visit: Visits) -> None:
@@ -113,13 +114,13 @@ def test_figures_of_the_choice_before_are_pale_until_the_new_ones_are_there(past
     def hold(route: Route) -> None:
         held.append(route)
 
-    page.route("**/api/v1/usage?*", hold)
+    page.route(OVERVIEW, hold)
     page.get_by_role("button", name="by host").click()
     table = page.locator(".usage table")
     expect(table).to_have_css("opacity", "0.45")
     for route in held:
         route.continue_()
-    page.unroute("**/api/v1/usage?*")
+    page.unroute(OVERVIEW)
     expect(table.locator("thead button").first).to_have_text("Host", timeout=PATIENCE_MS)
     expect(table).to_have_css("opacity", "1")
 
@@ -151,8 +152,8 @@ def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
     page.get_by_role("button", name="dates…").click()
     page.get_by_label("from", exact=True).fill("2026-01-05")
     page.get_by_label("to", exact=True).fill("2026-01-02")
-    page.get_by_role("button", name="show", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("The last day has to come after the first")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("form").get_by_role("alert")).to_contain_text("The end date must not be before the start date")
     page.get_by_label("to", exact=True).fill("2026-01-31")
     page.keyboard.press("Enter")
     expect(page.locator(".periods .text")).to_have_text("Jan 5 – 31, 2026")
@@ -162,7 +163,7 @@ def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
 def test_a_time_without_anything_says_so(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?from=2020-01-01&to=2020-01-31")
     expect(page.get_by_role("heading", name="Nothing was recorded in this period")).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.locator(".coverage")).to_have_text(re.compile("No GPU was known in this period"))
+    expect(page.locator(".coverage")).to_have_text(re.compile("No GPU was monitored in this period"))
 
 
 def test_a_cell_of_the_map_opens_its_host_at_that_time(past: HubProcess, visit: Visits) -> None:
@@ -176,11 +177,11 @@ def test_a_cell_of_the_map_opens_its_host_at_that_time(past: HubProcess, visit: 
 def test_columns_sort_by_keyboard_and_in_the_address(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h&sort=name")
     expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
-    names = [row[0] for row in rows(page) if row[0] != "not known"]
+    names = [row[0] for row in rows(page) if row[0] != "unknown user"]
     assert names == sorted(names)
-    page.get_by_role("button", name="Held idle").focus()
+    page.get_by_role("button", name="Idle hours").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("columnheader", name="Held idle")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_role("columnheader", name="Idle hours")).to_have_attribute("aria-sort", "descending")
     assert page.url.endswith("sort=idle")
 
 
@@ -195,8 +196,8 @@ def test_paper_has_the_report_and_nothing_else(past: HubProcess, visit: Visits) 
     page = visit(f"{past.url}/#/history?range=24h", color_scheme="dark")
     expect(page.locator(".usage tbody tr").first).to_be_visible(timeout=PATIENCE_MS)
     page.emulate_media(media="print", color_scheme="dark")
-    expect(page.get_by_role("heading", name=re.compile("^GPU usage by person: "))).to_be_visible()
-    expect(page.locator(".coverage")).to_contain_text("Observed")
+    expect(page.get_by_role("heading", name=re.compile("^GPU usage by user: "))).to_be_visible()
+    expect(page.locator(".coverage")).to_contain_text("Coverage")
     for left_out in ("nav", ".periods", ".charts", ".heat", ".bar button", "a[download]"):
         expect(page.locator(left_out).first).to_be_hidden()
     ink = page.locator(".usage tbody th").first.evaluate("cell => getComputedStyle(cell).color")
@@ -205,10 +206,10 @@ def test_paper_has_the_report_and_nothing_else(past: HubProcess, visit: Visits) 
 
 
 def test_paper_has_all_rows_though_the_screen_begins_with_a_hundred(past: HubProcess, bare: Page) -> None:
-    usage = json.loads(past.get("/api/v1/usage?by=user&start=-24h"))
-    one = usage["rows"][0]
-    many = usage | {"rows": [one | {"user": f"person{n:03}", "gpu_hours": 500 - n} for n in range(250)]}
-    bare.route(re.compile(r"api/v1/usage\?"), lambda route: route.fulfill(json=many))
+    overview = json.loads(past.get("/api/v1/history/overview?by=user&start=-24h"))
+    one = overview["usage"]["rows"][0]
+    many = overview["usage"] | {"rows": [one | {"user": f"person{n:03}", "gpu_hours": 500 - n} for n in range(250)]}
+    bare.route(OVERVIEW, lambda route: route.fulfill(json=overview | {"usage": many}))
     bare.goto(f"{past.url}/#/history?range=24h")
     visible = bare.locator(".usage tbody tr:visible")
     expect(visible).to_have_count(100)
@@ -227,8 +228,8 @@ def refuse(status: int, message: str) -> Callable[[Route], None]:
     ("status", "message", "title"),
     [
         (404, "this hub keeps no history", "This hub keeps no history"),
-        (403, "ask the admin", "You may not see the past of this fleet"),
-        (503, "too many questions about the past are waiting.", "The hub could not tell"),
+        (403, "ask the admin", "Access to the history denied"),
+        (503, "too many questions about the past are waiting.", "The history could not be loaded"),
     ],
 )
 def test_refusals_are_told_in_words(past: HubProcess, bare: Page, status: int, message: str, title: str) -> None:
@@ -238,9 +239,9 @@ def test_refusals_are_told_in_words(past: HubProcess, bare: Page, status: int, m
 
 
 def test_a_hub_that_could_not_tell_is_asked_again(past: HubProcess, bare: Page) -> None:
-    bare.route(re.compile(r"api/v1/usage\?"), refuse(503, "busy"))
+    bare.route(OVERVIEW, refuse(503, "busy"))
     bare.goto(f"{past.url}/#/history?range=24h")
-    again = bare.get_by_role("button", name="Ask again")
+    again = bare.get_by_role("button", name="Try again")
     expect(again).to_be_visible()
     bare.unroute_all()
     again.click()
@@ -248,10 +249,10 @@ def test_a_hub_that_could_not_tell_is_asked_again(past: HubProcess, bare: Page) 
 
 
 def test_hostile_names_and_prices_are_text(past: HubProcess, bare: Page) -> None:
-    usage = json.loads(past.get("/api/v1/usage?by=user&start=-24h"))
-    one = usage["rows"][0] | {"user": "<img src=x onerror=alert(1)>", "cost": 12.5}
-    hostile = usage | {"rows": [one], "currency": "<b>EUR</b>"}
-    bare.route(re.compile(r"api/v1/usage\?"), lambda route: route.fulfill(json=hostile))
+    overview = json.loads(past.get("/api/v1/history/overview?by=user&start=-24h"))
+    one = overview["usage"]["rows"][0] | {"user": "<img src=x onerror=alert(1)>", "cost": 12.5}
+    hostile = overview["usage"] | {"rows": [one], "currency": "<b>EUR</b>"}
+    bare.route(OVERVIEW, lambda route: route.fulfill(json=overview | {"usage": hostile}))
     bare.goto(f"{past.url}/#/history?range=24h")
     expect(bare.locator(".usage tbody th")).to_have_text("<img src=x onerror=alert(1)>")
     expect(bare.locator(".usage tbody tr")).to_contain_text("12.50 <b>EUR</b>")

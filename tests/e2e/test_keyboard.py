@@ -16,15 +16,26 @@ Visits = Callable[..., Page]
 def page(demo: HubProcess, visit: Visits) -> Page:
     page = visit(demo.url + "/?sort=name")
     expect(page.locator(".line").first).to_be_visible()
-    # Which hosts have nothing free, and so are folded, is a matter of chance.
-    page.get_by_role("button", name="unfold all").click()
+    # Which hosts have nothing free, and so are collapsed, is a matter of chance.
+    page.get_by_role("button", name="expand all").click()
     return page
 
 
 def enter_the_board(page: Page) -> None:
     """By Tab from the last tool above the board."""
-    page.get_by_role("button", name="tell me when free").focus()
+    page.get_by_role("button", name="notify me").focus()
     page.keyboard.press("Tab")
+
+
+def test_the_first_stop_skips_to_the_content(demo: HubProcess, visit: Visits) -> None:
+    page = visit(demo.url)
+    expect(page.locator(".line").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator("[data-host]").first.locator("[data-slot='-1']")).to_be_focused()
 
 
 def test_slash_searches_and_escape_clears(page: Page) -> None:
@@ -69,25 +80,41 @@ def test_focus_shows_the_details_and_enter_goes_into_them(page: Page) -> None:
     expect(details).to_be_visible()
     expect(line).to_be_focused()
     page.keyboard.press("Enter")
-    expect(details.get_by_role("button", name="copy CUDA_VISIBLE_DEVICES")).to_be_focused()
+    expect(details.get_by_role("button", name=re.compile("^(Use it|copy CUDA_VISIBLE_DEVICES)$")).first).to_be_focused()
     page.keyboard.press("Escape")
     expect(details).to_have_count(0)
     expect(line).to_be_focused()
 
 
-def test_enter_folds_a_host(page: Page) -> None:
-    title = page.locator("[data-host]").first.locator("[data-slot='-1']")
+def test_enter_collapses_a_host_by_its_own_control(page: Page) -> None:
+    control = page.locator("[data-host]").first.locator(".chevron")
+    enter_the_board(page)
+    page.keyboard.press("Tab")
+    expect(control).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(control).to_have_attribute("aria-expanded", "false")
+    expect(control).to_be_focused()
+
+
+def test_enter_on_the_name_of_a_host_opens_it(page: Page) -> None:
     enter_the_board(page)
     page.keyboard.press("Enter")
-    expect(title).to_have_attribute("aria-expanded", "false")
-    expect(title).to_be_focused()
+    expect(page).to_have_url(re.compile("#/host/"))
 
 
 def test_v_turns_cards_into_the_table(page: Page) -> None:
     page.keyboard.press("v")
-    expect(page.get_by_role("table")).to_be_visible()
+    expect(page.get_by_role("grid", name="Hosts")).to_be_visible()
     page.keyboard.press("v")
-    expect(page.get_by_role("table")).to_have_count(0)
+    expect(page.get_by_role("grid", name="Hosts")).to_have_count(0)
+
+
+def test_rows_of_the_table_are_numbered(page: Page) -> None:
+    page.keyboard.press("v")
+    rows = page.get_by_role("grid", name="Hosts").get_by_role("row")
+    expect(rows.nth(5)).to_be_visible()
+    indexes = rows.evaluate_all("rows => rows.map(row => Number(row.getAttribute('aria-rowindex')))")
+    assert indexes == list(range(1, len(indexes) + 1))
 
 
 def test_question_mark_shows_the_help_and_escape_closes_it(page: Page) -> None:
@@ -100,7 +127,7 @@ def test_question_mark_shows_the_help_and_escape_closes_it(page: Page) -> None:
 
 
 def test_two_keys_lead_to_each_page_and_back(page: Page) -> None:
-    for keys, name in (("gp", "People"), ("gh", "History"), ("ge", "Events"), ("gf", "Fleet")):
+    for keys, name in (("gp", "People"), ("gh", "History"), ("gr", "Reservations"), ("ge", "Events"), ("gf", "Fleet")):
         page.keyboard.press(keys[0])
         page.keyboard.press(keys[1])
         expect(page.get_by_role("navigation").get_by_role("link", name=name)).to_have_attribute("aria-current", "page")

@@ -22,7 +22,7 @@ def large(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
     # The whole fleet counts as some forty requests (api/limits.py): who asks for it again and again has to wait.
     (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
     with running_hub(folder, "--demo", str(HOSTS)) as hub:
-        wait_until(lambda: count_hosts(hub) > 0.95 * HOSTS, "the simulated fleet", seconds=90)
+        wait_until(lambda: count_hosts(hub) > 0.95 * HOSTS, "the simulated fleet", seconds=300)
         yield hub
 
 
@@ -44,26 +44,26 @@ def test_a_large_fleet_scrolls_to_its_end_with_few_nodes(large: HubProcess, visi
 
 def test_a_large_fleet_begins_as_a_table(large: HubProcess, visit: Visits) -> None:
     page = visit(large.url)
-    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("grid", name="Hosts")).to_be_visible(timeout=30_000)
 
     def agrees() -> bool:
-        return page.get_by_role("table").get_attribute("aria-rowcount") == str(count_hosts(large) + 1)
+        return page.get_by_role("grid", name="Hosts").get_attribute("aria-rowcount") == str(count_hosts(large) + 1)
 
     wait_until(agrees, "a row for each host, and the head")
 
 
 def test_a_search_finds_one_host_among_a_thousand(large: HubProcess, visit: Visits) -> None:
     page = visit(large.url)
-    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
-    name = page.locator(".row .name button").last.inner_text()
+    expect(page.get_by_role("grid", name="Hosts")).to_be_visible(timeout=30_000)
+    name = page.locator(".row .name a").last.inner_text()
     page.get_by_role("searchbox").fill(f"host:{name}")
-    expect(page.locator(".row .name button").first).to_have_text(name)
+    expect(page.locator(".row .name a").first).to_have_text(name)
     assert page.locator(".row").count() < 12
 
 
 def test_the_keyboard_walks_beyond_what_exists(large: HubProcess, visit: Visits) -> None:
     page = visit(large.url + "/?sort=name")
-    expect(page.get_by_role("table")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("grid", name="Hosts")).to_be_visible(timeout=30_000)
     page.locator("[data-slot='-1']").first.focus()
     page.keyboard.press("End")
     wait_until(lambda: page.evaluate("scrollY") > 20_000, "the end of a thousand rows")
@@ -97,6 +97,6 @@ def test_the_end_may_be_asked_for_before_it_is_here(first_look: tuple[Page, list
 def test_nothing_is_said_to_be_missing_before_all_is_here(first_look: tuple[Page, list[Route]]) -> None:
     page, waiting = first_look
     page.get_by_role("searchbox").fill("user:nobody-of-that-name")
-    expect(page.get_by_text("The fleet is on its way")).to_be_visible()
+    expect(page.get_by_text("Loading the fleet")).to_be_visible()
     waiting.pop().continue_()
-    expect(page.get_by_text("No GPU fits")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("No GPU matches")).to_be_visible(timeout=30_000)

@@ -1,4 +1,4 @@
-"""Who holds what now, and one person's own page, in a real browser."""
+"""Who uses which GPUs now, and the page of one user, in a real browser."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def row_of(page: Page, user: str) -> Any:
 
 
 def holdings(hub: HubProcess) -> dict[str, int]:
-    """GPUs by person, counted from the API's own answer."""
+    """GPUs by user, counted from the API's own answer."""
     found: dict[str, set[str]] = defaultdict(set)
     for host in fleet_of(hub)["hosts"]:
         for gpu in host["gpus"] if host["status"] == "up" else ():
@@ -48,7 +48,7 @@ def holdings(hub: HubProcess) -> dict[str, int]:
 
 def shown(page: Page) -> dict[str, int]:
     rows = page.locator("tbody tr").evaluate_all(
-        "rows => rows.map(row => [row.dataset.person, row.querySelector('td b')?.textContent ?? '0'])"
+        "rows => rows.map(row => [row.dataset.user, row.querySelector('td b')?.textContent ?? '0'])"
     )
     return {user: int(count) for user, count in rows if user}
 
@@ -73,9 +73,9 @@ def test_a_person_is_told_with_places_memory_and_idle_gpus(empty: HubProcess, vi
     expect(row_of(page, "ann")).to_contain_text("gpu01: 0,1·gpu07: 1")
     expect(row_of(page, "ann").locator("td b")).to_have_text("3")
     expect(row_of(page, "ann")).to_contain_text("60 GiB")
-    expect(row_of(page, "ann").locator(".idle")).to_have_text(re.compile(r"^1 for "))
+    expect(row_of(page, "ann").locator("td.idle")).to_have_text(re.compile(r"^1 for "))
     expect(page.locator("tbody tr")).to_have_text([re.compile("^ann"), re.compile("^ben")])
-    expect(page.get_by_role("status").filter(has_text="2 people on GPUs")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="2 users on GPUs")).to_be_visible()
 
 
 def test_whom_nobody_could_name_is_a_row_and_no_link(empty: HubProcess, visit: Visits) -> None:
@@ -85,7 +85,7 @@ def test_whom_nobody_could_name_is_a_row_and_no_link(empty: HubProcess, visit: V
     page = visit(f"{empty.url}/#/people")
     row = page.locator("tbody tr")
     expect(row).to_have_count(1)
-    expect(row.locator("th")).to_have_text("not known")
+    expect(row.locator("th")).to_have_text("unknown user")
     expect(row).to_contain_text("gpu01: 0,1")
     expect(row.locator("th a")).to_have_count(0)
 
@@ -98,7 +98,7 @@ def test_who_comes_and_goes_does_so_at_once_and_under_no_pointer(empty: HubProce
     page.mouse.move(60, 200)
     row_of(page, "mia").locator("th a").hover()
     expect(row_of(page, "zoe")).to_be_visible()
-    expect(page.locator("tbody tr").first).to_contain_text("is on no GPU any more")
+    expect(page.locator("tbody tr").first).to_contain_text("no longer on a GPU")
     page.mouse.move(5, 5)
     expect(page.locator("tbody tr")).to_have_count(1, timeout=30_000)
     expect(row_of(page, "zoe")).to_be_visible()
@@ -109,26 +109,26 @@ def test_sort_and_search_are_in_the_address_and_by_keyboard(empty: HubProcess, v
     send(empty, make_envelope("gpu01", gpus=gpus))
     page = visit(f"{empty.url}/?view=table#/people?sort=user")
     expect(page.locator("tbody th")).to_have_text(["ann", "ben"])
-    page.get_by_role("button", name="Person").focus()
+    page.get_by_role("button", name="User").focus()
     page.keyboard.press("Enter")
     expect(page.locator("tbody th")).to_have_text(["ben", "ann"])
     assert page.url.endswith("/?view=table#/people?sort=-user")
-    expect(page.get_by_role("columnheader", name="Person")).to_have_attribute("aria-sort", "descending")
-    page.get_by_role("searchbox", name="Search people").fill("an")
+    expect(page.get_by_role("columnheader", name="User")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("searchbox", name="Search users").fill("an")
     expect(page.locator("tbody th")).to_have_text(["ann"])
     assert "q=an" in page.url
     page.reload()
     expect(page.locator("tbody th")).to_have_text(["ann"])
-    page.get_by_role("searchbox", name="Search people").fill("nobody here")
-    expect(page.get_by_role("heading", name="Nobody fits “nobody here”")).to_be_visible()
-    page.get_by_role("searchbox", name="Search people").press("Escape")
+    page.get_by_role("searchbox", name="Search users").fill("nobody here")
+    expect(page.get_by_role("heading", name="No user matches “nobody here”")).to_be_visible()
+    page.get_by_role("searchbox", name="Search users").press("Escape")
     expect(page.locator("tbody th")).to_have_text(["ben", "ann"])
 
 
 def test_nobody_is_on_a_gpu(empty: HubProcess, visit: Visits) -> None:
     send(empty, make_envelope("gpu01"))
     page = visit(f"{empty.url}/#/people")
-    expect(page.get_by_role("heading", name="Nobody is on a GPU")).to_be_visible()
+    expect(page.get_by_role("heading", name="No active users")).to_be_visible()
     expect(page.get_by_text("1 GPU, 1 of them free.")).to_be_visible()
 
 
@@ -176,10 +176,10 @@ def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(past: HubProcess,
     user = busiest(past)
     page = visit(past.url)
     with (
-        page.expect_response(re.compile(r"api/v1/usage\?"), timeout=PATIENCE_MS) as usage,
+        page.expect_response(re.compile(r"api/v1/usage\?.*user="), timeout=PATIENCE_MS) as usage,
         page.expect_response(re.compile(r"api/v1/runs\?"), timeout=PATIENCE_MS) as runs,
     ):
-        page.goto(f"{past.url}/#/person/{user}")
+        page.goto(f"{past.url}/#/user/{user}")
     (row,) = usage.value.json()["rows"]
     hours = f"{row['gpu_hours']:,.1f}" if row["gpu_hours"] < 100 else f"{row['gpu_hours']:,.0f}"
     expect(page.locator("main p b").first).to_have_text(hours)
@@ -196,7 +196,7 @@ def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(past: HubProcess,
 
 
 def test_a_persons_own_page_is_called_mine(tmp_path: Path, chromium: Browser) -> None:
-    (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\nread: login\npeople:\n  ada: [ada-l]\n")
+    (tmp_path / "gpudeck.yaml").write_text("demo: never\nlocal: never\nread: login\nusers:\n  ada: [ada-l]\n")
     with running_hub(tmp_path) as hub:
         page = chromium.new_page()
         secret = hub.greeting.partition("#first-admin=")[2].split()[0]
@@ -213,8 +213,8 @@ def test_a_persons_own_page_is_called_mine(tmp_path: Path, chromium: Browser) ->
 
 def test_a_name_that_nobody_has_is_said_to_be_unknown(empty: HubProcess, visit: Visits) -> None:
     send(empty, make_envelope("gpu01"))
-    page = visit(f"{empty.url}/#/person/ghost")
-    expect(page.get_by_role("heading", name="Nothing is known of ghost")).to_be_visible(timeout=PATIENCE_MS)
+    page = visit(f"{empty.url}/#/user/ghost")
+    expect(page.get_by_role("heading", name="No data for ghost")).to_be_visible(timeout=PATIENCE_MS)
 
 
 def refuse(status: int, message: str) -> Callable[[Route], None]:
@@ -225,7 +225,7 @@ def test_gpus_stay_where_there_is_no_history(empty: HubProcess, chromium: Browse
     send(empty, make_envelope("gpu01", gpus=[make_busy_gpu(0, user="ann")]))
     page = chromium.new_page()
     page.route(re.compile(r"api/v1/(usage|runs)"), refuse(404, "this hub keeps no history"))
-    page.goto(f"{empty.url}/#/person/ann")
+    page.goto(f"{empty.url}/#/user/ann")
     expect(page.locator("[data-gpu]")).to_have_count(1)
     expect(page.get_by_role("heading", name="This hub keeps no history")).to_have_count(1)
     page.close()

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import count_hosts
-from e2e.test_connection import free_port
 from fakes.hubs import running_hub
+from fakes.ports import free_port
 from fakes.reverse_proxies import PROXIES, Proxy
 from fakes.waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_every_page_is_there_and_live(tmp_path: Path, chromium: Browser, visit: 
         for name in PAGES:
             page.get_by_role("navigation").get_by_role("link", name=name).click()
             expect(page.locator("main h1")).to_have_count(1)
-            expect(page.get_by_text("This page is old")).to_have_count(0)
+            expect(page.get_by_text("This page could not be loaded")).to_have_count(0)
         expect(page).to_have_url(re.compile(r"/gpus/\?q=-unknown#/events$"))
         page.reload()
         expect(page.get_by_role("navigation").get_by_role("link", name="Events")).to_have_attribute(

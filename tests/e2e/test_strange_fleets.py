@@ -31,7 +31,7 @@ def test_a_time_that_is_none_breaks_nothing(empty: HubProcess, visit: Visits, si
     page = visit(f"{empty.url}/?view={view}&sort=name")
     show_instead(page, strange_fleet(empty, since=since))
     expect(page.locator("[data-host]")).to_have_count(3)
-    expect(page.get_by_text("could not be shown")).to_have_count(0)
+    expect(page.get_by_text("could not be displayed")).to_have_count(0)
     page.locator("[data-host] [data-slot='0']").nth(1).hover()
     expect(page.locator(".popover .state")).to_have_text("busy")
 
@@ -45,7 +45,7 @@ def test_a_host_that_cannot_be_drawn_leaves_the_others_and_returns(
     page = chromium.new_page()
     page.goto(f"{empty.url}/?view={view}&sort=name")
     show_instead(page, fleet)
-    expect(page.get_by_text("gpu02 could not be shown")).to_be_visible()
+    expect(page.get_by_text("gpu02 could not be displayed")).to_be_visible()
     expect(page.locator("[data-slot='0']")).to_have_count(2)
     page.unroute_all()
     expect(page.locator("[data-slot='0']")).to_have_count(3, timeout=30_000)
@@ -62,9 +62,10 @@ def test_a_crowded_gpu_keeps_its_details_inside_the_window(empty: HubProcess, vi
     crowd = [make_process(pid, f"user{pid}", gib=1) for pid in range(1, 41)]
     send(empty, make_envelope("gpu01", gpus=[make_gpu(0, processes=crowd)]))
     page = visit(empty.url, width=1000, height=420)
-    page.locator(".line").click()
+    # Everywhere else on the row are links to its users.
+    page.locator(".line .label").click()
     details = page.locator(".popover")
-    expect(details).to_contain_text("and 32 more people")
+    expect(details).to_contain_text("and 32 more users")
     assert is_inside_the_window(page)
     for name in ("copy CUDA_VISIBLE_DEVICES", "close"):
         expect(details.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
@@ -121,4 +122,4 @@ def test_a_missing_gpu_is_not_offered_for_work(empty: HubProcess, visit: Visits)
     expect(details).to_contain_text("fell off the bus")
     expect(details.get_by_role("button", name="copy CUDA_VISIBLE_DEVICES")).to_have_count(0)
     expect(details.get_by_role("button", name="close")).to_be_visible()
-    expect(details.locator(".not-known")).to_contain_text("not known: utilization")
+    expect(details.locator(".not-known")).to_contain_text("not reported: utilization")

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from e2e.looking import NO_WORKER, count_hosts
-from e2e.test_connection import free_port
 from fakes.hubs import HubProcess, running_hub
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

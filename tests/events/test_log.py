@@ -15,18 +15,20 @@ from fakes.tables import open_file, put_tables
 from fakes.waiting import until
 from gpudeck.database.engine import Database
 from gpudeck.events import log
-from gpudeck.events.log import Events
+from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.retention import RetentionClock
 
 NOW = 1_790_000_000.0
 
 
 class Moody:
     """A database that is away when it is told to be."""
+
+    execute, insert = Database.execute, Database.insert
 
     def __init__(self, database: Database) -> None:
         self.kind = database.kind
@@ -144,7 +146,7 @@ def test_listener_that_fails_keeps_nobody_from_theirs_and_is_logged_once(
             raise ValueError(event)
 
         heard: list[Event] = []
-        events = Events(database, EventSettings())
+        events = EventLog(database, EventSettings())
         for listener in (fail, heard.append):
             events.subscribe(listener)
         for event in SOME[:2]:
@@ -160,7 +162,7 @@ def test_listener_that_fails_keeps_nobody_from_theirs_and_is_logged_once(
 def test_added_event_is_heard_at_once_and_found_at_once(database: Database) -> None:
     async def work() -> None:
         heard: list[Event] = []
-        events = Events(database, EventSettings())
+        events = EventLog(database, EventSettings())
         events.subscribe(heard.append)
         events.add(SOME[1])
         assert heard == [SOME[1]]
@@ -173,11 +175,11 @@ def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         moody = Moody(database)
-        events = Events(moody, EventSettings(), now=lambda: NOW)  # type: ignore[arg-type]
+        events = EventLog(moody, EventSettings(), now=lambda: NOW)  # type: ignore[arg-type]
         moody.is_away = True
         events.start()
         events.add(SOME[1])
@@ -195,7 +197,7 @@ def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
 def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
     (tmp_path / "local").mkdir()
     put_tables(tmp_path / "local")
     local = open_file(tmp_path / "local")
@@ -203,15 +205,18 @@ def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
     async def work() -> None:
         moody = Moody(database)
         moody.is_away = True
-        killed = Events(moody, EventSettings(), spill=local, now=lambda: NOW)  # type: ignore[arg-type]
+        killed = EventLog(moody, EventSettings(), spill=local, now=lambda: NOW)  # type: ignore[arg-type]
         killed.start()
         killed.add(SOME[1])
-        await until(lambda: killed._spilled == 1)
+        await until(lambda: killed.problem is not None and "disk" in killed.problem)
+        async with asyncio.timeout(20):
+            while not await EventStore(local).count():  # noqa: ASYNC110 - a table has no event
+                await asyncio.sleep(0.01)
         assert killed.problem == (
             "events wait on the hub's disk: the hub's database does not take them now; 1 are waiting."
         )
         # It stays without its database, and so does no more than a process that was killed.
-        events = Events(database, EventSettings(), spill=local, now=lambda: NOW)
+        events = EventLog(database, EventSettings(), spill=local, now=lambda: NOW)
         assert await events.find(EventAsk()) == [SOME[1]]
         assert await EventStore(local).count() == 0
 
@@ -222,7 +227,7 @@ def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatc
     monkeypatch.setattr(log, "MOST_WAITING", 3)
 
     async def work() -> None:
-        events = Events(database, EventSettings())
+        events = EventLog(database, EventSettings())
         for one in SOME:
             events.add(one)
         assert await events.find(EventAsk()) == SOME[:1:-1]
@@ -232,7 +237,7 @@ def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatc
 
 def test_what_waits_is_written_when_the_hub_stops(database: Database) -> None:
     async def work() -> None:
-        events = Events(database, EventSettings(), now=lambda: NOW)
+        events = EventLog(database, EventSettings(), now=lambda: NOW)
         events.start()
         for one in SOME:
             events.add(one)
@@ -246,7 +251,7 @@ def test_damaged_part_of_the_past_is_said_and_keeps_no_new_event_from_being_writ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(log, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
     put_tables(tmp_path)
     file = tmp_path / "gpudeck.db"
     asyncio.run(EventStore(open_file(tmp_path)).write([event(number, title="x" * 200) for number in range(200)]))
@@ -263,7 +268,7 @@ def test_damaged_part_of_the_past_is_said_and_keeps_no_new_event_from_being_writ
         ticks = FakeClock(0.0)
         retention = RetentionClock(NOW, lambda: NOW, ticks)
         ticks.advance(7200)  # what is on the damaged page is too old by now: deleting it fails too
-        events = Events(open_file(tmp_path), EventSettings(keep=7190), now=lambda: NOW, retention=retention)
+        events = EventLog(open_file(tmp_path), EventSettings(keep=7190), now=lambda: NOW, retention=retention)
         events.start()
         with pytest.raises(Temporary):
             await events.find(EventAsk(limit=1000))

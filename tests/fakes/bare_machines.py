@@ -1,9 +1,10 @@
 """Machines that have nothing of gpudeck, to be set up by Ansible: each with a file system, a network, processes, a
 name, a systemd and an sshd of its own.
 
-The file system is this machine's, under a layer that takes what is written; in place of the working tree, /opt, /root,
-/home and the services that are enabled here each has folders of its own. systemd is the real one, as the first process
-of a container: /proc/sys and /sys are read-only for it, and it has a part of the tree of cgroups to itself.
+The file system is this machine's, or another one, under a layer that takes what is written; in place of the working
+tree, /opt, /root, /home and the services that are enabled here each has folders of its own. systemd is the real one, as
+the first process of a container: /proc/sys and /sys are read-only for it, and it has a part of the tree of cgroups to
+itself.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fakes import sshd
@@ -51,8 +52,9 @@ def can_make_bare_machines(folder: Path) -> bool:
 class BareMachine:
     """One machine. `boot` starts it with the disk that it has, `power_off` ends all that runs there, at once."""
 
-    def __init__(self, name: str, folder: Path, address: str, key: Path) -> None:
+    def __init__(self, name: str, folder: Path, address: str, key: Path, root: Path = Path("/")) -> None:
         self.name = name
+        self._root = root
         self.address = address
         self._folder = folder
         self._key = key
@@ -110,11 +112,13 @@ class BareMachine:
 
     def run(self, *command: str) -> str:
         """What a command prints there. Raises CalledProcessError."""
-        inside = ["nsenter", f"--target={self._inner()}", "--net", "--mount", "--pid", "--uts", "--cgroup"]
-        done = subprocess.run(
-            [*inside, "--root", "--wd", *command], capture_output=True, text=True, check=True, timeout=120
-        )
+        done = subprocess.run(self.inside(command), capture_output=True, text=True, check=True, timeout=120)
         return done.stdout
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command, as it is started from here to run there."""
+        inside = ["nsenter", f"--target={self._inner()}", "--net", "--mount", "--pid", "--uts", "--cgroup"]
+        return [*inside, "--root", "--wd", *command]
 
     def console(self) -> str:
         return (self._folder / "console").read_text()
@@ -123,7 +127,7 @@ class BareMachine:
         hidden = sorted({str(ROOT), "/opt", "/root", "/home", "/etc/systemd/system"})
         return dict(os.environ) | {
             "FOLDER": str(self._folder),
-            "LOWER": "/",
+            "LOWER": str(self._root),
             "HIDDEN": " ".join(hidden),
             "GROUP": f"gpudeck-{os.getpid()}-{self.name}",
             "NAME": self.name,
@@ -171,7 +175,7 @@ class BareMachine:
 class BareNetwork:
     """Machines on one switch, and a seat beside it from which they are reached."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], roots: Mapping[str, Path]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.key = sshd.make_key(folder / "key")
         self._switch = subprocess.Popen(
@@ -190,7 +194,7 @@ class BareNetwork:
         assert self._switch.stdout is not None
         assert self._switch.stdout.readline() == "ready\n"
         self.machines = {
-            name: BareMachine(name, folder / name, f"{NETWORK}.{number}", self.key)
+            name: BareMachine(name, folder / name, f"{NETWORK}.{number}", self.key, roots.get(name, Path("/")))
             for number, name in enumerate(names, 10)
         }
         self.known_hosts = folder / "known_hosts"
@@ -218,8 +222,9 @@ class BareNetwork:
 
 
 @contextlib.contextmanager
-def bare_network(folder: Path, names: Sequence[str]) -> Iterator[BareNetwork]:
-    made = BareNetwork(folder, names)
+def bare_network(folder: Path, names: Sequence[str], roots: Mapping[str, Path] | None = None) -> Iterator[BareNetwork]:
+    """`roots` are file systems of machines that have not this one's."""
+    made = BareNetwork(folder, names, roots or {})
     try:
         made.boot()
         yield made

@@ -9,24 +9,23 @@ from zoneinfo import ZoneInfo
 from fakes.clock import FakeClock
 from fakes.doors import make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.alerts.watch_store import WatchStore
-from gpudeck.alerts.watches import Watches
+from gpudeck.alerts.watches import Watches, WatchStore
 from gpudeck.api.access import Commands, Policy
-from gpudeck.api.booking_desk import BookingDesk
-from gpudeck.api.questions import Questions
-from gpudeck.auth.people import PeopleDirectory
-from gpudeck.auth.settings import AccountRole, PersonSettings
+from gpudeck.api.history import HistoryQueries
+from gpudeck.api.reservations import ReservationHandler
+from gpudeck.auth.settings import AccountRole, UserSettings
+from gpudeck.auth.users import UserDirectory
 from gpudeck.chat.blocks import ChatAnswer
-from gpudeck.chat.bot import Askers, Bot, BotServices, Question, Read
-from gpudeck.hub.hub import Hub
+from gpudeck.chat.bot import Bot, BotServices, ChatUsers, Question, Read
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.alert import Alert
-from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 
 NOW = 1_790_000_000.0
 ADA, BOB, EVE = "U0ADA", "U0BOB", "U0EVE"
-"""Of these `people` knows the first two."""
+"""Of these `users` knows the first two."""
 ZONE = ZoneInfo("Europe/Berlin")
 
 
@@ -47,24 +46,24 @@ class Lab:
         self.clock = FakeClock(NOW)
         self.hub = Hub(now=self.clock)
         self.auth = make_auth(folder)
-        self.auth.people = PeopleDirectory(
-            {"ada": PersonSettings(slack=ADA), "bob": PersonSettings(logins=["bobby"], slack=BOB)}
+        self.auth.users = UserDirectory(
+            {"ada": UserSettings(slack=ADA), "bob": UserSettings(logins=["bobby"], slack=BOB)}
         )
         for name, role in ({"ada": "user", "bob": "user"} if roles is None else roles).items():
             asyncio.run(self.auth.accounts.add(name, role, None))
         self.report("gpu01", [make_gpu(0), make_busy_gpu(1, uuid="GPU-1"), make_busy_gpu(2, "ada", uuid="GPU-2")])
         self.report("gpu02", [make_gpu(index, uuid=f"GPU-b{index}") for index in range(2)])
         self.hub.stream.tick()
-        self.calendar = Reservations(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
+        self.calendar = ReservationCalendar(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
         self.watches = Watches(WatchStore(self.auth.database, "real"), now=self.clock)
         policy = Policy(is_readable=is_readable, needs_accounts=needs_accounts, commands=commands)
         self.place = BotServices(
             hub=self.hub,
             policy=policy,
-            askers=Askers(self.auth, policy, read),
-            desk=BookingDesk(self.hub, self.auth, self.calendar),
+            users=ChatUsers(self.auth, policy, read),
+            reservations=ReservationHandler(self.hub, self.auth, self.calendar),
             audit=self.auth.audit,
-            questions=Questions(None, self.clock),
+            questions=HistoryQueries(None, self.clock),
             watches=self.watches,
         )
         self.bot = Bot(self.place, self.find_zone)
@@ -99,7 +98,7 @@ def make_alert(title: str, **others: Any) -> Alert:
         "severity": "warning",
         "state": "firing",
         "action": "",
-        "people": [],
+        "accounts": [],
         "since": NOW - 600,
         "fired_at": NOW - 600,
     }

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 SERVICE = "gpudeck-agent"
@@ -34,7 +34,7 @@ class ConsulProcess:
         self._program = find_consul()
         self._folder = folder
         self._secret = secret
-        self._ports = free_ports(4)
+        self._ports = [free_port() for _ in range(4)]
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://127.0.0.1:{self._ports[0]}"
 
@@ -106,12 +106,3 @@ def running_consul(folder: Path, secret: str | None = None) -> Iterator[ConsulPr
         yield consul
     finally:
         consul.kill()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has: held all at once, so that no two are the same."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

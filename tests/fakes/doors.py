@@ -6,39 +6,38 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from fakes.offers import FakeHolds
+from fakes.offers import FakeClaims
 from fakes.passwords import quick_hasher
 from fakes.tables import open_file, put_tables, run
-from gpudeck.alerts.engine import Engine
-from gpudeck.alerts.keeper import Alerts
-from gpudeck.alerts.notifiers.mutes import Mutes
+from gpudeck.alerts.engine import AlertEngine
+from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.notifiers.store import PersonalMuteStore
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
-from gpudeck.alerts.watch_store import WatchStore
-from gpudeck.alerts.watches import Watches
+from gpudeck.alerts.watches import Watches, WatchStore
 from gpudeck.api.about import HubPlace
-from gpudeck.api.access import Commands, Policy
-from gpudeck.api.app import FrontDoor, SideDoor
-from gpudeck.api.callers import Door, Doorkeeper
-from gpudeck.api.host_book import HostBook, NewHost
-from gpudeck.api.house import House
-from gpudeck.app.auth import grant_by
+from gpudeck.api.access import Authenticator, Commands, Policy
+from gpudeck.api.app import ApiApp, ForeignRoutes
+from gpudeck.api.hosts import HostAdmin, NewHost
+from gpudeck.api.install import Installer
+from gpudeck.api.services import ApiServices
+from gpudeck.app.access import grant_by
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Role
-from gpudeck.auth.parts import Auth
 from gpudeck.auth.passwords import Passwords, hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
 from gpudeck.discovery.managed import ManagedHosts
-from gpudeck.events.log import Events
+from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
+from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
-from gpudeck.hub.hub import Hub
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
-from gpudeck.reservations.calendar import Reservations
+from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 from gpudeck.server.headers import SafeApp
@@ -50,6 +49,8 @@ TOKENS: dict[str, Role] = {AGENT_TOKEN: "agent", ADMIN_TOKEN: "admin", "user-tok
 
 class ClosedBook:
     """For tests that add no hosts."""
+
+    installer = None
 
     async def add(self, new: NewHost, created_by: str) -> AddedHosts:
         raise AssertionError(f"a test has {created_by} add {new.name}")
@@ -87,67 +88,73 @@ def make_door(
     is_private: bool = False,
     is_readable: bool = True,
     is_decided: bool = True,
-    is_bookable: bool = False,
+    reserves_without_account: bool = False,
     commands: Commands = "everyone",
     settings: AuthSettings | None = None,
     history: Store | None = None,
-    events: Events | None = None,
-    reservations: Reservations | None = None,
+    events: EventLog | None = None,
+    reservations: ReservationCalendar | None = None,
     waiting: WaitQueue | None = None,
     watches: Watches | None = None,
-    alerts: Alerts | None = None,
-    side_doors: Callable[[House, Doorkeeper], Sequence[SideDoor]] = lambda *_: (),
+    alerts: AlertManager | None = None,
+    side_doors: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
     auth = auth or make_auth(folder or Path(tempfile.mkdtemp()), settings)
-    keeper = Doorkeeper(
-        Door(
-            find_token=auth.find_token,
-            find_session=auth.find_session,
-            find_proxied=auth.find_proxied,
-            has_accounts=lambda: auth.has_accounts,
-            is_private=is_private,
-            is_decided=is_decided,
-            proxy_header=settings.proxy.header,
-            prefix=prefix,
-        )
+    keeper = Authenticator(
+        find_token=auth.find_token,
+        find_session=auth.find_session,
+        find_proxied=auth.find_proxied,
+        has_accounts=lambda: auth.has_accounts,
+        is_private=is_private,
+        is_decided=is_decided,
+        proxy_header=settings.proxy.header,
+        prefix=prefix,
     )
-    policy = Policy(is_readable=is_readable, needs_accounts=not is_private, commands=commands, is_bookable=is_bookable)
-    book = ClosedBook() if folder is None else make_book(hub, auth, folder)
-    house = House(
+    policy = Policy(
+        is_readable=is_readable,
+        needs_accounts=not is_private,
+        commands=commands,
+        reserves_without_account=reserves_without_account,
+    )
+    host_admin = ClosedBook() if folder is None else make_book(hub, auth, folder)
+    services = ApiServices(
         hub=hub,
         auth=auth,
         policy=policy,
-        book=book,
+        host_admin=host_admin,
         prefix=prefix,
         history=history,
-        events=events or Events(auth.database, EventSettings()),
-        reservations=reservations or Reservations(ReservationStore(auth.database), ReservationSettings()),
-        waiting=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeHolds()),
+        events=events or EventLog(auth.database, EventSettings()),
+        reservations=reservations or ReservationCalendar(ReservationStore(auth.database), ReservationSettings()),
+        queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(WatchStore(auth.database)),
-        mutes=Mutes(auth.database),
+        mutes=PersonalMuteStore(auth.database),
         alerts=alerts or make_alerts(auth.database),
-        reaches=lambda account: account is not None and auth.people.person_of(account).mail is not None,
+        reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
-    return SafeApp(FrontDoor(house, grant_by(auth), keeper, side_doors(house, keeper)))
+    return SafeApp(ApiApp(services, grant_by(auth), keeper, side_doors(services, keeper)))
 
 
-def make_alerts(database: Database, settings: AlertSettings | None = None) -> Alerts:
+def make_alerts(database: Database, settings: AlertSettings | None = None) -> AlertManager:
     """With an engine that has seen nothing, and sends to nobody."""
     events: list[Event] = []
-    return Alerts(
-        Engine(settings or AlertSettings(), events.append), AlertStore(database), events.append, lambda message: None
+    return AlertManager(
+        AlertEngine(settings or AlertSettings(), events.append),
+        AlertStore(database),
+        events.append,
+        lambda message: None,
     )
 
 
-def make_book(hub: Hub, auth: Auth, folder: Path) -> HostBook:
-    """A book beside a configuration that names the host `configured`."""
+def make_book(hub: Hub, auth: Auth, folder: Path) -> HostAdmin:
+    """A host admin beside a configuration that names the host `configured`."""
     managed = ManagedHosts(folder / "hosts.yaml")
     by_name = {"configured": "gpudeck.yaml"}
 
-    class Expecting(HostBook):
+    class Expecting(HostAdmin):
         async def add(self, new: NewHost, created_by: str) -> AddedHosts:
             added = await super().add(new, created_by)
             hub.fleet.expect(managed.targets())
@@ -157,8 +164,7 @@ def make_book(hub: Hub, auth: Auth, folder: Path) -> HostBook:
         managed,
         auth.tokens,
         lambda name: _find(managed, name) or (Target(name=name, origin=by_name[name]) if name in by_name else None),
-        url="http://hub.example:8042",
-        url_here="http://127.0.0.1:8042",
+        Installer(folder / "wheelhouse", "http://hub.example:8042"),
     )
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Fleet
 

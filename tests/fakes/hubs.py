@@ -6,30 +6,34 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from fakes.forked import ForkedProcess
 
 
 def environment(data_dir: Path) -> dict[str, str]:
     """The environment of a command under test: no configuration of the person who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUDECK", "XDG", "NO_COLOR"))}
     # Making a demo's past keeps a processor busy for half a minute: a test that looks at it asks for it.
-    own = {"GPUDECK_DATA_DIR": str(data_dir), "GPUDECK_DEMO_DAYS": "0"}
+    own = {"GPUDECK_DATA_DIR": str(data_dir), "GPUDECK_DEMO_DAYS": "0", "GPUDECK_LOCK_DIR": f"{data_dir}/locks"}
     return kept | own | {"HOME": str(data_dir), "COLUMNS": "200"}
 
 
 def gpudeck(data_dir: Path, *arguments: str, **others: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gpudeck", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(data_dir) | others,
-        cwd=data_dir,
-        timeout=60,
-        check=False,
-    )
+    """Run a command to its end: forked, unless a variable is for the interpreter."""
+    command, variables = [sys.executable, "-m", "gpudeck", *arguments], environment(data_dir) | others
+    if any(name.startswith("PYTHON") for name in others):
+        return subprocess.run(
+            command, capture_output=True, text=True, env=variables, cwd=data_dir, timeout=60, check=False
+        )
+    with tempfile.TemporaryFile("w+") as errors:
+        process = ForkedProcess(arguments, variables, data_dir, errors)
+        said, _ = process.communicate(60)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, process.wait(), said, errors.read())
 
 
 def gpudeck_without_reader(data_dir: Path, *arguments: str, **others: str) -> tuple[int, str]:
@@ -68,12 +72,18 @@ def start(data_dir: Path, log: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 class HubProcess:
-    """`gpudeck up`, running. `url` is what it printed."""
+    """`gpudeck up`, running. `url` is what it printed. With `is_forked` false it is started as a user does it, and in
+    the namespaces of the calling thread."""
 
-    def __init__(self, data_dir: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, data_dir: Path, arguments: Sequence[str], *, is_forked: bool = True) -> None:
         self.data_dir = data_dir
-        self.process = start(data_dir, "log", "up", *arguments)
-        self.greeting = self._read_greeting()
+        self.process: ForkedProcess | subprocess.Popen[str]
+        if is_forked:
+            with (data_dir / "log").open("a") as log:
+                self.process = ForkedProcess(["up", *arguments], environment(data_dir), data_dir, log)
+        else:
+            self.process = start(data_dir, "log", "up", *arguments)
+        self.greeting = self.read_greeting()
         found = re.search(r"page +(https?://\S+?)/?\n", self.greeting)
         if found is None:
             self.process.kill()
@@ -81,7 +91,8 @@ class HubProcess:
             raise AssertionError(f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}")
         self.url = found[1]
 
-    def _read_greeting(self) -> str:
+    def read_greeting(self) -> str:
+        """The next one: a hub greets again where its demo has ended."""
         assert self.process.stdout is not None
         lines = []
         for line in self.process.stdout:
@@ -91,7 +102,7 @@ class HubProcess:
         return "".join(lines)
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
             return bytes(answer.read())
 
     @property
@@ -108,7 +119,7 @@ class HubProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
         try:
-            return self.process.wait(15)
+            return self.process.wait(40)
         finally:
             self.process.kill()
             assert self.process.stdout is not None

@@ -1,6 +1,6 @@
 """A past of plain arrays: hours that a test made up, with the sums that follow from them."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class FakePast:
     def run(self, key: int) -> KnownRun | None:
         return self.known_runs.get(key)
 
-    def raw_since(self) -> float:
+    def raw_since(self, hosts: Iterable[int]) -> float:
         return self._raw_since
 
     def hours(
@@ -63,6 +63,9 @@ class FakePast:
         }
         return stack_totals(found, metrics, 3600)
 
+    def host_utilization(self, start: int, end: int, step: int) -> TotalsStack:
+        return self.host_hours(start, end, ("utilization_percent",))
+
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         found: dict[tuple[int, int], StepTotals] = {}
         for _, hour in self._hours:
@@ -71,11 +74,12 @@ class FakePast:
                 found[FLEET, totals.start] = totals if known is None else add_totals(known, totals)
         return stack_totals({key: totals for key, totals in found.items() if start <= key[1] < end}, metrics, 900)
 
-    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
-        return (((start, *key[1:]), use) for key, use in self.hourly_uses(start, end))
-
-    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
-        return (pair for pair in self.known_uses if start <= pair[0][0] < end)
+    def uses(
+        self, start: int, end: int, *, by_host: bool = False, hourly: bool = False
+    ) -> Iterator[tuple[UseKey, UsageAmounts]]:
+        for key, use in self.known_uses:
+            if start <= key[0] < end:
+                yield (key if hourly else (start, *key[1:])), use
 
     def observed(self, start: int, end: int) -> float:
         return sum(float(hour.observed.sum()) for _, hour in self._hours if start <= hour.start < end)

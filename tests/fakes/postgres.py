@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.consul import free_ports
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 _WHY_NOT = "there is no PostgreSQL on this machine: run tests/system-packages.sh"
@@ -53,8 +53,8 @@ class PostgresServer:
         self._user = find_user()
         self._folder = folder
         self._names = itertools.count(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        (self.port,) = free_ports(1)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
         self.socket_folder = folder
         if self._user:
             shutil.chown(folder, self._user)
@@ -68,7 +68,7 @@ class PostgresServer:
             *_QUICK,
         )
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [self._programs / "postgres", "-D", f"{self._folder}/data", *(f"--{option}" for option in options)],
                 stdout=log,
                 stderr=log,
@@ -79,10 +79,10 @@ class PostgresServer:
 
     def kill(self) -> None:
         """End it and every connection at once, as when its machine fails."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(20)
-            self._process = None
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(20)
+            self.process = None
 
     def freeze(self) -> None:
         """It keeps its connections and takes new ones, and answers nobody."""
@@ -92,8 +92,8 @@ class PostgresServer:
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, number: int) -> None:
-        assert self._process is not None
-        main = self._process.pid
+        assert self.process is not None
+        main = self.process.pid
         children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
         for pid in (main, *map(int, children)):
             with contextlib.suppress(ProcessLookupError):
@@ -135,8 +135,8 @@ class PostgresServer:
         ).stdout
 
     def _is_ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+        assert self.process is not None
+        assert self.process.poll() is None, (self._folder / "log").read_text()[-2000:]
         ready = [self._programs / "pg_isready", "--host", "127.0.0.1", "--port", str(self.port)]
         return subprocess.run(ready, capture_output=True, timeout=20, check=False).returncode == 0
 

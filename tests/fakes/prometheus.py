@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from fakes.consul import free_ports
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 Kind = Literal["prometheus", "victoria-metrics"]
@@ -38,8 +38,8 @@ class StoreProcess:
         self._password = password
         login = base64.b64encode(f"hub:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {login}"} if password else {}
-        self._process: subprocess.Popen[bytes] | None = None
-        (port,) = free_ports(1)
+        self.process: subprocess.Popen[bytes] | None = None
+        port = free_port()
         self._address = f"127.0.0.1:{port}"
         self.read_url = f"http://{self._address}"
         self.write_url = f"{self.read_url}/api/v1/write"
@@ -47,23 +47,21 @@ class StoreProcess:
 
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._program, *self._options()], stdout=log, stderr=log, cwd=self._folder
-            )
+            self.process = subprocess.Popen([self._program, *self._options()], stdout=log, stderr=log, cwd=self._folder)
         wait_until(self._is_ready, f"the start of {self._kind}", 60)
 
     def stop(self) -> None:
         """As its service would be stopped: what it took is on the disk."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(30)
+            self.process = None
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+            self.process = None
 
     def show_all(self) -> None:
         """What was taken is found from now on; VictoriaMetrics takes up to a second for it by itself."""
@@ -89,8 +87,8 @@ class StoreProcess:
         ]
 
     def _is_ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+        assert self.process is not None
+        assert self.process.poll() is None, (self._folder / "log").read_text()[-2000:]
         path = {"prometheus": "/-/ready", "victoria-metrics": "/health"}[self._kind]
         with contextlib.suppress(OSError), urllib.request.urlopen(self.read_url + path, timeout=5) as answer:
             return bool(answer.status == 200)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -42,11 +43,6 @@ CADDY = """
 {inside}
 """
 CADDY_PATH = "http://:{port} {{\n  import {file}\n}}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _answers(port: int) -> bool:
@@ -106,7 +102,7 @@ def _caddy(folder: Path, inside: str, port: int) -> Iterator[str]:
 @contextlib.contextmanager
 def caddy_with(folder: Path, block: str) -> Iterator[str]:
     """The address of a site that has this block alone."""
-    port = _free_port()
+    port = free_port()
     with _caddy(folder, f"http://:{port} {{\n{block}\n}}", port) as url:
         yield url
 
@@ -114,7 +110,7 @@ def caddy_with(folder: Path, block: str) -> Iterator[str]:
 @contextlib.contextmanager
 def nginx_with(folder: Path, block: str) -> Iterator[str]:
     """The address of a server that has this block alone."""
-    port = _free_port()
+    port = free_port()
     with _nginx(folder, f"server {{ listen 127.0.0.1:{port}; {block} }}", port) as url:
         yield url
 
@@ -122,7 +118,7 @@ def nginx_with(folder: Path, block: str) -> Iterator[str]:
 @contextlib.contextmanager
 def nginx(folder: Path, hub: str) -> Iterator[str]:
     """The address of the hub's page below /gpus."""
-    file, port = _fill_in("nginx", "gpudeck-path.conf", folder, {"http://127.0.0.1:8042": hub}), _free_port()
+    file, port = _fill_in("nginx", "gpudeck-path.conf", folder, {"http://127.0.0.1:8042": hub}), free_port()
     with _nginx(folder, NGINX_PATH.format(port=port, file=file), port) as url:
         yield f"{url}/gpus"
 
@@ -131,7 +127,7 @@ def nginx(folder: Path, hub: str) -> Iterator[str]:
 def caddy(folder: Path, hub: str) -> Iterator[str]:
     """The address of the hub's page below /gpus."""
     changes = {"127.0.0.1:8042": hub.removeprefix("http://")}
-    file, port = _fill_in("caddy", "gpudeck-path.caddy", folder, changes), _free_port()
+    file, port = _fill_in("caddy", "gpudeck-path.caddy", folder, changes), free_port()
     with _caddy(folder, CADDY_PATH.format(port=port, file=file), port) as url:
         yield f"{url}/gpus"
 
@@ -139,7 +135,7 @@ def caddy(folder: Path, hub: str) -> Iterator[str]:
 @contextlib.contextmanager
 def nginx_at_a_host_name(folder: Path, hub: str) -> Iterator[str]:
     """The address of the proxy, which shows the hub to whoever asks it for HOST."""
-    port = _free_port()
+    port = free_port()
     listen = {"listen 80;": f"listen 127.0.0.1:{port};", "listen [::]:80;": f"listen [::1]:{port};"}
     file = _fill_in("nginx", "gpudeck-host.conf", folder, {"http://127.0.0.1:8042": hub, **listen})
     with _nginx(folder, f"include {file};", port) as url:
@@ -149,7 +145,7 @@ def nginx_at_a_host_name(folder: Path, hub: str) -> Iterator[str]:
 @contextlib.contextmanager
 def caddy_at_a_host_name(folder: Path, hub: str) -> Iterator[str]:
     """The address of the proxy, which shows the hub to whoever asks it for HOST."""
-    port = _free_port()
+    port = free_port()
     changes = {"127.0.0.1:8042": hub.removeprefix("http://"), f"{HOST} {{": f"http://{HOST}:{port} {{"}
     file = _fill_in("caddy", "gpudeck-host.caddy", folder, changes)
     with _caddy(folder, f"import {file}", port) as url:

@@ -7,7 +7,7 @@ from gpudeck.auth.sessions import Sessions
 async def start_session(sessions: Sessions, account: Account, address: str = "", user_agent: str = "") -> str:
     """The secret of a new session."""
     secret, start = sessions.begin(address, user_agent)
-    async with sessions._database.begin() as connection:
+    async with sessions.database.begin() as connection:
         for statement in start(account):
             await connection.execute(statement)
     sessions.forget(account.id)

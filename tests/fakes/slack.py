@@ -1,4 +1,4 @@
-"""A stand-in for Slack: its Web API and Socket Mode over real HTTP and real WebSockets, for the real slack-bolt.
+"""A stand-in for Slack: its Web API and Socket Mode over real HTTP and real WebSockets, for the real slack-sdk.
 
 Every call is checked for its shape (see fakes.slack_shapes), every envelope for its acknowledgement within three
 seconds. What is wrong stands in `complaints`, which a test looks at in the end.
@@ -35,6 +35,7 @@ class FakeSlack:
         self.files: dict[str, Json] = {}
         self.complaints: list[str] = []
         self.sockets: list[web.WebSocketResponse] = []
+        self._requests: list[web.Request] = []
         self.opened = 0
         self.acks: dict[str, float] = {}
         self.zones: dict[str, str] = defaultdict(lambda: "Europe/Berlin")
@@ -131,10 +132,9 @@ class FakeSlack:
 
     def drop(self) -> None:
         """The line is cut, without a word."""
-        for socket in self.sockets:
-            transport = socket._req.transport if socket._req is not None else None
-            if transport is not None:
-                transport.abort()
+        for request in self._requests:
+            if request.transport is not None:
+                request.transport.abort()
 
     # What Slack does.
 
@@ -223,6 +223,7 @@ class FakeSlack:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self.sockets.append(socket)
+        self._requests.append(request)
         if self.greets:
             await socket.send_str(json.dumps({"type": "hello", "num_connections": len(self.sockets)}))
             self.opened += 1
@@ -232,6 +233,7 @@ class FakeSlack:
                     self.acks[json.loads(message.data)["envelope_id"]] = time.monotonic()
         finally:
             self.sockets.remove(socket)
+            self._requests.remove(request)
         return socket
 
 

@@ -5,13 +5,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.model.target import Target
 from gpudeck.sources.base import SshSettings
@@ -29,13 +29,6 @@ def make_key(path: Path, passphrase: str = "") -> Path:
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", path.name, "-f", str(path)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Sshd:

@@ -8,6 +8,8 @@ from gpudeck.history.base import (
     Heat,
     HeatAsk,
     HeatRow,
+    Overview,
+    OverviewAsk,
     Run,
     Runs,
     RunsAsk,
@@ -16,7 +18,7 @@ from gpudeck.history.base import (
     UsageAsk,
 )
 from gpudeck.history.sample import HostSample
-from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.view import Usage, UsageRow
 
 RUN = Run(
     id=7,
@@ -37,7 +39,7 @@ RUN = Run(
     peak_memory_bytes=1e9,
     mean_memory_bytes=1e9,
     mean_utilization_percent=50.0,
-    idle_held_seconds=0.0,
+    idle_seconds=0.0,
     energy_joules=None,
 )
 
@@ -89,6 +91,13 @@ class FakeStore:
         self._take(ask)
         rows = [make_row(user) for user in self.users]
         return Usage(ask.by, ask.start, ask.end, 0.987, 20.0, "EUR", rows, make_row())
+
+    def overview(self, ask: OverviewAsk) -> Overview:
+        self._take(ask)
+        rows = [make_row(user) for user in self.users]
+        usage = Usage(ask.by, ask.start, ask.end, 0.987, 20.0, "EUR", rows, make_row())
+        series = [Answer("gpus_free", "gpus", 900, ask.start, ask.end, "quarter_hour", [])]
+        return Overview(ask.end, series, usage, None)
 
     def runs(self, ask: RunsAsk) -> Runs:
         self._take(ask)

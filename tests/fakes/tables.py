@@ -1,9 +1,10 @@
 """The hub's tables as its migrations make them, for each test anew: migrated once in each process, and copied then."""
 
 import asyncio
+import contextlib
 import functools
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from fakes.postgres import PostgresServer
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database, open_database
+from gpudeck.database.migrations import VERSION_TABLE
 
 
 def put_tables(folder: Path) -> None:
@@ -21,9 +23,17 @@ def put_tables(folder: Path) -> None:
         file.write_bytes(_migrated_file())
 
 
-def fill(server: PostgresServer, address: str) -> None:
-    """What `open_database` leaves at the address of a schema that `server` made."""
-    server.execute(_migrated_schema(server).replace(_TEMPLATE, address.rpartition("=")[2]))
+@contextlib.contextmanager
+def borrow_tables(server: PostgresServer) -> Iterator[str]:
+    """The address of what `open_database` leaves in an empty schema. The next borrower gets it, emptied: to make fifty
+    tables and indexes takes the server far longer."""
+    free = _emptied(server)
+    address = free.pop() if free else _fill(server)
+    yield address
+    schema = address.rpartition("=")[2]
+    with contextlib.suppress(Exception):  # a test may have changed or locked the tables themselves
+        server.execute(_EMPTY.format(schema=schema, template=_TEMPLATE, version=VERSION_TABLE))
+        free.append(address)
 
 
 def open_file(folder: Path) -> Database:
@@ -40,6 +50,38 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 _TEMPLATE = "template_of_tests"
+_EMPTY = """
+SET session_replication_role = replica;
+SET lock_timeout = '1s';
+DO $$
+DECLARE one record;
+BEGIN
+  IF (SELECT array_agg(c.relname || a.attname ORDER BY 1) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+      WHERE c.relnamespace = '{schema}'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped) IS DISTINCT FROM
+     (SELECT array_agg(c.relname || a.attname ORDER BY 1) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+      WHERE c.relnamespace = '{template}'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped) THEN
+    RAISE EXCEPTION 'the tables of {schema} were changed';
+  END IF;
+  FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' LOOP
+    EXECUTE format('DELETE FROM {schema}.%I', one.tablename);
+  END LOOP;
+  FOR one IN SELECT sequencename FROM pg_sequences WHERE schemaname = '{schema}' AND last_value IS NOT NULL LOOP
+    EXECUTE format('ALTER SEQUENCE {schema}.%I RESTART', one.sequencename);
+  END LOOP;
+  INSERT INTO {schema}.{version} SELECT * FROM {template}.{version};
+END $$;
+"""
+
+
+@functools.cache
+def _emptied(server: PostgresServer) -> list[str]:
+    return []
+
+
+def _fill(server: PostgresServer) -> str:
+    address = server.make_schema()
+    server.execute(_migrated_schema(server).replace(_TEMPLATE, address.rpartition("=")[2]))
+    return address
 
 
 @functools.cache

@@ -5,11 +5,11 @@ import os
 import pty
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fakes.hubs import environment
+from fakes.waiting import wait_until
 
 
 class Terminal:
@@ -34,24 +34,31 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
-    def read_until(self, words: str, seconds: float = 30.0) -> str:
+    def read_until(self, words: str) -> str:
         """What came since the last call, up to and with these words; the rest is for the next."""
-        deadline = time.monotonic() + seconds
-        while (at := self.seen.find(words.encode())) < 0:
-            assert time.monotonic() < deadline, self.seen.decode(errors="replace")
-            self._read()
-        end = at + len(words.encode())
+        wanted = words.encode()
+        self._wait_until(lambda: wanted in self.seen, repr(words))
+        end = self.seen.index(wanted) + len(wanted)
         said, self.seen = self.seen[:end], self.seen[end:]
         return said.decode(errors="replace")
 
-    def wait(self, seconds: float = 30.0) -> tuple[int, str]:
+    def wait(self) -> tuple[int, str]:
         """The exit code, and all that was not read yet."""
-        deadline = time.monotonic() + seconds
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, self.seen.decode(errors="replace")
-            self._read()
+        self._wait_until(lambda: self.process.poll() is not None, "the end of the command")
         self._read()
         return self.process.returncode, self.seen.decode(errors="replace")
+
+    def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Goes on reading: a command whose terminal is full would wait for us."""
+
+        def reading() -> bool:
+            self._read()
+            return condition()
+
+        try:
+            wait_until(reading, what, 40)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.seen.decode(errors='replace')}") from error
 
     def close(self) -> None:
         self.process.kill()
@@ -63,7 +70,6 @@ class Terminal:
         with contextlib.suppress(BlockingIOError, OSError):
             while chunk := os.read(self._ours, 65_536):
                 self.seen += chunk
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

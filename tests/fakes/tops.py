@@ -1,5 +1,6 @@
 """A top in front of a feed that a test fills by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,9 +9,9 @@ from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet
-from gpudeck.tui.feed import News, Snapshot, Take
+from gpudeck.tui.feed import News, Take
 from gpudeck.tui.fleet import Delta, read_delta
-from gpudeck.tui.top import Outside, Top
+from gpudeck.tui.top import Top, TopActions
 
 
 class FakeFeed:
@@ -25,8 +26,8 @@ class FakeFeed:
         self._past = past
         self._take: Take | None = None
 
-    def first(self) -> Snapshot:
-        return Snapshot(some_fleet())
+    def first(self) -> Fleet:
+        return some_fleet()
 
     def start(self, take: Take) -> None:
         self._take = take
@@ -64,11 +65,11 @@ def some_fleet() -> Fleet:
     )
 
 
-def make_top(fleet: Fleet | None = None, **others: Any) -> Top:
+def make_top(fleet: Fleet | None = None, *, end: Callable[..., None] = lambda *_: None, **others: Any) -> Top:
     """A top that does nothing beyond its own screen."""
-    outside = Outside(leave=lambda: None, recall=lambda *_: None, end=lambda *_: None)
+    outside = TopActions(leave=lambda: None, recall=lambda *_: None, end=end)
     top = Top("http://hub:8042", outside, **others)
-    top.take(Snapshot(some_fleet() if fleet is None else fleet))
+    top.take(some_fleet() if fleet is None else fleet)
     top.arrange()
     return top
 

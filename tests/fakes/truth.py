@@ -1,7 +1,7 @@
 """Who really used what in a simulated fleet: worked out from its jobs, and from none of their readings.
 
 The rules are those of the accounts (`history.accounting`): a job on four GPUs counts on four; jobs that share a GPU
-share its time, its work and its power by their memory; a GPU is held idle from ten minutes after its last work on.
+share its time, its work and its power by their memory; a GPU is used idle from ten minutes after its last work on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ Truth = dict[str | None, UsageAmounts]
 """By user; None is for memory that nobody holds."""
 
 MIB = 1 << 20
-_HELD_AFTER = AvailabilitySettings().held_after
+_HELD_AFTER = AvailabilitySettings().idle_after
 _RAMP_STEP = 5.0
 _MOMENTS = tuple(41.7 * number for number in range(200))
 
@@ -57,7 +57,7 @@ def gpu_seconds(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: 
 
 def host_of(fleet: SimulatedFleet, number: int) -> HostSpec:
     """What stands there: its GPUs and their faults."""
-    return fleet._station(number).host
+    return fleet.station(number).host
 
 
 def _add_run(truth: Truth, host: HostSpec, run: SimulatedJob, start: float, end: float) -> None:
@@ -84,19 +84,19 @@ def _pieces(stretch: LoadSegment, start: float, end: float) -> Iterator[tuple[fl
 
 def _add_piece(truth: Truth, slot: GpuSlot, stretch: LoadSegment, start: float, end: float) -> None:
     middle = (start + end) / 2
-    held = [memory_mib(run.work, slot.memory_mib, middle - run.start) for run, _ in stretch.parts]
+    used = [memory_mib(run.work, slot.memory_mib, middle - run.start) for run, _ in stretch.parts]
     loads = [_mean_load(run.work, level) for run, level in stretch.parts]
     effort = min(1.0, sum(load * run.work.intensity for load, (run, _) in zip(loads, stretch.parts, strict=True)))
     watts = power_watts(slot.model, effort, is_taken=True, ripple=0.0)
     # A MIG instance tells neither its utilization nor its power, and so nobody knows whether it idles.
     is_told = slot.parent is None
     peaks = _peaks(slot, stretch, end)
-    for (run, _), memory in zip(stretch.parts, held, strict=True):
-        seconds = (end - start) * memory / sum(held)
+    for (run, _), memory in zip(stretch.parts, used, strict=True):
+        seconds = (end - start) * memory / sum(used)
         told = seconds * is_told
         use = UsageAmounts(
-            held=seconds,
-            worked=told * min(1.0, sum(loads)),
+            used=seconds,
+            active=told * min(1.0, sum(loads)),
             idle=told * _idle_share(stretch, start, end),
             measured=told,
             metered=told,
@@ -121,7 +121,7 @@ def _idle_share(stretch: LoadSegment, start: float, end: float) -> float:
 
 
 def _add_orphan(truth: Truth, slot: GpuSlot, seconds: float) -> None:
-    """Memory that nobody holds: the GPU idles, and is held by whom nobody can name."""
+    """Memory that nobody holds: the GPU idles, and is used by whom nobody can name."""
     joules = seconds * slot.model.idle_watts
     peak = int(slot.memory_mib * (0.25 + 0.4 * draw(slot.salt, 0))) * MIB
     truth.setdefault(None, UsageAmounts()).add(UsageAmounts(seconds, 0.0, seconds, seconds, seconds, joules, peak))

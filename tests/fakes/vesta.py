@@ -11,20 +11,18 @@ import httpx
 
 from fakes.clock import FakeClock
 from fakes.doors import make_auth, make_door
-from gpudeck.api.access import Commands
-from gpudeck.api.app import SideDoor
-from gpudeck.api.callers import Doorkeeper
-from gpudeck.api.house import House
-from gpudeck.compat.vesta.import_routes import ImportDoor, Shelf
-from gpudeck.compat.vesta.register import VestaRegister
-from gpudeck.compat.vesta.routes import VestaDoor
-from gpudeck.compat.vesta.samples import ImportedSpans, Samples
-from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.api.access import Authenticator, Commands
+from gpudeck.api.app import ForeignRoutes
+from gpudeck.api.services import ApiServices
+from gpudeck.compat.settings import VestaSettings
+from gpudeck.compat.vesta.import_routes import ImportStorage, VestaImportRoutes
+from gpudeck.compat.vesta.routes import VestaRoutes
+from gpudeck.compat.vesta.store import ImportedSpans, Samples, VestaRegister
 from gpudeck.database.sqlite import FILE_NAME
+from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.model.retention import RetentionClock
+from gpudeck.model.clock import RetentionClock
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "vesta"
@@ -76,9 +74,9 @@ class VestaHub:
         asyncio.run(self.register.load())
         self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
 
-    def _side_doors(self, house: House, keeper: Doorkeeper) -> Sequence[SideDoor]:
+    def _side_doors(self, house: ApiServices, keeper: Authenticator) -> Sequence[ForeignRoutes]:
         samples = Samples(self._auth.database)
-        self.senders = VestaDoor(
+        self.senders = VestaRoutes(
             house.hub,
             self.register,
             samples,
@@ -88,7 +86,7 @@ class VestaHub:
             history=house.history,
             now=self.clock,
         )
-        shelf = Shelf(
+        shelf = ImportStorage(
             house.history,
             samples,
             ImportedSpans(self._auth.database),
@@ -98,7 +96,7 @@ class VestaHub:
         )
         return [
             self.senders,
-            ImportDoor(house.hub.fleet, self.register, shelf, identify=keeper.identify, now=self.clock),
+            VestaImportRoutes(house.hub.fleet, self.register, shelf, identify=keeper.identify, now=self.clock),
         ]
 
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> AdmissionGate:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gpudeck.hub.host import HostState
+from gpudeck.fleet.host import HostState
 
 View = dict[str, Any]
 

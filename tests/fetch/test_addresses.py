@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from fetch.test_fetcher import answer, say, server
-from gpudeck.fetch import AddressGuard, Fetcher
-from gpudeck.fetch.addresses import AddressInfo, Lookups
+from gpudeck.fetch import AddressGuard, AddressInfo, Fetcher, Lookups
 from gpudeck.model.errors import Refused
 from gpudeck.model.target import Target
 

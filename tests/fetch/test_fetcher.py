@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fakes.waiting import close_listening
 from gpudeck.fetch import Fetcher, HttpResponse, trust_from
 from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import Refused, Temporary, UsageError
@@ -79,7 +80,7 @@ async def server(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterat
     try:
         yield f"http{'s' if tls else ''}://127.0.0.1:{port}"
     finally:
-        listening.close()
+        await close_listening(listening)
         for task in list(handlers):
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
@@ -226,7 +227,7 @@ def test_what_is_no_http_is_not_repeated() -> None:
 
 def count_turns(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often the event loop served others while a good answer was read."""
-    monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", 0.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget.LOOP_SECONDS", 0.0)
     turns = 0
     checkpoint = LoopBudget.checkpoint
 

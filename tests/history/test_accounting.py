@@ -13,7 +13,7 @@ from msgspec import structs
 
 from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.base import UsageAmounts
-from gpudeck.history.hour import ABSENT, BOOKED, BUSY, FREE, HELD, UNKNOWN, Hour, RunSlice
+from gpudeck.history.hour import ABSENT, BUSY, FREE, IDLE, RESERVED, UNKNOWN, Hour, RunSlice
 
 NAN = math.nan
 GIB = float(2**30)
@@ -74,7 +74,7 @@ class Reference:
         memories: dict[str | None, list[float]] = defaultdict(list)
         for part in self.there(gpu, at):
             memories[owners[part.run]].append(float(part.memory[at]))
-        if not memories and state in {BUSY, HELD}:
+        if not memories and state in {BUSY, IDLE}:
             used = self.value("memory_used_bytes", gpu, at)
             return {None: (1.0, 0.0 if math.isnan(used) else used)}
         shares = split({user: math.fsum(values) for user, values in memories.items()})
@@ -82,15 +82,15 @@ class Reference:
         return {user: (shares[user], known[user]) for user in memories}
 
     def use(self, gpu: int, at: int, share: float, peak: float) -> UsageAmounts:
-        held = share * float(self.hour.covered[at])
+        used = share * float(self.hour.covered[at])
         utilization, power = self.value("utilization_percent", gpu, at), self.value("power_watts", gpu, at)
         return UsageAmounts(
-            held=held,
-            worked=0.0 if math.isnan(utilization) else held * utilization / 100,
-            idle=held if self.hour.states[gpu, at] == HELD else 0.0,
-            measured=0.0 if math.isnan(utilization) else held,
-            metered=0.0 if math.isnan(power) else held,
-            joules=0.0 if math.isnan(power) else held * power,
+            used=used,
+            active=0.0 if math.isnan(utilization) else used * utilization / 100,
+            idle=used if self.hour.states[gpu, at] == IDLE else 0.0,
+            measured=0.0 if math.isnan(utilization) else used,
+            metered=0.0 if math.isnan(power) else used,
+            joules=0.0 if math.isnan(power) else used * power,
             peak=peak,
         )
 
@@ -113,9 +113,9 @@ class Reference:
         shared = self.use(part.gpu, at, share, 0.0)
         own = float(part.utilization[at])
         percent = self.value("utilization_percent", part.gpu, at) if math.isnan(own) else own
-        known = 0.0 if math.isnan(percent) else use.held
+        known = 0.0 if math.isnan(percent) else use.used
         return RunPart(
-            seconds=use.held,
+            seconds=use.used,
             utilization_sum=known * percent if known else 0.0,
             utilization_seconds=known,
             idle=use.idle,
@@ -145,7 +145,7 @@ def split(memories: Mapping[Any, float]) -> dict[Any, float]:
 
 
 SAMPLES = st.integers(1, 6)
-STATES = st.sampled_from([ABSENT, UNKNOWN, FREE, BUSY, HELD, BOOKED])
+STATES = st.sampled_from([ABSENT, UNKNOWN, FREE, BUSY, IDLE, RESERVED])
 MEMORY = st.sampled_from([NAN, 0.0, GIB, 3 * GIB, 10 * GIB])
 PERCENT = st.sampled_from([NAN, 0.0, 40.0, 100.0])
 USERS = st.sampled_from([None, "alice", "bob"])
@@ -186,7 +186,7 @@ def close(value: Any) -> Any:
 def test_uses_are_those_of_the_plain_rules(hour: Hour, owners: dict[int, str | None]) -> None:
     models = ["H200", "H200", "L40S"][: len(hour.gpus)]
     found, expected = uses(hour, models, owners), Reference(hour).uses(models, owners)
-    expected = {key: use for key, use in expected.items() if use.held > 0}
+    expected = {key: use for key, use in expected.items() if use.used > 0}
     assert {key: structs.asdict(use) for key, use in found.items()} == {
         key: close(use) for key, use in expected.items()
     }
@@ -202,17 +202,17 @@ def test_parts_of_runs_are_those_of_the_plain_rules(hour: Hour) -> None:
 
 @given(hours(), st.fixed_dictionaries(dict.fromkeys(range(1, 5), USERS)))
 def test_every_second_in_use_is_held_by_somebody_and_no_other(hour: Hour, owners: dict[int, str | None]) -> None:
-    """In use: seen, and in state BUSY or HELD or with a run on it."""
-    is_used = (hour.states == BUSY) | (hour.states == HELD)
+    """In use: seen, and in state BUSY or IDLE or with a run on it."""
+    is_used = (hour.states == BUSY) | (hour.states == IDLE)
     for part in hour.runs:
         is_used[part.gpu] |= part.present
-    held = sum(use.held for use in uses(hour, [LABEL] * len(hour.gpus), owners).values())
-    assert held == pytest.approx(float(hour.observed[is_used].sum()))
+    used = sum(use.used for use in uses(hour, [LABEL] * len(hour.gpus), owners).values())
+    assert used == pytest.approx(float(hour.observed[is_used].sum()))
 
 
 def test_a_process_on_four_gpus_counts_on_four() -> None:
     hour = make_hour([[BUSY, BUSY]] * 4, runs=[make_run(1, gpu, [GIB, GIB]) for gpu in range(4)])
-    assert uses(hour, [LABEL] * 4, {1: "alice"})["alice", LABEL].held == 80
+    assert uses(hour, [LABEL] * 4, {1: "alice"})["alice", LABEL].used == 80
     assert (run_parts(hour)[1].seconds, run_parts(hour)[1].wall_seconds) == (80, 20)
     assert run_parts(hour)[1].memory_peak == 4 * GIB
 
@@ -220,7 +220,7 @@ def test_a_process_on_four_gpus_counts_on_four() -> None:
 def test_two_users_share_a_gpu_by_memory() -> None:
     hour = make_hour([[BUSY]], runs=[make_run(1, 0, [3 * GIB]), make_run(2, 0, [GIB])], power_watts=[[400]])
     found = uses(hour, [LABEL], {1: "alice", 2: "bob"})
-    assert (found["alice", LABEL].held, found["bob", LABEL].held) == (7.5, 2.5)
+    assert (found["alice", LABEL].used, found["bob", LABEL].used) == (7.5, 2.5)
     assert (found["alice", LABEL].joules, run_parts(hour)[2].joules) == (3000, 1000)
 
 
@@ -228,19 +228,19 @@ def test_two_users_share_a_gpu_by_memory() -> None:
 def test_users_share_equally_where_memory_tells_nothing(memory: tuple[float, float]) -> None:
     hour = make_hour([[BUSY]], runs=[make_run(1, 0, [memory[0]]), make_run(2, 0, [memory[1]])])
     found = uses(hour, [LABEL], {1: "alice", 2: "bob"})
-    assert (found["alice", LABEL].held, found["bob", LABEL].held) == (5, 5)
+    assert (found["alice", LABEL].used, found["bob", LABEL].used) == (5, 5)
 
 
 def test_many_runs_of_one_user_do_not_take_a_larger_share() -> None:
     runs = [make_run(run, 0, [NAN]) for run in (1, 2, 3)]
     found = uses(make_hour([[BUSY]], runs=runs), [LABEL], {1: "alice", 2: "alice", 3: "bob"})
-    assert (found["alice", LABEL].held, found["bob", LABEL].held) == (5, 5)
+    assert (found["alice", LABEL].used, found["bob", LABEL].used) == (5, 5)
 
 
-@pytest.mark.parametrize("state", [BUSY, HELD])
+@pytest.mark.parametrize("state", [BUSY, IDLE])
 def test_somebody_whom_nobody_sees_is_nobody_we_know(state: int) -> None:
     found = uses(make_hour([[state, FREE]], memory_used_bytes=[[5 * GIB, GIB]]), [LABEL], {})
-    assert {key: (use.held, use.peak) for key, use in found.items()} == {(None, LABEL): (10, 5 * GIB)}
+    assert {key: (use.used, use.peak) for key, use in found.items()} == {(None, LABEL): (10, 5 * GIB)}
 
 
 @pytest.mark.parametrize("state", [ABSENT, UNKNOWN])
@@ -251,10 +251,10 @@ def test_what_was_not_observed_is_nobodys(state: int) -> None:
 
 def test_unknown_utilization_and_power_are_not_zero() -> None:
     hour = make_hour(
-        [[BUSY, HELD]], runs=[make_run(1, 0, [GIB, GIB])], utilization_percent=[[80, NAN]], power_watts=[[NAN, 300]]
+        [[BUSY, IDLE]], runs=[make_run(1, 0, [GIB, GIB])], utilization_percent=[[80, NAN]], power_watts=[[NAN, 300]]
     )
     use = uses(hour, [LABEL], {1: "alice"})["alice", LABEL]
-    assert (use.held, use.worked, use.measured) == (20, 8, 10)
+    assert (use.used, use.active, use.measured) == (20, 8, 10)
     assert (use.idle, use.joules, use.metered) == (10, 3000, 10)
 
 
@@ -274,7 +274,7 @@ def test_what_is_taken_back_leaves_the_peak() -> None:
     part = RunPart(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
     part.add(RunPart(10, 20, 30, 40, 50, 60, 70, 80, 90, 100))
     assert structs.astuple(part) == (11, 22, 33, 44, 50, 66, 77, 88, 99, 110)
-    part.subtract(RunPart(10, 20, 30, 40, 50, 60, 70, 80, 90, 100))
+    part.add(RunPart(10, 20, 30, 40, 50, 60, 70, 80, 90, 100), -1.0)
     assert structs.astuple(part) == (1, 2, 3, 4, 50, 6, 7, 8, 9, 10)
 
 
@@ -286,7 +286,7 @@ def test_an_hour_without_samples_has_no_uses() -> None:
 def test_the_example_of_the_documents_is_right() -> None:
     """docs/accounting.md: 12 to 13 alice, 13 to 14 with bob, half an hour of bob's notebook, an hour free."""
     hour = make_hour(
-        [[BUSY, BUSY, HELD, FREE]],
+        [[BUSY, BUSY, IDLE, FREE]],
         covered=[3600, 3600, 1800, 3600],
         runs=[
             make_run(1, 0, [60 * GIB] * 4, there="xx.."),
@@ -297,7 +297,7 @@ def test_the_example_of_the_documents_is_right() -> None:
     )
     found = uses(hour, [LABEL], {1: "alice", 2: "bob"})
     told = {
-        user: [use.held / 3600, use.worked / 3600, use.idle / 3600, use.joules / 3.6e6]
+        user: [use.used / 3600, use.active / 3600, use.idle / 3600, use.joules / 3.6e6]
         for (user, _), use in found.items()
     }
     assert told == {"alice": pytest.approx([1.75, 1.65, 0, 1.05]), "bob": pytest.approx([0.75, 0.25, 0.5, 0.21])}

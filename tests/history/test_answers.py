@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
 from gpudeck.history.base import STATE_METRICS, Answer, Ask, HistoryRefused, KnownRun, Point
-from gpudeck.history.hour import ABSENT, BUSY, FREE, HELD, UNKNOWN, Hour, RunSlice
+from gpudeck.history.hour import ABSENT, BUSY, FREE, IDLE, UNKNOWN, Hour, RunSlice
 
 HOUR = 3600
 NOW = T0 + 2 * 86_400.0
@@ -56,10 +56,10 @@ def test_steps_of_a_quarter_hour_and_more_come_from_quarter_hours() -> None:
 
 
 def test_samples_and_quarter_hours_tell_the_same() -> None:
-    hour = make_hour(utilization_percent=ramp(4), power_watts=ramp(4) * 7, gpus=4, states=HELD)
+    hour = make_hour(utilization_percent=ramp(4), power_watts=ramp(4) * 7, gpus=4, states=IDLE)
     fine = FakePast(hour)
     coarse = FakePast(hour, raw_since=T0 + HOUR)
-    for metric in (UTILIZATION, "power_watts", "gpus_held", "gpus_free", "memory_total_bytes"):
+    for metric in (UTILIZATION, "power_watts", "gpus_idle", "gpus_free", "memory_total_bytes"):
         quarters = ask(coarse, metric, host="gpu01", points=60)
         samples = ask(fine, metric, host="gpu01", points=60)
         assert (quarters.step, quarters.resolution) == (900, "quarter_hour")
@@ -144,24 +144,24 @@ def test_set_of_gpus_may_change_from_hour_to_hour() -> None:
 
 @pytest.mark.parametrize("points_asked", [60, 4])
 def test_states_are_a_share_of_one_gpu_and_a_number_of_many(points_asked: int) -> None:
-    states = np.repeat([[FREE], [BUSY], [HELD], [UNKNOWN]], 360, axis=1).astype(np.uint8)
+    states = np.repeat([[FREE], [BUSY], [IDLE], [UNKNOWN]], 360, axis=1).astype(np.uint8)
     states[0, :180] = BUSY
     past = FakePast(make_hour(gpus=4, states=states))
     asked = {"points": points_asked}
     found = {name: values(ask(past, name, host="gpu01", **asked)) for name in STATE_METRICS}
     assert (found["gpus_busy"][0], found["gpus_busy"][-1]) == (2.0, 1.0)
     assert (found["gpus_free"][0], found["gpus_free"][-1]) == (0.0, 1.0)
-    assert set(found["gpus_held"]) == {1.0} == set(found["gpus_unknown"])
-    assert set(found["gpus_booked"]) == {0.0}
+    assert set(found["gpus_idle"]) == {1.0} == set(found["gpus_unknown"])
+    assert set(found["gpus_reserved"]) == {0.0}
     assert values(ask(past, "gpus_busy", gpu="GPU-100", **asked))[0] == 1.0
     assert values(ask(past, "gpus_busy", gpu="GPU-100", points=1)) == [0.5]
 
 
 def test_fleet_counts_gpus_also_where_it_was_observed_for_a_part_of_the_time() -> None:
-    hours = [make_hour(host=host, gpus=4, states=HELD) for host in (1, 2)]
+    hours = [make_hour(host=host, gpus=4, states=IDLE) for host in (1, 2)]
     past = FakePast(*(without(pair, 20, 90) for pair in hours))
     for count in (60, 4, 1):
-        assert set(values(ask(past, "gpus_held", fleet=True, points=count))) == {8.0}
+        assert set(values(ask(past, "gpus_idle", fleet=True, points=count))) == {8.0}
         assert set(values(ask(past, "gpus_free", fleet=True, points=count))) == {0.0}
 
 

@@ -6,7 +6,7 @@ import pytest
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_heat
 from gpudeck.history.base import Heat, HeatAsk, HistoryRefused
-from gpudeck.history.hour import FREE, HELD
+from gpudeck.history.hour import FREE, IDLE
 
 HOUR = 3600
 NOW = T0 + 86_400.0
@@ -34,13 +34,13 @@ def test_map_has_a_row_a_host_and_a_column_an_hour() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "expected"),
-    [("utilization_percent", 25.0), ("power_watts", 300.0), ("temperature_celsius", 70.0), ("gpus_held", 2.0)],
+    [("utilization_percent", 25.0), ("power_watts", 300.0), ("temperature_celsius", 70.0), ("gpus_idle", 2.0)],
 )
 def test_gpus_of_a_host_become_one_as_the_catalog_says(metric: str, expected: float) -> None:
     past = FakePast(
         make_hour(
             gpus=2,
-            states=HELD,
+            states=IDLE,
             utilization_percent=25,
             power_watts=np.array([[100.0], [200.0]]),
             temperature_celsius=np.array([[50.0], [70.0]]),

@@ -101,7 +101,7 @@ def test_states_add_up_to_what_is_covered(hour: Hour) -> None:
 def test_many_gpus_are_worked_on_in_pieces_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     hour = make_hour()
     whole = roll_up(hour)
-    monkeypatch.setattr(rollup, "_AT_ONCE", 1)
+    monkeypatch.setattr(rollup, "VALUES_AT_ONCE", 1)
     pieces = roll_up(hour)
     for name, roll in whole.metrics.items():
         assert_same(pieces.metrics[name].sum, roll.sum, 1e-3)

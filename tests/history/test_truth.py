@@ -12,7 +12,7 @@ from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
 from gpudeck.history.base import UsageAmounts, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
-from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.view import Usage, UsageRow
 
 START = 1_760_313_600.0
 DAYS = 30
@@ -73,18 +73,18 @@ def by_user(usage: Usage) -> dict[str | None, UsageRow]:
 
 
 def hours(use: UsageAmounts) -> tuple[float, float, float]:
-    return use.held / HOUR, use.worked / HOUR, use.idle / HOUR
+    return use.used / HOUR, use.active / HOUR, use.idle / HOUR
 
 
 def test_a_month_has_a_crowd_and_every_kind_of_use(month: Kept) -> None:
     total = true_total(month[1])
     assert len(month[1]) > 20
-    assert total.held > total.measured * 0.99 > total.worked > total.idle > 0
+    assert total.used > total.measured * 0.99 > total.active > total.idle > 0
 
 
 def test_totals_of_a_month_are_those_of_the_jobs(month: Kept) -> None:
     total, truth = ask(month, DAYS).total, true_total(month[1])
-    told = (total.gpu_hours, total.worked_hours, total.idle_held_hours)
+    told = (total.gpu_hours, total.active_hours, total.idle_hours)
     assert told == pytest.approx(hours(truth), rel=0.005)
     assert total.energy_kwh == pytest.approx(truth.joules / 3.6e6, rel=0.005)
     assert total.peak_memory_bytes == truth.peak
@@ -95,9 +95,9 @@ def test_everybody_is_told_their_own_hours(month: Kept) -> None:
     rows, truth = by_user(ask(month, DAYS)), month[1]
     assert rows.keys() == truth.keys()
     for user, use in truth.items():
-        row, (held, worked, idle) = rows[user], hours(use)
-        assert (row.gpu_hours, row.idle_held_hours) == pytest.approx((held, idle), rel=0.005, abs=0.5), user
-        assert row.worked_hours == pytest.approx(worked, rel=0.015, abs=0.5), user
+        row, (used, worked, idle) = rows[user], hours(use)
+        assert (row.gpu_hours, row.idle_hours) == pytest.approx((used, idle), rel=0.005, abs=0.5), user
+        assert row.active_hours == pytest.approx(worked, rel=0.015, abs=0.5), user
         assert row.energy_kwh == pytest.approx(use.joules / 3.6e6, rel=0.015, abs=0.1), user
 
 
@@ -105,28 +105,28 @@ def test_everything_was_observed(month: Kept, fleet: SimulatedFleet) -> None:
     usage = ask(month, DAYS)
     assert usage.coverage == pytest.approx(1.0, abs=0.001)
     seconds = gpu_seconds(fleet, HOSTS, START, START + DAYS * DAY)
-    assert usage.observed_gpu_hours == pytest.approx(seconds / HOUR, rel=0.001)
+    assert usage.monitored_gpu_hours == pytest.approx(seconds / HOUR, rel=0.001)
 
 
 @pytest.mark.parametrize("host", ODD_HOSTS)
 def test_a_host_alone_is_told_what_happened_on_it(odd: Kept, fleet: SimulatedFleet, host: int) -> None:
     total = ask(odd, ODD_DAYS, host=fleet.names[host]).total
     truth = true_total(true_use(fleet, (host,), START, START + ODD_DAYS * DAY))
-    assert total.gpu_hours == pytest.approx(truth.held / HOUR, rel=0.005)
+    assert total.gpu_hours == pytest.approx(truth.used / HOUR, rel=0.005)
 
 
 def test_memory_that_nobody_holds_is_told_as_that(odd: Kept) -> None:
     rows, truth = by_user(ask(odd, ODD_DAYS)), odd[1]
     nobody = rows[None]
     assert nobody.unknown
-    assert (nobody.gpu_hours, nobody.idle_held_hours) == pytest.approx((ODD_DAYS * 24, ODD_DAYS * 24), rel=0.005)
+    assert (nobody.gpu_hours, nobody.idle_hours) == pytest.approx((ODD_DAYS * 24, ODD_DAYS * 24), rel=0.005)
     assert nobody.energy_kwh == pytest.approx(truth[None].joules / 3.6e6, rel=0.01)
 
 
 def test_instances_without_readings_count_as_held_and_not_as_work_or_idleness(odd: Kept) -> None:
     total, truth = ask(odd, ODD_DAYS).total, true_total(odd[1])
-    assert truth.measured < 0.9 * truth.held
-    told = (total.gpu_hours, total.worked_hours, total.idle_held_hours)
+    assert truth.measured < 0.9 * truth.used
+    told = (total.gpu_hours, total.active_hours, total.idle_hours)
     assert told == pytest.approx(hours(truth), rel=0.01)
     assert total.energy_kwh == pytest.approx(truth.joules / 3.6e6, rel=0.01)
 
@@ -147,7 +147,7 @@ def test_a_past_that_comes_newest_first_is_the_same(tmp_path: Path, fleet: Simul
     usage = store.usage(UsageAsk(by="user", start=START, end=end))
     truth = true_total(true_use(fleet, HOSTS, START, end))
     assert usage.coverage == pytest.approx(1.0, abs=0.001)
-    assert (usage.total.gpu_hours, usage.total.idle_held_hours) == pytest.approx(
-        (truth.held / HOUR, truth.idle / HOUR), rel=0.01
+    assert (usage.total.gpu_hours, usage.total.idle_hours) == pytest.approx(
+        (truth.used / HOUR, truth.idle / HOUR), rel=0.01
     )
     store.close()

@@ -12,7 +12,7 @@ import pytest
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
-from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.view import Usage, UsageRow
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -26,7 +26,7 @@ Fact = tuple[UseKey, UsageAmounts]
 def fact(
     hour: int, user: str | None, held: float = HOUR, *, model: str = H200, host: str = "id-1", **others: float
 ) -> Fact:
-    return (T0 + hour * HOUR, host, user, model), UsageAmounts(held=held, **others)
+    return (T0 + hour * HOUR, host, user, model), UsageAmounts(used=held, **others)
 
 
 class FakePast:
@@ -92,7 +92,7 @@ def hours(answer: Usage) -> dict[str | None, float]:
 def test_rows_are_sorted_by_hours_and_add_up_to_the_total() -> None:
     answer = ask_for(FakePast([fact(0, "bob"), fact(0, "alice", 1800), fact(1, "alice", 5400)]))
     assert list(hours(answer).items()) == [("alice", 2), ("bob", 1)]
-    assert (answer.total.gpu_hours, answer.observed_gpu_hours) == (3, 8)
+    assert (answer.total.gpu_hours, answer.monitored_gpu_hours) == (3, 8)
     assert [row.share for row in answer.rows] == [0.25, 0.125]
 
 
@@ -157,37 +157,37 @@ def test_hours_at_the_ends_count_by_the_part_that_lies_inside() -> None:
     facts = [fact(at, "alice", 3600, idle=1800, joules=3.6e6, metered=3600, peak=GIB) for at in range(4)]
     answer = ask_for(FakePast(facts), start=T0 + 1800, end=T0 + 2 * HOUR + 900)
     row = answer.rows[0]
-    assert (row.gpu_hours, row.idle_held_hours, row.energy_kwh) == (1.75, 0.875, 1.75)
-    assert (row.peak_memory_bytes, answer.observed_gpu_hours, answer.coverage) == (GIB, 3.5, 1)
+    assert (row.gpu_hours, row.idle_hours, row.energy_kwh) == (1.75, 0.875, 1.75)
+    assert (row.peak_memory_bytes, answer.monitored_gpu_hours, answer.coverage) == (GIB, 3.5, 1)
 
 
 def test_the_hour_that_is_running_counts_whole() -> None:
     now = T0 + 600
     past = FakePast([fact(0, "alice", 600)], observed={0: 1200})
     answer = ask_for(past, start=now - DAY, end=now, now=now)
-    assert (answer.rows[0].gpu_hours, answer.observed_gpu_hours) == (600 / HOUR, 1200 / HOUR)
+    assert (answer.rows[0].gpu_hours, answer.monitored_gpu_hours) == (600 / HOUR, 1200 / HOUR)
 
 
 def test_unknown_is_never_zero() -> None:
     row = ask_for(FakePast([fact(0, "alice")])).rows[0]
-    assert (row.worked_hours, row.energy_kwh, row.peak_memory_bytes, row.cost) == (None, None, None, None)
+    assert (row.active_hours, row.energy_kwh, row.peak_memory_bytes, row.cost) == (None, None, None, None)
 
 
 def test_what_is_known_is_told() -> None:
-    use = {"worked": 1800, "measured": 3600, "metered": 3600, "joules": 1.8e6, "peak": GIB, "idle": 360}
+    use = {"active": 1800, "measured": 3600, "metered": 3600, "joules": 1.8e6, "peak": GIB, "idle": 360}
     row = ask_for(FakePast([fact(0, "alice", **use)])).rows[0]
-    assert (row.worked_hours, row.energy_kwh, row.peak_memory_bytes, row.idle_held_hours) == (0.5, 0.5, GIB, 0.1)
+    assert (row.active_hours, row.energy_kwh, row.peak_memory_bytes, row.idle_hours) == (0.5, 0.5, GIB, 0.1)
 
 
 def test_work_is_told_beside_the_hours_in_which_it_was_known() -> None:
-    facts = [fact(0, "alice", worked=1800, measured=3600), fact(1, "alice"), fact(2, "alice")]
+    facts = [fact(0, "alice", active=1800, measured=3600), fact(1, "alice"), fact(2, "alice")]
     total = ask_for(FakePast(facts)).total
-    assert (total.gpu_hours, total.measured_hours, total.worked_hours) == (3, 1, 0.5)
+    assert (total.gpu_hours, total.measured_hours, total.active_hours) == (3, 1, 0.5)
 
 
 def test_a_period_without_any_use_has_no_rows_and_a_total_of_zero() -> None:
     answer = ask_for(FakePast([]))
-    assert (answer.rows, answer.total.gpu_hours, answer.total.worked_hours) == ([], 0, None)
+    assert (answer.rows, answer.total.gpu_hours, answer.total.active_hours) == ([], 0, None)
     assert answer.coverage == 1
 
 
@@ -247,10 +247,10 @@ def test_a_period_that_nobody_observed_has_no_shares() -> None:
 
 
 def test_days_are_those_of_the_zone() -> None:
-    facts = [fact(at, "alice", measured=3600, worked=1800) for at in range(48)]
+    facts = [fact(at, "alice", measured=3600, active=1800) for at in range(48)]
     answer = ask_for(FakePast(facts), start=T0, end=T0 + 2 * DAY, daily=True, zone="Asia/Kolkata")
     days = answer.rows[0].days
-    assert [(day.day, day.gpu_hours, day.worked_hours) for day in days] == [
+    assert [(day.day, day.gpu_hours, day.active_hours) for day in days] == [
         ("2026-06-01", 18.5, 9.25),
         ("2026-06-02", 24, 12),
         ("2026-06-03", 5.5, 2.75),
@@ -261,7 +261,7 @@ def test_days_are_those_of_the_zone() -> None:
 
 def test_a_day_with_25_hours_has_25_hours() -> None:
     autumn = 1_792_879_200  # 2026-10-25 00:00 in Berlin
-    facts = [((autumn + at * HOUR, "", "alice", H200), UsageAmounts(held=3600)) for at in range(30)]
+    facts = [((autumn + at * HOUR, "", "alice", H200), UsageAmounts(used=3600)) for at in range(30)]
     past = FakePast(facts)
     answer = ask_for(past, start=autumn, end=autumn + 30 * HOUR, daily=True, zone="Europe/Berlin", now=autumn + DAY * 9)
     assert [(day.day, day.gpu_hours) for day in answer.rows[0].days] == [("2026-10-25", 25), ("2026-10-26", 5)]
@@ -320,7 +320,7 @@ def test_csv_has_a_line_a_row_and_leaves_the_unknown_empty() -> None:
 def test_csv_by_day_has_a_line_a_row_and_day() -> None:
     answer = ask_for(FakePast([fact(0, "alice"), fact(30, "alice")]), end=T0 + 2 * DAY, daily=True)
     assert to_csv(answer, daily=True).splitlines() == [
-        "day,user,unknown,gpu_hours,worked_hours",
+        "day,user,unknown,gpu_hours,active_hours",
         "2026-06-01,alice,no,1.0,",
         "2026-06-02,alice,no,1.0,",
     ]

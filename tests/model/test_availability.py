@@ -1,4 +1,4 @@
-"""The truth table of free, busy, held, booked and unknown."""
+"""The truth table of free, busy, idle, reserved and unknown."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gpudeck.model.availability import AVAILABILITIES, AvailabilitySettings, jud
 
 SETTINGS = AvailabilitySettings()
 GIB = 2**30
-EMPTY = {"processes": 0, "memory_used_bytes": 0, "utilization_percent": 0, "idle_seconds": 0, "booked": False}
+EMPTY = {"processes": 0, "memory_used_bytes": 0, "utilization_percent": 0, "idle_seconds": 0, "reserved": False}
 
 
 def judge_with(**facts: Any) -> str:
@@ -21,13 +21,13 @@ def judge_with(**facts: Any) -> str:
     ("facts", "expected"),
     [
         ({}, "free"),
-        ({"booked": True}, "booked"),
+        ({"reserved": True}, "reserved"),
         ({"utilization_percent": 97}, "busy"),
-        ({"utilization_percent": 97, "booked": True}, "busy"),
+        ({"utilization_percent": 97, "reserved": True}, "busy"),
         ({"processes": 1, "idle_seconds": 599}, "busy"),
-        ({"processes": 1, "idle_seconds": 600}, "held"),
-        ({"processes": 1, "idle_seconds": 600, "booked": True}, "held"),
-        ({"memory_used_bytes": 20 * GIB, "idle_seconds": 3600}, "held"),
+        ({"processes": 1, "idle_seconds": 600}, "idle"),
+        ({"processes": 1, "idle_seconds": 600, "reserved": True}, "idle"),
+        ({"memory_used_bytes": 20 * GIB, "idle_seconds": 3600}, "idle"),
         ({"memory_used_bytes": 300 * 2**20}, "free"),
         ({"utilization_percent": 4}, "free"),
         ({"processes": None}, "free"),
@@ -45,7 +45,7 @@ def test_availability_follows_the_facts(facts: dict[str, Any], expected: str) ->
 
 def test_memory_without_a_process_is_explained_as_orphaned() -> None:
     verdict = judge(settings=SETTINGS, **(EMPTY | {"memory_used_bytes": 20 * GIB, "idle_seconds": 3600}))
-    assert verdict == ("held", "memory is held, but no process is on it")
+    assert verdict == ("idle", "memory is in use, but no process is on it")
 
 
 @given(
@@ -53,17 +53,17 @@ def test_memory_without_a_process_is_explained_as_orphaned() -> None:
     memory=st.none() | st.floats(0, 200 * GIB),
     utilization=st.none() | st.floats(0, 100),
     idle=st.floats(0, 1e6),
-    booked=st.booleans(),
+    reserved=st.booleans(),
 )
 def test_nothing_occupied_or_unread_is_ever_free(
-    processes: int | None, memory: float | None, utilization: float | None, idle: float, booked: bool
+    processes: int | None, memory: float | None, utilization: float | None, idle: float, reserved: bool
 ) -> None:
     word, reason = judge(
         processes=processes,
         memory_used_bytes=memory,
         utilization_percent=utilization,
         idle_seconds=idle,
-        booked=booked,
+        reserved=reserved,
         settings=SETTINGS,
     )
     assert word in AVAILABILITIES
@@ -71,5 +71,5 @@ def test_nothing_occupied_or_unread_is_ever_free(
         not processes and (memory or 0) <= SETTINGS.empty_bytes and (utilization or 0) < SETTINGS.work_percent
     )
     something_read = processes is not None or (memory is not None and utilization is not None)
-    assert (word in {"free", "booked"}) == (proven_empty and something_read)
+    assert (word in {"free", "reserved"}) == (proven_empty and something_read)
     assert (word == "unknown") <= (reason is not None)

@@ -89,7 +89,7 @@ def test_large_input_is_parsed_by_one_thread_in_its_order() -> None:
 
 def test_a_checkpoint_serves_others_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def count(seconds: float) -> int:
-        monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", seconds)
+        monkeypatch.setattr("gpudeck.model.cpu_budget.LOOP_SECONDS", seconds)
         turns = 0
 
         async def tick() -> None:
@@ -118,7 +118,7 @@ def count_to(last: int, counted: list[int]) -> Steps[str]:
 
 def test_steps_are_done_in_one_go_in_turns_or_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def count_turns(counted: list[int]) -> list[int]:
-        monkeypatch.setattr("gpudeck.model.cpu_budget._LOOP_SECONDS", 0.0)
+        monkeypatch.setattr("gpudeck.model.cpu_budget.LOOP_SECONDS", 0.0)
         work = asyncio.create_task(run_in_steps(count_to(5, counted)))
         seen = []
         while not work.done():
@@ -129,8 +129,8 @@ def test_steps_are_done_in_one_go_in_turns_or_a_slice_at_a_time(monkeypatch: pyt
 
     assert finish(count_to(5, [])) == "done"
     assert set(asyncio.run(count_turns([]))) == {1, 2, 3, 4, 5}
-    monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget.SLICE_SECONDS", 0.0)
     steps = count_to(3, counted := [])
     assert [(advance(steps), len(counted)) for _ in range(4)] == [(False, 1), (False, 2), (False, 3), (True, 3)]
-    monkeypatch.setattr("gpudeck.model.cpu_budget._SLICE_SECONDS", 1000.0)
+    monkeypatch.setattr("gpudeck.model.cpu_budget.SLICE_SECONDS", 1000.0)
     assert advance(count_to(3, []))

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from gpudeck.model.catalog import CATALOG, GPU_METRICS, HOST_METRICS
 from gpudeck.model.exposition import UNITS, expose, to_openmetrics, wants_openmetrics, write_family
-from gpudeck.model.printable import escape
+from gpudeck.model.text import escape
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

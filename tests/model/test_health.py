@@ -67,7 +67,7 @@ def test_unread_temperature_says_why() -> None:
 @pytest.mark.parametrize(
     ("metrics", "told"),
     [
-        ({"remapped_rows_pending": 1}, "memory rows wait to be replaced"),
+        ({"remapped_rows_pending": 1}, "row remap pending"),
         ({"ecc_uncorrected_count": 3}, "3 uncorrected memory errors since the driver was loaded"),
         ({"nvlink_inactive_count": 1, "nvlink_active_count": 17}, "NVLink: 1 down"),
     ],

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.moments import read_moment, read_span, show_moment
+from gpudeck.model.times import read_moment, read_span, show_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 15, 16, 20, 30, tzinfo=BERLIN).timestamp()
@@ -94,7 +94,7 @@ def test_time_that_is_shown_twice_says_which() -> None:
 
 def test_span_may_have_blanks() -> None:
     assert read_span("--for", "1d 6h") == 30 * 3600
-    with pytest.raises(UsageError, match="--for: 'soon' is not a span"):
+    with pytest.raises(UsageError, match="--for: 'soon' is not a duration"):
         read_span("--for", "soon")
     with pytest.raises(UsageError, match="--for: '999999999y' is too long"):
         read_span("--for", "999999999y")

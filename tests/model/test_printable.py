@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.model.printable import clean, escape
+from gpudeck.model.text import clean, escape
 
 
 @given(st.text(max_size=60))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fakes.clock import FakeClock
-from gpudeck.model.retention import AGREES, FIRST_HOUR, RetentionClock
+from gpudeck.model.clock import AGREES, FIRST_HOUR, RetentionClock
 
 DAY = 86_400.0
 START = 1_790_000_000.0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.model.times import parse_span, parse_time
+from gpudeck.model.times import format_duration, parse_duration, parse_time
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00Z
 
@@ -61,15 +61,62 @@ def test_other_text_is_no_time_and_the_refusal_says_what_is(text: str) -> None:
         parse_time(text, NOW)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30d", 2_592_000), ("90m", 5_400), ("1d12h", 129_600), ("0.5h", 1_800)])
-def test_spans_are_understood(text: str, seconds: float) -> None:
-    assert parse_span(text) == seconds
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("10s", 10.0), ("250ms", 0.25), ("5m", 300.0), ("2h", 7200.0), ("1d 6h", 108000.0), ("1h30m", 5400.0)),
+        *(
+            ("1.5h", 5400.0),
+            ("1w", 604800.0),
+            ("10 s", 10.0),
+            ("30d", 2_592_000),
+            ("1d12h", 129_600),
+            ("12h 1d", 129_600),
+        ),
+    ],
+)
+def test_durations_are_read_as_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "30", "d", "-30d", "30 d x", "1e3s", "1.s"])
-def test_other_text_is_no_span(text: str) -> None:
-    with pytest.raises(ValueError, match="not a span of time"):
-        parse_span(text)
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("0.5", 0.5), ("0", 0.0), ("2h", 7200.0)])
+def test_a_plain_number_is_seconds_where_that_is_allowed(text: str, seconds: float) -> None:
+    assert parse_duration(text, allow_plain_seconds=True) == seconds
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "s", "-1s", "-30d", "5 minutes", "30 d x", "010", "1:30", "1e3", "1e3s", "1.s", "٣s", "10S", "1" * 400),
+        "1d" + " " * 9999 + "x",
+    ],
+)
+def test_other_text_is_no_duration(text: str, is_plain: bool) -> None:
+    with pytest.raises(ValueError, match="is not a duration such as"):
+        parse_duration(text, allow_plain_seconds=is_plain)
+
+
+def test_a_number_without_a_unit_is_no_duration() -> None:
+    with pytest.raises(ValueError, match="'30' is not a duration"):
+        parse_duration("30")
+
+
+@given(st.integers(0, 10**14))
+def test_every_duration_in_milliseconds_survives_writing_and_reading(milliseconds: int) -> None:
+    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
+
+
+@given(st.floats(1e-6, 1e9))
+def test_every_other_duration_survives_writing_and_reading(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (600.0, "10m"), (90061.25, "1d 1h 1m 1s 250ms"), (0.1, "100ms")]
+)
+def test_duration_is_written_in_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 ALMOST = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:]{5,8}[Z+ -]?[0-9:]{0,5}"

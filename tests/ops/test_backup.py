@@ -19,14 +19,12 @@ import pytest
 
 from gpudeck.auth.audit import Audit, AuditEntry
 from gpudeck.database.engine import Database
-from gpudeck.database.migrating import NEWEST
+from gpudeck.database.migrations import NEWEST
 from gpudeck.history.embedded.tables import VERSION, open_to_write
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.ops.backup import _locked, make_backup
+from gpudeck.ops.backup import NOTE, locked, make_backup, record_restore, restore
 from gpudeck.ops.backup_archive import MANIFEST, Manifest, describe_file, pack, unpack
-from gpudeck.ops.data_folder import alone, share
-from gpudeck.ops.own_database import use_database
-from gpudeck.ops.restore import NOTE, record_restore, restore
+from gpudeck.ops.data_folder import lock_exclusively, lock_for_hub, use_database
 
 Files = dict[str, bytes]
 
@@ -283,7 +281,7 @@ def test_a_hub_without_a_database_is_not_backed_up(data_dir: Path, tmp_path: Pat
 
 
 def test_no_backup_is_made_while_one_is_restored(data_dir: Path, tmp_path: Path) -> None:
-    with alone(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
+    with lock_exclusively(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
         make_backup(tmp_path / "b.tar.gz", None)
 
 
@@ -291,7 +289,7 @@ KILLED = """
 import itertools, os, signal, sys
 from pathlib import Path
 from gpudeck.ops import data_folder as exchange
-from gpudeck.ops.restore import restore
+from gpudeck.ops.backup import restore
 
 def killed_at(step):
     count = itertools.count()
@@ -324,7 +322,7 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(data_dir: Path, tmp_
     states = []
     for step in range(len(list(tmp_path.glob("data-*")))):
         folder = tmp_path / f"data-{step}"
-        share(folder).close()  # as a hub does when it starts
+        lock_for_hub(folder).close()  # as a hub does when it starts
         words = ask(folder / "history.db", "SELECT text FROM words ORDER BY id")
         assert accounts(folder) == words
         assert (folder / "admin.token").read_text() == f"admin-{words[-1]}\n"
@@ -347,7 +345,7 @@ def test_what_a_killed_backup_left_is_gone_after_the_next_and_one_at_work_is_lef
     (left,) = tmp_path.glob(".gpudeck-backup-*")
     at_work = tmp_path / ".gpudeck-backup-other"
     at_work.mkdir()
-    with _locked(at_work):
+    with locked(at_work):
         make_backup(tmp_path / "b.tar.gz", None)
     assert not left.exists()
     assert at_work.exists()
@@ -381,7 +379,7 @@ def test_where_no_hub_ever_ran_there_is_no_backup(
 
 def test_a_running_hub_is_not_restored_under(data_dir: Path, tmp_path: Path) -> None:
     make_backup(tmp_path / "b.tar.gz", None)
-    with share(data_dir), share(data_dir):
+    with lock_for_hub(data_dir), lock_for_hub(data_dir):
         before = snapshot(data_dir)
         with pytest.raises(UsageError, match=r"a hub runs on .*Stop it first"):
             restore(tmp_path / "b.tar.gz", None)
@@ -390,13 +388,13 @@ def test_a_running_hub_is_not_restored_under(data_dir: Path, tmp_path: Path) -> 
 
 
 def test_no_hub_starts_while_a_backup_is_restored(data_dir: Path) -> None:
-    with alone(data_dir), pytest.raises(UsageError, match="a backup is being restored"):
-        share(data_dir)
-    share(data_dir).close()
+    with lock_exclusively(data_dir), pytest.raises(UsageError, match="a backup is being restored"):
+        lock_for_hub(data_dir)
+    lock_for_hub(data_dir).close()
 
 
 def test_no_command_changes_what_is_being_restored(data_dir: Path) -> None:
-    with alone(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
+    with lock_exclusively(data_dir), pytest.raises(UsageError, match=r"a backup is being restored .*Try again"):
         use_database(None, do_nothing)
     use_database(None, do_nothing)
 
@@ -443,7 +441,7 @@ def test_a_restore_that_fails_halfway_is_undone(
 ) -> None:
     make_backup(tmp_path / "b.tar.gz", None)
     fill(data_dir, "after")
-    share(data_dir).close()
+    lock_for_hub(data_dir).close()
     before = snapshot(data_dir)
     real_rename = Path.rename
 
@@ -507,7 +505,8 @@ def bomb(archive: Path) -> None:
 def garbage_in_tar(archive: Path) -> None:
     """In place of the zeros at the end, which tarfile takes for the end of the archive."""
     plain = gzip.decompress(archive.read_bytes())
-    archive.write_bytes(gzip.compress(plain[:-2048] + b"garbage" + bytes(2041)))
+    end = -(-len(plain.rstrip(b"\0")) // 512) * 512  # of the last file's last block; how many zeros follow depends
+    archive.write_bytes(gzip.compress(plain[:end] + b"garbage" + bytes(2041)))
 
 
 def garbage_after_gzip(archive: Path) -> None:
@@ -559,8 +558,8 @@ def list_huge(archive: Path) -> None:
         (lambda archive: archive.write_bytes(b"rubbish" * 1000), "it is no backup, or damaged"),
         (lambda archive: archive.write_bytes(gzip.compress(b"x" * 5000)), "it is no backup, or damaged"),
         (lambda archive: write(archive, {"a": b"1"}), "does not begin with manifest.json"),
-        (lambda archive: write(archive, {MANIFEST: b"[]"}), "its manifest.json makes no sense"),
-        (lambda archive: write(archive, {MANIFEST: b"[" * 60_000}), "its manifest.json makes no sense"),
+        (lambda archive: write(archive, {MANIFEST: b"[]"}), "its manifest.json is invalid"),
+        (lambda archive: write(archive, {MANIFEST: b"[" * 60_000}), "its manifest.json is invalid"),
         (lambda archive: write(archive, {MANIFEST: b" " * 70_000}), "does not begin with manifest.json"),
         (lambda archive: rewrite(archive, format=2, gpudeck="9.9"), r"from a newer gpudeck \(9\.9\)"),
         (lambda archive: rewrite(archive, tables="9999", gpudeck="9.9"), r"newer gpudeck \(9\.9\); install that"),
@@ -570,7 +569,7 @@ def list_huge(archive: Path) -> None:
         (put("../../etc/cron.d/x", b"* * * * * root sh"), "which is no part of a backup"),
         (put("/etc/passwd", b"root::0:0"), "which is no part of a backup"),
         (put("gpudeck.db", b"no database" * 1000), "a database in it cannot be used"),
-        (put("hosts.yaml", b"- [nonsense"), "its hosts.yaml makes no sense"),
+        (put("hosts.yaml", b"- [nonsense"), "its hosts.yaml is invalid"),
         (append("../escaped"), "holds more than it lists"),
         (append("agent.token", b"other\n"), "holds more than it lists"),
         (swap("agent.token", tarfile.SYMTYPE, "/etc/passwd"), "'agent.token' in it is no plain file"),
@@ -594,7 +593,7 @@ def test_what_is_no_honest_backup_changes_nothing(
 ) -> None:
     make_backup(tmp_path / "b.tar.gz", None)
     spoil(tmp_path / "b.tar.gz")
-    share(data_dir).close()
+    lock_for_hub(data_dir).close()
     before = snapshot(tmp_path)
     with pytest.raises(GpudeckError, match=told):
         restore(tmp_path / "b.tar.gz", None)

@@ -3,7 +3,6 @@ killed in between, and when somebody wants all eight."""
 
 import contextlib
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +13,14 @@ import pytest
 import yaml
 
 from fakes.hubs import HubProcess
+from fakes.ports import free_port
 from fakes.pushed import PushedHost, pushing
 from fakes.waiting import wait_until
-from gpudeck.cli.wait import HubLine
+from gpudeck.cli.wait import HubQueueClient
 from gpudeck.client import Client
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.wanted import Wanted
-from gpudeck.queueing.request import Granted
-from gpudeck.queueing.scheduler import QueuePosition
+from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.queueing.scheduler import Granted, QueuePosition
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +32,7 @@ class Site:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         config = {"demo": "never", "local": "never", "history": {"kind": "off"}} | settings
         (folder / "gpudeck.yaml").write_text(yaml.safe_dump(config))
         self.hub = self._start()
@@ -67,7 +65,7 @@ class Waiter(threading.Thread):
         self.told: list[str] = []
         self._url = hub.url
         self._host = host
-        self._line = HubLine(hub.url, name, Wanted(**wanted), self.told.append)
+        self._line = HubQueueClient(hub.url, name, GpuRequest(**wanted), self.told.append)
 
     def join_line(self) -> None:
         self._line.join()
@@ -83,14 +81,13 @@ class Waiter(threading.Thread):
     def _use(self, uuids: list[str]) -> None:
         self._host.begin(self.name, uuids)
         try:
-            wait_until(self._is_seen, f"the program of {self.name} was seen", SECONDS)
+            wait_until(self._is_seen, f"the program of {self.name} was seen", SECONDS, every=0.25)
         finally:
             self._host.end(uuids)
 
     def _is_seen(self) -> bool:
-        """Then its hold is over, and its place is gone."""
+        """Then its claim has ended, and its place is gone."""
         assert self.place is not None
-        time.sleep(0.2)
         with contextlib.suppress(GpudeckError):
             return Client(self._url).ask_queue(self.place.id) is None
         return False
@@ -118,7 +115,7 @@ def test_fifty_on_eight_gpus_are_all_served_once_each_and_in_order(tmp_path: Pat
     # Times are the hub's: who wants the same and came later was never served earlier.
     for pairs in (waiters[::5], [waiter for at, waiter in enumerate(waiters) if at % 5]):
         assert in_order(pairs) == sorted(in_order(pairs))
-    assert any("place in line is kept" in line for waiter in waiters for line in waiter.told) == is_killed
+    assert any("position in the queue is kept" in line for waiter in waiters for line in waiter.told) == is_killed
 
 
 def test_who_wants_all_eight_is_not_starved_by_a_stream_of_small_ones(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from fakes.offers import make_offer, make_request
-from gpudeck.model.wanted import OfferedGpu
+from gpudeck.model.gpu_request import CandidateGpu
 from gpudeck.queueing.scheduler import Estimator, RunLengths, WaitEstimate, count_stays
 
 BUSY = [make_offer(index=index, state="taken") for index in range(4)]
 
 
 def guess(
-    gpus: list[OfferedGpu], *wishes: dict[str, Any], stays: dict[str, RunLengths] | None = None
+    gpus: list[CandidateGpu], *wishes: dict[str, Any], stays: dict[str, RunLengths] | None = None
 ) -> list[WaitEstimate]:
     estimator = Estimator()
     if stays is not None:
@@ -54,7 +54,7 @@ def test_what_is_free_need_not_be_waited_for() -> None:
         (
             {"gpus": 2, "same_host": True},
             staying(60),
-            "when several GPUs of one host become free together cannot be told from the past",
+            "the history does not say when several GPUs of one host become free together",
         ),
     ],
 )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.offers import FakeHolds, make_offer
+from fakes.offers import FakeClaims, make_offer
 from gpudeck.database.engine import Database
 from gpudeck.model.errors import Temporary
-from gpudeck.model.wanted import OfferedGpu, Wanted
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
 from gpudeck.queueing import queue as module
 from gpudeck.queueing.queue import QueueFull, QueueStore, WaitQueue
 from gpudeck.queueing.scheduler import QueuePosition
@@ -21,16 +21,16 @@ BUSY = [make_offer(index=index, state="taken", users=frozenset({"zoe"})) for ind
 
 
 class Line:
-    """A queue with a clock and holds that a test knows."""
+    """A queue with a clock and claims that a test knows."""
 
-    def __init__(self, database: Database, clock: FakeClock | None = None, holds: FakeHolds | None = None) -> None:
+    def __init__(self, database: Database, clock: FakeClock | None = None, claims: FakeClaims | None = None) -> None:
         self.clock = clock or FakeClock()
-        self.holds = holds or FakeHolds()
+        self.claims = claims or FakeClaims()
         self.database = database
-        self.queue = WaitQueue(QueueStore(database), QueueSettings(), self.holds, now=self.clock)
+        self.queue = WaitQueue(QueueStore(database), QueueSettings(), self.claims, now=self.clock)
 
     async def join(self, name: str = "ada", **wanted: Any) -> QueuePosition:
-        return await self.queue.join(f"key of {name}", name, None, Wanted(**wanted))
+        return await self.queue.join(f"key of {name}", name, None, GpuRequest(**wanted))
 
     async def granted(self, place: QueuePosition) -> list[str] | None:
         now = await self.queue.ask(place.id)
@@ -39,7 +39,7 @@ class Line:
 
     async def again(self) -> "Line":
         """The same after a restart of the hub."""
-        line = Line(self.database, self.clock, self.holds)
+        line = Line(self.database, self.clock, self.claims)
         await line.queue.load()
         return line
 
@@ -55,7 +55,7 @@ def test_who_comes_first_is_served_and_the_others_move_up(database: Database) ->
         await line.queue.step(GPUS)
         assert [await line.granted(place) for place in places] == [["GPU-gpu01-0"], ["GPU-gpu01-1"], None]
         assert [place.position for place in line.queue.list()] == [None, None, 1]
-        assert (line.holds.users, len(line.holds.held)) == (["ada", "bob"], 2)
+        assert (line.claims.users, len(line.claims.claimed)) == (["ada", "bob"], 2)
 
     play(database, story)
 
@@ -64,38 +64,41 @@ def test_same_key_is_the_same_place_and_never_somebody_elses(database: Database)
     async def story(line: Line) -> None:
         first, second = await line.join("ada"), await line.join("ada", gpus=2)
         assert (first.id, first.wanted) == (second.id, second.wanted)
-        with pytest.raises(QueueFull, match="somebody else waits with that key"):
-            await line.queue.join("key of ada", "bob", None, Wanted())
+        with pytest.raises(QueueFull, match="another user's request has that key"):
+            await line.queue.join("key of ada", "bob", None, GpuRequest())
 
     play(database, story)
 
 
-def test_hold_ends_when_the_process_of_whoever_waited_is_on_all_of_its_gpus(database: Database) -> None:
+def test_claim_ends_when_the_process_of_whoever_waited_is_on_all_of_its_gpus(database: Database) -> None:
     async def story(line: Line) -> None:
         place = await line.join("ada", gpus=2)
         await line.queue.step(GPUS)
         half = [make_offer(index=0, state="taken", users=frozenset({"ada"})), GPUS[1]]
         await line.queue.step(half)
-        assert (line.holds.held, await line.granted(place)) == ({1: ["GPU-gpu01-0", "GPU-gpu01-1"]}, line.holds.held[1])
+        assert (line.claims.claimed, await line.granted(place)) == (
+            {1: ["GPU-gpu01-0", "GPU-gpu01-1"]},
+            line.claims.claimed[1],
+        )
         await line.queue.step(
             [make_offer(index=index, state="taken", users=frozenset({"ada", "root"})) for index in (0, 1)]
         )
-        assert (line.holds.held, await line.queue.ask(place.id)) == ({}, None)
+        assert (line.claims.claimed, await line.queue.ask(place.id)) == ({}, None)
 
     play(database, story)
 
 
-def test_process_of_somebody_else_does_not_end_a_hold(database: Database) -> None:
+def test_process_of_somebody_else_does_not_end_a_claim(database: Database) -> None:
     async def story(line: Line) -> None:
         await line.join("ada", gpus=2)
         await line.queue.step(GPUS)
         await line.queue.step(BUSY)
-        assert len(line.holds.held) == 1
+        assert len(line.claims.claimed) == 1
 
     play(database, story)
 
 
-def test_hold_ends_after_its_time_and_the_next_is_served(database: Database) -> None:
+def test_claim_ends_after_its_time_and_the_next_is_served(database: Database) -> None:
     async def story(line: Line) -> None:
         first, second = await line.join("ada", gpus=2), await line.join("bob", gpus=2)
         await line.queue.step(GPUS)
@@ -103,8 +106,8 @@ def test_hold_ends_after_its_time_and_the_next_is_served(database: Database) -> 
             line.clock.now += 30
             await line.granted(second)
             await line.queue.step(GPUS)
-        assert (await line.queue.ask(first.id), list(line.holds.held)) == (None, [2])
-        assert await line.granted(second) == line.holds.held[2]
+        assert (await line.queue.ask(first.id), list(line.claims.claimed)) == (None, [2])
+        assert await line.granted(second) == line.claims.claimed[2]
 
     play(database, story)
 
@@ -118,52 +121,52 @@ async def start_slowly(line: Line, place: QueuePosition, minutes: int) -> None:
         await line.queue.step(GPUS)
 
 
-def test_hold_lasts_while_the_command_runs_and_is_not_on_its_gpus_yet(database: Database) -> None:
+def test_claim_lasts_while_the_command_runs_and_is_not_on_its_gpus_yet(database: Database) -> None:
     async def story(line: Line) -> None:
         place = await line.join("ada", gpus=2)
         await line.queue.step(GPUS)
         await start_slowly(line, place, 10)
-        assert await line.granted(place) == line.holds.held[1]
-        assert line.holds.extended[1] > line.clock.now
+        assert await line.granted(place) == line.claims.claimed[1]
+        assert line.claims.extended[1] > line.clock.now
         again = await line.again()
-        assert await again.granted(place) == line.holds.held[1]
+        assert await again.granted(place) == line.claims.claimed[1]
         line.clock.now += 121
         await again.queue.step(GPUS)
-        assert (await again.queue.ask(place.id), line.holds.held) == (None, {})
+        assert (await again.queue.ask(place.id), line.claims.claimed) == (None, {})
 
     play(database, story)
 
 
-def test_command_that_never_comes_to_its_gpus_does_not_hold_them_for_ever(database: Database) -> None:
+def test_command_that_never_comes_to_its_gpus_does_not_keep_them_claimed_for_ever(database: Database) -> None:
     async def story(line: Line) -> None:
         place = await line.join("ada", gpus=2)
         await line.queue.step(GPUS)
         await start_slowly(line, place, 29)
-        assert len(line.holds.held) == 1
+        assert len(line.claims.claimed) == 1
         await start_slowly(line, place, 1)
-        assert (await line.queue.ask(place.id), line.holds.held) == (None, {})
+        assert (await line.queue.ask(place.id), line.claims.claimed) == (None, {})
 
     play(database, story)
 
 
-def test_hold_is_not_extended_into_somebody_elses_booking(database: Database) -> None:
+def test_claim_is_not_extended_into_somebody_elses_reservation(database: Database) -> None:
     async def story(line: Line) -> None:
         place = await line.join("ada", gpus=2)
         await line.queue.step(GPUS)
-        line.holds.refused = {"GPU-gpu01-1"}
+        line.claims.refused = {"GPU-gpu01-1"}
         await start_slowly(line, place, 2)
-        assert (await line.queue.ask(place.id), line.holds.held) == (None, {})
+        assert (await line.queue.ask(place.id), line.claims.claimed) == (None, {})
 
     play(database, story)
 
 
-def test_who_leaves_gives_up_place_and_hold(database: Database) -> None:
+def test_who_leaves_gives_up_place_and_claim(database: Database) -> None:
     async def story(line: Line) -> None:
         first, second = await line.join("ada", gpus=2), await line.join("bob", gpus=2)
         await line.queue.step(GPUS)
         assert await line.queue.leave(first.id)
         assert not await line.queue.leave(first.id)
-        assert line.holds.held == {}
+        assert line.claims.claimed == {}
         await line.queue.step(GPUS)
         assert await line.granted(second) is not None
 
@@ -201,9 +204,9 @@ def test_restart_of_the_hub_loses_nobody_however_long_it_took(database: Database
     play(database, story)
 
 
-def test_gpu_that_cannot_be_held_is_left_alone_for_a_while(database: Database) -> None:
+def test_gpu_that_cannot_be_claimed_is_left_alone_for_a_while(database: Database) -> None:
     async def story(line: Line) -> None:
-        line.holds.refused = {"GPU-gpu01-0"}
+        line.claims.refused = {"GPU-gpu01-0"}
         place = await line.join("ada")
         await line.queue.step(GPUS)
         assert await line.granted(place) is None
@@ -213,14 +216,14 @@ def test_gpu_that_cannot_be_held_is_left_alone_for_a_while(database: Database) -
     play(database, story)
 
 
-def test_holds_that_cannot_be_written_grant_nothing_and_lose_nobody(database: Database) -> None:
+def test_claims_that_cannot_be_written_grant_nothing_and_lose_nobody(database: Database) -> None:
     async def story(line: Line) -> None:
         place = await line.join("ada")
-        line.holds.is_away = True
+        line.claims.is_away = True
         with pytest.raises(Temporary):
             await line.queue.step(GPUS)
         assert await line.granted(place) is None
-        line.holds.is_away = False
+        line.claims.is_away = False
         await line.queue.step(GPUS)
         assert await line.granted(place) == ["GPU-gpu01-0"]
 
@@ -257,15 +260,32 @@ def test_open_questions_are_answered_when_the_hub_stops(database: Database) -> N
 
 def test_what_is_in_the_way_is_told(database: Database) -> None:
     async def story(line: Line) -> None:
+        await line.queue.step([])
         await line.join("ada", model="H900")
+        assert [place.reason for place in line.queue.list()] == [None]
         await line.join("bob")
         await line.queue.step([])
         assert {place.reason for place in line.queue.list()} == {"no host has reported a GPU yet"}
         await line.queue.step(BUSY)
         first, second = line.queue.list()
-        assert first.reason == "the fleet does not have 1 GPU called H900 now, whoever would go"
+        assert first.reason == "no GPU of the fleet is called H900, so this request can never be met"
+        assert (first.impossible, second.impossible) == (first.reason, None)
         assert (second.reason, second.estimate_seconds) == (None, None)
         assert second.estimate_reason == "this hub keeps no history of how long GPUs are in use"
+
+    play(database, story)
+
+
+def test_host_that_has_not_reported_may_have_what_is_requested(database: Database) -> None:
+    async def story(line: Line) -> None:
+        await line.join("ada", model="H900")
+        await line.join("bob", host="nosuch")
+        await line.queue.step(BUSY, {"gpu99"})
+        assert [place.impossible for place in line.queue.list()] == [
+            None,
+            "there is no host nosuch with GPUs, so this request can never be met",
+        ]
+        assert line.queue.list()[0].reason == "no host that reports has 1 GPU called H900 in working order"
 
     play(database, story)
 
@@ -277,7 +297,7 @@ def test_what_is_kept_for_the_first_is_told_to_all(database: Database) -> None:
             line.clock.now += 50
             await line.granted(place)
             await line.queue.step([GPUS[0], BUSY[1]])
-        assert (line.queue.kept, line.queue.list()[0].kept) == ({"GPU-gpu01-0": place.id}, 1)
+        assert (line.queue.claimed, line.queue.list()[0].claimed) == ({"GPU-gpu01-0": place.id}, 1)
 
     play(database, story)
 
@@ -289,7 +309,7 @@ def test_line_is_only_so_long(database: Database, monkeypatch: pytest.MonkeyPatc
     async def story(line: Line) -> None:
         await line.join("ada")
         with pytest.raises(QueueFull, match="ada waits 1 times already"):
-            await line.queue.join("another key", "ada", None, Wanted())
+            await line.queue.join("another key", "ada", None, GpuRequest())
         await line.join("bob")
         with pytest.raises(QueueFull, match="2 wait already"):
             await line.join("eve")
@@ -303,12 +323,12 @@ def test_two_hubs_with_one_database_never_grant_twice(database: Database) -> Non
     async def story(line: Line) -> None:
         places = [await line.join(f"user{number}") for number in range(6)]
         other = await line.again()
-        gpus: list[OfferedGpu] = [make_offer(index=index) for index in range(8)]
+        gpus: list[CandidateGpu] = [make_offer(index=index) for index in range(8)]
         await asyncio.gather(line.queue.step(gpus), other.queue.step(gpus))
         found = [one.granted for one in await QueueStore(database).list()]
         assert len(found) == len(places)
         assert all(found)
-        holds = {granted.hold for granted in found if granted is not None}
-        assert set(line.holds.held) == holds
+        claims = {granted.claim for granted in found if granted is not None}
+        assert set(line.claims.claimed) == claims
 
     play(database, story)

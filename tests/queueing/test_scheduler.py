@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.offers import GIB, granted, make_offer, make_request
-from gpudeck.model.wanted import OfferedGpu, choose, fits, is_usable
-from gpudeck.queueing.request import Request
-from gpudeck.queueing.scheduler import Schedule, schedule
+from gpudeck.model.gpu_request import CandidateGpu, choose, is_usable, matches
+from gpudeck.queueing.scheduler import Request, Schedule, schedule
 
 PATIENCE = 600.0
 
@@ -17,7 +16,7 @@ def given_to(found: Schedule) -> dict[int, list[str]]:
     return {grant.request: [gpu.uuid for gpu in grant.gpus] for grant in found.grants}
 
 
-def hosts(taken: int = 0, **sizes: int) -> list[OfferedGpu]:
+def hosts(taken: int = 0, **sizes: int) -> list[CandidateGpu]:
     """The first `taken` GPUs of each host have somebody on them."""
     return [
         make_offer(host, index, state="taken" if index < taken else "usable")
@@ -34,13 +33,13 @@ def test_who_came_first_is_served_first() -> None:
 def test_small_request_passes_a_large_one_that_cannot_be_served_yet() -> None:
     requests = [make_request(1, at=0, gpus=4), make_request(2, at=1)]
     found = schedule(requests, hosts(2, a=4), 10, patience=PATIENCE)
-    assert (given_to(found), found.kept) == ({2: ["GPU-a-2"]}, {})
+    assert (given_to(found), found.claimed) == ({2: ["GPU-a-2"]}, {})
 
 
 def test_what_becomes_free_is_kept_for_the_first_once_its_patience_is_over() -> None:
     requests = [make_request(1, at=0, gpus=4), make_request(2, at=1)]
     found = schedule(requests, hosts(2, a=4), PATIENCE, patience=PATIENCE)
-    assert (given_to(found), found.kept) == ({}, {"GPU-a-2": 1, "GPU-a-3": 1})
+    assert (given_to(found), found.claimed) == ({}, {"GPU-a-2": 1, "GPU-a-3": 1})
     assert given_to(schedule(requests, hosts(a=4), PATIENCE, patience=PATIENCE)) == {
         1: [f"GPU-a-{at}" for at in range(4)]
     }
@@ -49,7 +48,7 @@ def test_what_becomes_free_is_kept_for_the_first_once_its_patience_is_over() -> 
 def test_second_large_request_keeps_nothing_of_what_the_first_one_wants() -> None:
     requests = [make_request(1, at=0, gpus=8), make_request(2, at=1, gpus=4), make_request(3, at=2)]
     found = schedule(requests, hosts(5, a=8), 5000, patience=PATIENCE)
-    assert (given_to(found), set(found.kept.values())) == ({}, {1})
+    assert (given_to(found), set(found.claimed.values())) == ({}, {1})
 
 
 def test_only_one_of_those_who_want_the_same_has_gpus_kept() -> None:
@@ -59,13 +58,13 @@ def test_only_one_of_those_who_want_the_same_has_gpus_kept() -> None:
         make_request(3, at=2),
     ]
     found = schedule(requests, [*hosts(3, a=4), *hosts(2, b=4)], 5000, patience=PATIENCE)
-    assert (given_to(found), found.kept) == ({3: ["GPU-a-3"]}, {"GPU-b-2": 1, "GPU-b-3": 1})
+    assert (given_to(found), found.claimed) == ({3: ["GPU-a-3"]}, {"GPU-b-2": 1, "GPU-b-3": 1})
 
 
 def test_whoever_wants_other_gpus_is_the_first_of_those() -> None:
     requests = [make_request(1, at=0, gpus=2, host="a"), make_request(2, at=1, gpus=2, host="b")]
     found = schedule(requests, hosts(1, a=2, b=2), 5000, patience=PATIENCE)
-    assert found.kept == {"GPU-a-1": 1, "GPU-b-1": 2}
+    assert found.claimed == {"GPU-a-1": 1, "GPU-b-1": 2}
 
 
 def test_what_the_fleet_does_not_have_holds_nobody_up() -> None:
@@ -75,11 +74,11 @@ def test_what_the_fleet_does_not_have_holds_nobody_up() -> None:
         make_request(3, at=2),
     ]
     found = schedule(requests, hosts(7, a=8, b=8), 5000, patience=PATIENCE)
-    assert (given_to(found), set(found.impossible), found.kept) == ({3: ["GPU-a-7"]}, {1, 2}, {})
+    assert (given_to(found), set(found.impossible), found.claimed) == ({3: ["GPU-a-7"]}, {1, 2}, {})
 
 
 def test_gpus_of_a_silent_host_are_not_waited_for_at_the_expense_of_others() -> None:
-    lost = [make_offer("b", index, state="lost") for index in range(4)]
+    lost = [make_offer("b", index, state="unusable") for index in range(4)]
     requests = [make_request(1, at=0, gpus=4), make_request(2, at=1)]
     found = schedule(requests, [*hosts(a=1), *lost], 5000, patience=PATIENCE)
     assert (given_to(found), set(found.impossible)) == ({2: ["GPU-a-0"]}, {1})
@@ -88,7 +87,7 @@ def test_gpus_of_a_silent_host_are_not_waited_for_at_the_expense_of_others() -> 
 def test_one_host_is_kept_that_can_ever_have_enough_and_lacks_the_fewest() -> None:
     gpus = [*hosts(1, small=3), *hosts(3, a=4), *hosts(2, b=4)]
     found = schedule([make_request(1, gpus=4, same_host=True)], gpus, 5000, patience=PATIENCE)
-    assert found.kept == {"GPU-b-2": 1, "GPU-b-3": 1}
+    assert found.claimed == {"GPU-b-2": 1, "GPU-b-3": 1}
 
 
 def test_what_is_granted_is_nobody_elses_though_the_fleet_calls_it_free() -> None:
@@ -97,8 +96,8 @@ def test_what_is_granted_is_nobody_elses_though_the_fleet_calls_it_free() -> Non
     assert given_to(schedule(requests, gpus, 10)) == {3: ["GPU-a-1"]}
 
 
-def test_own_booking_is_granted_to_its_owner_alone() -> None:
-    gpus = [make_offer("a", 0, booked_by="bob")]
+def test_own_reservation_is_granted_to_its_owner_alone() -> None:
+    gpus = [make_offer("a", 0, reserved_by="bob")]
     requests = [make_request(1, at=0, user="ada"), make_request(2, at=1, user="bob")]
     assert given_to(schedule(requests, gpus, 10)) == {2: ["GPU-a-0"]}
 
@@ -114,7 +113,7 @@ wishes = st.fixed_dictionaries(
 fleets = st.lists(
     st.tuples(
         st.sampled_from("abc"),
-        st.sampled_from(["usable", "taken", "lost"]),
+        st.sampled_from(["usable", "taken", "unusable"]),
         st.sampled_from([24, 80, 140]),
         st.sampled_from([None, None, None, "ada", "bob"]),
     ),
@@ -123,10 +122,10 @@ fleets = st.lists(
 lines = st.lists(st.tuples(st.integers(0, 50), st.sampled_from(["ada", "bob"]), wishes), max_size=12)
 
 
-def make_fleet(rows: list[tuple[str, Any, int, str | None]]) -> list[OfferedGpu]:
+def make_fleet(rows: list[tuple[str, Any, int, str | None]]) -> list[CandidateGpu]:
     return [
-        make_offer(host, at, state=state, memory_total_bytes=float(gib * GIB), booked_by=booked)
-        for at, (host, state, gib, booked) in enumerate(rows)
+        make_offer(host, at, state=state, memory_total_bytes=float(gib * GIB), reserved_by=reserved)
+        for at, (host, state, gib, reserved) in enumerate(rows)
     ]
 
 
@@ -140,12 +139,12 @@ def test_every_grant_is_exclusive_complete_and_of_what_is_usable(rows: Any, wait
     found = schedule(requests, gpus, now, patience=PATIENCE)
     uuids = [gpu.uuid for grant in found.grants for gpu in grant.gpus]
     assert len(uuids) == len(set(uuids))
-    assert not set(uuids) & found.kept.keys()
+    assert not set(uuids) & found.claimed.keys()
     by_id = {one.id: one for one in requests}
     for grant in found.grants:
         wanted = by_id[grant.request].wanted
         assert len(grant.gpus) == wanted.gpus
-        assert all(fits(gpu, wanted) and is_usable(gpu, (by_id[grant.request].user,)) for gpu in grant.gpus)
+        assert all(matches(gpu, wanted) and is_usable(gpu, (by_id[grant.request].user,)) for gpu in grant.gpus)
         assert len({gpu.host for gpu in grant.gpus}) <= (1 if wanted.same_host else wanted.gpus)
 
 

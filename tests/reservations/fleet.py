@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
-from gpudeck.reservations.calendar import Reservations
+from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.requests import ObservedGpu, Occupant, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Who
+from gpudeck.reservations.rules import Requester
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 
@@ -17,21 +18,23 @@ T = TypeVar("T")
 NOW = 1_790_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
 GIB = 2**30
-ADA = Who("ada", logins=frozenset({"ada", "lovelace"}))
-BOB = Who("bob", logins=frozenset({"bob"}))
-ROOT = Who("root", is_admin=True, logins=frozenset({"root"}))
+ADA = Requester("ada", logins=frozenset({"ada", "lovelace"}))
+BOB = Requester("bob", logins=frozenset({"bob"}))
+ROOT = Requester("root", is_admin=True, logins=frozenset({"root"}))
 
 
 def make_gpu(uuid: str, host: str = "gpu01", index: int = 0, *users: str, **others: Any) -> ObservedGpu:
     """A free H100 with 80 GiB, or one that these people are on."""
     defaults = {
         "label": str(index),
-        "model": "NVIDIA H100\nH100",
+        "name": "NVIDIA H100",
+        "display_name": "H100",
         "memory_total_bytes": 80 * GIB,
         "availability": "busy" if users else "free",
+        "health": "ok",
         "occupants": tuple(Occupant(user, NOW - HOUR) for user in users),
     }
-    return ObservedGpu(uuid=uuid, host=host, index=index, **(defaults | others))
+    return ObservedGpu(uuid=uuid, host=host, host_id=f"id-{host}", index=index, **(defaults | others))
 
 
 def make_fleet(*gpus: ObservedGpu) -> dict[str, ObservedGpu]:
@@ -41,8 +44,8 @@ def make_fleet(*gpus: ObservedGpu) -> dict[str, ObservedGpu]:
 FLEET = make_fleet(
     make_gpu("A0"),
     make_gpu("A1", index=1),
-    make_gpu("B0", "gpu02", 0, model="NVIDIA A100\nA100", memory_total_bytes=40 * GIB),
-    make_gpu("B1", "gpu02", 1, model="NVIDIA A100\nA100", memory_total_bytes=40 * GIB),
+    make_gpu("B0", "gpu02", 0, name="NVIDIA A100", display_name="A100", memory_total_bytes=40 * GIB),
+    make_gpu("B1", "gpu02", 1, name="NVIDIA A100", display_name="A100", memory_total_bytes=40 * GIB),
 )
 
 
@@ -52,15 +55,21 @@ def make_calendar(
     changed: Callable[[], None] = lambda: None,
     fleet: str = REAL,
     **settings: Any,
-) -> Reservations:
+) -> ReservationCalendar:
     store = ReservationStore(database, fleet)
-    return Reservations(store, ReservationSettings(**settings), clock or FakeClock(NOW), changed=changed)
+    return ReservationCalendar(store, ReservationSettings(**settings), clock or FakeClock(NOW), changed=changed)
 
 
 def draft(*uuids: str, start: float | None = None, hours: float = 4, note: str = "", **wish: Any) -> ReservationDraft:
-    """So many hours, from now or from so many hours on."""
+    """So many hours, from now or from so many hours on; `count` GPUs of any kind where no UUIDs are given."""
     begins = None if start is None else NOW + start * HOUR
-    return ReservationDraft(wish=ReservationRequest(gpus=uuids, **wish), start=begins, length=hours * HOUR, note=note)
+    count = wish.pop("count", None)
+    request = ReservationRequest(gpus=uuids, **wish) if count is None else _any(gpus=count, **wish)
+    return ReservationDraft(wanted=request, start=begins, length=hours * HOUR, note=note)
+
+
+def _any(**wish: Any) -> ReservationRequest:
+    return ReservationRequest(any=GpuRequest(**wish))
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -20,7 +20,7 @@ def read(*reservations: Any, name: str = "GPUs") -> Calendar:
     return calendar
 
 
-def test_booking_becomes_an_event_of_its_time() -> None:
+def test_reservation_becomes_an_event_of_its_time() -> None:
     one = make_reservation("A0", "A1", note="training; the big one, again", version=3, changed_at=NOW + 60)
     calendar = read(one, name="GPUs ada")
     (event,) = calendar.walk("VEVENT")
@@ -35,14 +35,14 @@ def test_booking_becomes_an_event_of_its_time() -> None:
     assert not event.errors
 
 
-def test_uid_stays_when_a_booking_changes() -> None:
+def test_uid_stays_when_a_reservation_changes() -> None:
     before, after = make_reservation(), make_reservation(version=2, start=NOW + HOUR, note="moved")
     uids = {str(event["uid"]) for one in (before, after) for event in read(one).walk("VEVENT")}
     assert uids == {f"reservation-7-{NOW:.0f}@gpudeck"}
 
 
-def test_holds_and_what_has_no_length_are_left_out() -> None:
-    assert read(make_reservation(kind="hold"), make_reservation(end=NOW)).walk("VEVENT") == []
+def test_claims_and_what_has_no_length_are_left_out() -> None:
+    assert read(make_reservation(kind="claim"), make_reservation(end=NOW)).walk("VEVENT") == []
 
 
 @given(user=st.text(max_size=160), note=st.text(KEPT, max_size=1000))

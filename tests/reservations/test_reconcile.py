@@ -1,11 +1,11 @@
-"""What follows from who is seen on booked GPUs: conflicts, overruns, no-shows."""
+"""What follows from who is seen on reserved GPUs: conflicts, overruns, no-shows."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from gpudeck.model.reservation import BookedGpu, Reservation
+from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.reconcile import Reconciler, ReconcileResult
 from gpudeck.reservations.requests import ObservedGpu, Occupant
 from gpudeck.reservations.settings import ReservationSettings
@@ -17,7 +17,7 @@ LOGINS: dict[str, frozenset[str] | None] = {"ada": frozenset({"ada", "lovelace"}
 def make_reservation(*uuids: str, **others: Any) -> Reservation:
     defaults = {
         "id": 7,
-        "kind": "booking",
+        "kind": "reservation",
         "user": "ada",
         "start": NOW,
         "end": NOW + 8 * HOUR,
@@ -30,7 +30,7 @@ def make_reservation(*uuids: str, **others: Any) -> Reservation:
         "released_at": None,
         "release_reason": None,
     }
-    return Reservation(gpus=[BookedGpu(uuid, "gpu01", uuid[1:]) for uuid in uuids or ("A0",)], **(defaults | others))
+    return Reservation(gpus=[ReservedGpu(uuid, "gpu01", uuid[1:]) for uuid in uuids or ("A0",)], **(defaults | others))
 
 
 class Watch:
@@ -60,13 +60,13 @@ EMPTY = make_gpu("A0")
 UNREADABLE = make_gpu("A0", availability="unknown", occupants=None)
 
 
-def test_stranger_on_a_booked_gpu_is_shown_and_told_once() -> None:
+def test_stranger_on_a_reserved_gpu_is_shown_and_told_once() -> None:
     watch = Watch(make_reservation())
     found = [watch.look(make_gpu("A0", "gpu01", 0, "bob")), *watch.watch(5, make_gpu("A0", "gpu01", 0, "bob"))]
-    assert {one.marks["A0"].conflict for one in found} == {"bob is on it, though it is booked by ada"}
+    assert {one.marks["A0"].conflict for one in found} == {"bob is on it, though it is reserved by ada"}
     assert kinds(found) == ["reservation_conflict"]
     (event,) = found[0].events
-    assert event.title == "bob is on GPU 0 of gpu01, which is booked by ada"
+    assert event.title == "bob is on GPU 0 of gpu01, which is reserved by ada"
     assert (event.user, event.gpu, event.severity, event.at) == ("bob", "A0", "warning", NOW)
 
 
@@ -88,19 +88,19 @@ def test_owner_without_a_login_is_taken_for_whoever_is_there() -> None:
     assert (found.marks["A0"].conflict, len(found.used)) == (None, 1)
 
 
-def test_hold_is_shown_as_such() -> None:
-    hold = make_reservation(kind="hold", end=NOW + 120)
-    found = Watch(hold).look(make_gpu("A0", "gpu01", 0, "bob"))
-    assert found.marks["A0"].conflict == "bob is on it, though it is held for ada"
+def test_claim_is_shown_as_such() -> None:
+    claim = make_reservation(kind="claim", end=NOW + 120)
+    found = Watch(claim).look(make_gpu("A0", "gpu01", 0, "bob"))
+    assert found.marks["A0"].conflict == "bob is on it, though it is claimed for ada"
     assert found.marks["A0"].reservation is not None
-    assert found.marks["A0"].reservation.kind == "hold"
+    assert found.marks["A0"].reservation.kind == "claim"
 
 
 def test_nobody_came_first_a_warning_then_the_release() -> None:
     watch = Watch(make_reservation())
     before = watch.watch(46, EMPTY)
     assert kinds(before) == ["reservation_unused"]
-    assert before[-1].events[0].title == "ada's booking of GPU 0 of gpu01 is released in 15m if nobody uses it"
+    assert before[-1].events[0].title == "ada's reservation of GPU 0 of gpu01 is released in 15m if nobody uses it"
     after = watch.watch(15, EMPTY)
     assert [bool(one.unused) for one in after] == [False] * 14 + [True]
 
@@ -133,7 +133,7 @@ def test_who_stays_after_the_end_is_told_once() -> None:
     watch = Watch(make_reservation(end=NOW + HOUR))
     watch.now = NOW + HOUR
     found = watch.watch(3, make_gpu("A0", "gpu01", 0, "ada"))
-    assert found[0].marks["A0"].conflict == "ada is still on it: ada's booking has ended"
+    assert found[0].marks["A0"].conflict == "ada is still on it: ada's reservation has ended"
     assert found[0].marks["A0"].reservation is None
     assert kinds(found) == ["reservation_overrun"]
 
@@ -146,16 +146,16 @@ def test_who_came_after_the_end_uses_a_free_gpu() -> None:
     assert found == ReconcileResult()
 
 
-def test_who_stays_into_the_booking_of_another_is_in_conflict() -> None:
+def test_who_stays_into_the_reservation_of_another_is_in_conflict() -> None:
     ended = make_reservation(id=6, end=NOW + HOUR)
     mine = make_reservation(id=7, user="bob", start=NOW + HOUR, end=NOW + 2 * HOUR)
     rules = Reconciler(ReservationSettings(), lambda user: frozenset({user}))
     found = rules.look([ended, mine], make_fleet(make_gpu("A0", "gpu01", 0, "ada")), NOW + HOUR)
-    assert found.marks["A0"].conflict == "ada is on it, though it is booked by bob"
+    assert found.marks["A0"].conflict == "ada is on it, though it is reserved by bob"
     assert [event.kind for event in found.events] == ["reservation_conflict"]
 
 
-def test_gpu_that_has_vanished_keeps_its_booking() -> None:
+def test_gpu_that_has_vanished_keeps_its_reservation() -> None:
     (found,) = Watch(make_reservation()).watch(1)
     assert found.marks["A0"].reservation is not None
     assert (found.marks["A0"].conflict, found.unused) == (None, [])

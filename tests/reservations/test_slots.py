@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.model.reservation import BookedGpu
-from gpudeck.reservations.slots import choose, find_slot, is_free, peak
+from gpudeck.model.reservation import ReservedGpu
+from gpudeck.reservations.conflicts import choose, find_slot, is_free
+from gpudeck.reservations.rules import peak
 from reservations.test_reconcile import make_reservation
 
-GPUS = [BookedGpu(f"{host}{index}", host, str(index)) for host in "ab" for index in range(2)]
+GPUS = [ReservedGpu(f"{host}{index}", host, str(index)) for host in "ab" for index in range(2)]
 
 
 @st.composite

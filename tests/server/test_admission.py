@@ -14,13 +14,13 @@ import zstandard
 from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
-from gpudeck.api import questions as questions_module
-from gpudeck.api.questions import Questions
+from gpudeck.api import history as questions_module
+from gpudeck.api.fleet import GPUS_AT_ONCE
+from gpudeck.api.history import HistoryQueries
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import Store
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.sight import Sight
-from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.model.view import Gpu
 from gpudeck.server.addresses import Callers, count_as
 from gpudeck.server.admission import BYTES_A_REQUEST, FILES_A_REQUEST, AdmissionGate, exclude_wait
@@ -130,7 +130,14 @@ class Streaming:
     def __init__(self, app: AdmissionGate, address: str) -> None:
         self._end = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        scope = {"type": "http", "method": "GET", "path": "/api/v1/stream", "headers": [], "client": (address, 1)}
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1/stream",
+            "query_string": b"",
+            "headers": [],
+            "client": (address, 1),
+        }
         self._task = asyncio.create_task(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -459,7 +466,7 @@ def test_question_about_the_past_is_charged_for_its_work_and_not_for_its_place_i
     free = threading.Event()
 
     async def crowd() -> None:
-        questions = Questions(cast("Store", object()))
+        questions = HistoryQueries(cast("Store", object()))
         asking = [asyncio.create_task(questions.ask(lambda _: free.wait(20))) for _ in range(3)]
         await asyncio.sleep(0.2)
         free.set()
@@ -473,15 +480,15 @@ def test_question_about_the_past_is_charged_for_its_work_and_not_for_its_place_i
 
 def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Guarded(LimitsSettings())
-    for number in range(3 * HOSTS_AT_ONCE):
+    for number in range(3 * GPUS_AT_ONCE):
         envelope = make_envelope(f"gpu{number:03}", 1, [make_gpu(0, uuid=f"{number}")], host_id=str(number))
         door.hub.fleet.apply(envelope, via="push", now=door.hub.started_at)
     turn, made = 0, Counter[int]()
-    see = Sight.gpu
+    see = Visibility.gpu
 
-    def see_and_count(sight: Sight, gpu: Gpu) -> Gpu:
+    def see_and_count(visibility: Visibility, gpu: Gpu) -> Gpu:
         made[turn] += 1
-        return see(sight, gpu)
+        return see(visibility, gpu)
 
     async def count_turns() -> None:
         nonlocal turn
@@ -496,9 +503,9 @@ def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatc
             await asyncio.gather(*(client.get("/api/v1/gpus") for _ in range(5)))
         counting.cancel()
 
-    monkeypatch.setattr(Sight, "gpu", see_and_count)
+    monkeypatch.setattr(Visibility, "gpu", see_and_count)
     asyncio.run(crowd())
-    assert (made.total(), max(made.values())) == (5 * 3 * HOSTS_AT_ONCE, HOSTS_AT_ONCE)
+    assert (made.total(), max(made.values())) == (5 * 3 * GPUS_AT_ONCE, GPUS_AT_ONCE)
 
 
 def test_a_request_that_is_cancelled_while_it_waits_delays_no_other() -> None:

@@ -17,8 +17,8 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope
 from fakes.serving import say_hello, serving
 from fakes.waiting import wait_until
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server import connections
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.connections import Connection, ConnectionLimiter

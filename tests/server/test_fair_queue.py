@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.api.questions import FORGOTTEN_PER_SECOND, MAX_DEBT
+from gpudeck.api.history import FORGOTTEN_PER_SECOND, MAX_DEBT
 from gpudeck.model.errors import Temporary
 from gpudeck.server.fair_queue import FairQueue
 from gpudeck.server.rate_limits import RateLimiter

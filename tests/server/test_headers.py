@@ -9,8 +9,8 @@ import pytest
 from fakes.doors import make_door
 from fakes.reports import make_envelope
 from gpudeck.api.page import PAGE
-from gpudeck.hub.hub import Hub
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.headers import SAFE_HEADERS, SafeApp
 

@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import socket
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 
 from fakes.serving import serving
 from fakes.waiting import wait_until
-from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.server import connections
-from gpudeck.server.connections import ACCEPTED_PER_TURN, Connection, ConnectionLimiter, ConnectionListener
+from gpudeck.model.settings import LimitsSettings
+from gpudeck.server import listener
+from gpudeck.server.connections import Connection, ConnectionLimiter
+from gpudeck.server.listener import ConnectionListener
 
 
 def connect(port: int) -> socket.socket:
@@ -45,7 +48,7 @@ def test_who_is_turned_away_hears_of_it_only_later() -> None:
 
 
 def test_of_too_many_who_were_turned_away_the_first_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_HELD", 2)
+    monkeypatch.setattr(listener, "MAX_HELD", 2)
     limiter = only(1)
     with serving(limiter, hold=3600.0) as port, connect(port), contextlib.ExitStack() as opened:
         others = [opened.enter_context(connect(port)) for _ in range(4)]
@@ -73,7 +76,7 @@ def listening(kind: type[socket.socket] = socket.socket) -> Iterator[socket.sock
         yield opened
 
 
-async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
+async def let_in(door_socket: socket.socket, number: int, now: Callable[[], float] = time.monotonic) -> Counter[int]:
     """How many were let in by each turn of the loop, when so many wait at once."""
     loop, turn, counted = asyncio.get_running_loop(), 0, Counter[int]()
     everybody = asyncio.Event()
@@ -94,7 +97,7 @@ async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
     with contextlib.ExitStack() as opened:
         for _ in range(number):
             opened.enter_context(connect(port))
-        door = ConnectionListener(door_socket, ConnectionLimiter(), welcome)
+        door = ConnectionListener(door_socket, ConnectionLimiter(), welcome, now=now)
         door.open(256)
         loop.call_soon(count_turn)
         async with asyncio.timeout(20):
@@ -103,10 +106,12 @@ async def let_in(door_socket: socket.socket, number: int) -> Counter[int]:
     return counted
 
 
-def test_a_crowd_is_let_in_a_few_at_a_time() -> None:
+@pytest.mark.parametrize(("milliseconds", "admitted"), [(0, 8), (4, 8), (20, 32)])
+def test_connections_are_begun_a_few_at_a_time_and_more_after_a_long_turn(milliseconds: int, admitted: int) -> None:
+    clock = itertools.count(0.0, milliseconds / 1000 + 1e-6)
     with listening() as opened:
-        counted = uvloop.run(let_in(opened, 50))
-    assert (max(counted.values()), counted.total()) == (ACCEPTED_PER_TURN, 50)
+        counted = uvloop.run(let_in(opened, 50, clock.__next__))
+    assert (max(counted.values()), counted.total()) == (admitted, 50)
 
 
 def test_where_descriptors_are_used_up_the_door_opens_again() -> None:
@@ -140,3 +145,23 @@ def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
     with listening() as opened:
         assert uvloop.run(close_in_the_middle(opened, limiter))
     assert limiter.hits["connections_per_address"] == 1
+
+
+def test_a_connection_whose_serving_has_not_begun_is_closed_with_the_listener() -> None:
+    async def close_before_serving(opened: socket.socket, limiter: ConnectionLimiter) -> bool:
+        async def serve(accepted: socket.socket, connection: Connection) -> None:
+            raise AssertionError("too late")
+
+        listener = ConnectionListener(opened, limiter, serve)
+        listener.open(16)
+        with connect(opened.getsockname()[1]) as client:
+            while not limiter.unused:  # noqa: ASYNC110 - the very turn matters
+                await asyncio.sleep(0)
+            await listener.close()
+            await asyncio.sleep(0)
+            return is_cut_off(client)
+
+    limiter = only(1)
+    with listening() as opened:
+        assert uvloop.run(close_before_serving(opened, limiter))
+    assert not limiter.unused

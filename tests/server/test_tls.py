@@ -17,8 +17,7 @@ from fakes.certificates import Authority
 from fakes.serving import serving
 from fakes.waiting import wait_until
 from gpudeck.model.errors import UsageError
-from gpudeck.model.limits_settings import LimitsSettings
-from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.model.settings import LimitsSettings, TlsSettings
 from gpudeck.server import tls as tls_module
 from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.server.tls import Tls
@@ -118,13 +117,14 @@ def test_broken_files_change_nothing_and_are_complained_of_once(pair: Path, capl
         assert shown_certificate(port) == first
 
 
-def test_a_key_of_another_certificate_changes_nothing(authority: Authority, pair: Path, tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_changes_nothing(
+    authority: Authority, pair: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     key = shutil.copy(pair, tmp_path / "key.pem")
-    tls = Tls(TlsSettings(str(pair), str(key)))
-    with serving(ConnectionLimiter(), tls=tls) as port:
+    with serving(ConnectionLimiter(), tls=Tls(TlsSettings(str(pair), str(key)))) as port:
         first = shown_certificate(port)
         make_pair(authority, tmp_path)
-        wait_until(lambda: tls._seen == tls._look(), "the new file is seen")
+        wait_until(lambda: "stays in use" in caplog.text, "the complaint")
         assert shown_certificate(port) == first
         shutil.copy(pair, key)
         wait_until(lambda: shown_certificate(port) == certificate_in(pair), "the whole pair is shown")
@@ -257,4 +257,4 @@ def test_a_certificate_that_ends_is_a_warning_and_no_mistake(
 def test_a_key_that_everybody_may_read_is_a_warning(pair: Path, caplog: pytest.LogCaptureFixture) -> None:
     pair.chmod(0o644)
     Tls(settings_of(pair))
-    assert "everybody on this machine may read the key" in caplog.text
+    assert "every user of this machine can read the key" in caplog.text

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpudeck.sources.ssh_connector import _dial
+from gpudeck.sources.ssh_connector import dial
 
 
 class Names:
@@ -34,20 +34,20 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Names:
     return names
 
 
-async def dial(host: str, port: int, family: int = socket.AF_UNSPEC) -> int:
-    sock = await _dial(host, port, family, None, None)
+async def reach(host: str, port: int, family: int = socket.AF_UNSPEC) -> int:
+    sock = await dial(host, port, family, None, None)
     sock.close()
     return sock.family
 
 
 def test_names_that_never_resolve_do_not_keep_a_known_host_waiting(dns: Names) -> None:
     async def dialling(port: int) -> int:
-        await dial("gpu01", port)
-        dead = [asyncio.create_task(dial(f"dead{number}", port)) for number in range(100)]
+        await reach("gpu01", port)
+        dead = [asyncio.create_task(reach(f"dead{number}", port)) for number in range(100)]
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(20):
-                return await dial("gpu01", port)
+                return await reach("gpu01", port)
         finally:
             dns.release.set()
             for task in dead:
@@ -62,7 +62,7 @@ def test_names_that_never_resolve_do_not_keep_a_known_host_waiting(dns: Names) -
 def test_only_addresses_of_the_family_that_is_asked_for_are_tried(dns: Names) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        assert asyncio.run(dial("gpu01", port, socket.AF_INET)) == socket.AF_INET
+        assert asyncio.run(reach("gpu01", port, socket.AF_INET)) == socket.AF_INET
         with pytest.raises(OSError, match="it has no address"):
-            asyncio.run(dial("gpu01", port, socket.AF_UNIX))
+            asyncio.run(reach("gpu01", port, socket.AF_UNIX))
     assert dns.asked == ["gpu01", "gpu01"]

@@ -13,8 +13,8 @@ from fakes.waiting import until
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources import poller
-from gpudeck.sources.base import Arrival
-from gpudeck.sources.poller import Poller, Way
+from gpudeck.sources.base import FetchedReport
+from gpudeck.sources.poller import Poller, PollMethod
 
 
 class FakeSource:
@@ -26,7 +26,7 @@ class FakeSource:
         self.reading = 0
         self.closed = 0
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         self.reading += 1
         self.station.most_at_once = max(self.station.most_at_once, self.reading)
         try:
@@ -36,7 +36,7 @@ class FakeSource:
         failure = self.station.failures.get(self.target.name)
         if failure is not None:
             raise failure
-        return Arrival(make_envelope(self.target.name, collected_at=now))
+        return FetchedReport(make_envelope(self.target.name, collected_at=now))
 
     async def close(self) -> None:
         self.closed += 1
@@ -53,7 +53,7 @@ class Station:
         self.sources: list[FakeSource] = []
         self.unwanted: set[str] = set()
         self.most_at_once = 0
-        self.poller = Poller({"ssh": Way(self.make, 0.02, 0.3)}, self.deliver, self.note)
+        self.poller = Poller({"ssh": PollMethod(self.make, 0.02, 0.3)}, self.deliver, self.note)
 
     def make(self, target: Target) -> FakeSource:
         if target.port == 1:
@@ -61,7 +61,7 @@ class Station:
         self.sources.append(FakeSource(target, self))
         return self.sources[-1]
 
-    def deliver(self, target: Target, arrival: Arrival) -> bool:
+    def deliver(self, target: Target, arrival: FetchedReport) -> bool:
         self.taken.append(arrival.envelope.host)
         return target.name not in self.unwanted
 
@@ -205,13 +205,13 @@ def test_what_failed_readings_leave_behind_is_freed(monkeypatch: pytest.MonkeyPa
     left: list[weakref.ref[Circle]] = []
 
     class Leaving(FakeSource):
-        async def read(self, now: float) -> Arrival:
+        async def read(self, now: float) -> FetchedReport:
             left.append(weakref.ref(Circle()))
             raise Temporary("it answers more than 1 MiB.")
 
     async def scene() -> None:
         async with station() as hub:
-            way = Way(lambda target: Leaving(target, hub), 0.02, 0.3)
+            way = PollMethod(lambda target: Leaving(target, hub), 0.02, 0.3)
             leaving = Poller({"ssh": way}, hub.deliver, hub.note)
             leaving.watch([Target(name="endless")])
             await hub.until(lambda: any(circle() is None for circle in left))

@@ -19,13 +19,13 @@ import zstandard
 from fakes.certificates import Authority
 from fakes.hubs import start
 from fakes.reports import make_envelope
-from fakes.waiting import wait_until
+from fakes.waiting import close_listening, wait_until
 from gpudeck.model.errors import PluginError, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival
-from gpudeck.sources.poller import Poller, Way
-from gpudeck.sources.pull import PullSettings, PullSource, sources_of
+from gpudeck.sources.base import FetchedReport
+from gpudeck.sources.poller import Poller, PollMethod
+from gpudeck.sources.pull import PullSettings, PullSource
 from gpudeck.wire import Envelope, encode
 
 SOON = PullSettings(interval=0.5, deadline=5.0)
@@ -85,17 +85,17 @@ async def source_of(target: Target, settings: PullSettings = SOON) -> AsyncItera
         await source.close()
 
 
-async def read_when_ready(source: PullSource) -> Arrival:
+async def read_when_ready(source: PullSource) -> FetchedReport:
     """The first report; an agent that has just started says 503 until it has read its machine."""
-    for _ in range(200):
-        with contextlib.suppress(Temporary):
-            return await source.read(0.0)
-        await asyncio.sleep(0.05)
-    raise AssertionError("no report came")
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(Temporary):
+                return await source.read(0.0)
+            await asyncio.sleep(0.05)
 
 
-def read_once(target: Target, settings: PullSettings = SOON) -> Arrival:
-    async def read() -> Arrival:
+def read_once(target: Target, settings: PullSettings = SOON) -> FetchedReport:
+    async def read() -> FetchedReport:
         async with source_of(target, settings) as source:
             return await read_when_ready(source)
 
@@ -143,7 +143,7 @@ def test_a_wrong_token_is_refused_and_a_corrected_one_is_read_again(agent: Agent
     token_file = tmp_path / "copy"
     token_file.write_text("wr0ng\n")
 
-    async def read() -> tuple[PluginError, Arrival]:
+    async def read() -> tuple[PluginError, FetchedReport]:
         async with source_of(agent.target(token_file=str(token_file))) as source:
             with pytest.raises(Refused) as caught:
                 await source.read(0.0)
@@ -238,17 +238,19 @@ def test_a_simulated_host_is_not_taken_for_a_real_one(tmp_path: Path) -> None:
 
 
 def test_the_poller_reads_a_real_agent_again_and_again(agent: Agent) -> None:
-    arrived: list[Arrival] = []
+    arrived: list[FetchedReport] = []
     thrice = asyncio.Event()
 
-    def deliver(_: Target, arrival: Arrival) -> bool:
+    def deliver(_: Target, arrival: FetchedReport) -> bool:
         arrived.append(arrival)
         if len({arrival.envelope.sequence for arrival in arrived}) == 3:
             thrice.set()
         return True
 
     async def poll() -> None:
-        poller = Poller({"pull": Way(sources_of(SOON), 0.05, 5.0)}, deliver, lambda *_: None)
+        poller = Poller(
+            {"pull": PollMethod(lambda target: PullSource(target, SOON), 0.05, 5.0)}, deliver, lambda *_: None
+        )
         poller.watch([agent.target()])
         async with asyncio.timeout(30):
             await thrice.wait()
@@ -337,13 +339,14 @@ async def serving(answering: Answering, tls: ssl.SSLContext | None = None) -> As
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     async with server:
         yield int(server.sockets[0].getsockname()[1])
+        await close_listening(server)
         await asyncio.gather(*filter(None, answers))
 
 
-def ask(answering: Answering, settings: PullSettings = SOON, **others: Any) -> Arrival:
+def ask(answering: Answering, settings: PullSettings = SOON, **others: Any) -> FetchedReport:
     """What a source makes of a server that answers like that. Raises what it raises."""
 
-    async def read() -> tuple[Arrival | None, PluginError | None]:
+    async def read() -> tuple[FetchedReport | None, PluginError | None]:
         async with serving(answering) as port:
             target = Target(name="gpu01", address="127.0.0.1", port=port, **others)
             async with source_of(target, settings) as source:
@@ -435,7 +438,7 @@ def test_a_host_with_a_private_authority_is_asked_by_https(tmp_path: Path) -> No
 
     async def read(settings: PullSettings) -> str:
         async with serving(saying(GOOD, "application/msgpack", ZSTD), authority.server_context()) as port:
-            source = sources_of(settings)(Target(name="gpu01", address="127.0.0.1", port=port, scheme="https"))
+            source = PullSource(Target(name="gpu01", address="127.0.0.1", port=port, scheme="https"), settings)
             try:
                 return (await source.read(0.0)).envelope.host
             except Temporary as error:
@@ -451,4 +454,4 @@ def test_a_host_with_a_private_authority_is_asked_by_https(tmp_path: Path) -> No
 
 def test_a_file_of_certificates_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent\.pem cannot be read"):
-        sources_of(PullSettings(ca_file=str(tmp_path / "absent.pem")))
+        PullSource(Target(name="gpu01"), PullSettings(ca_file=str(tmp_path / "absent.pem")))

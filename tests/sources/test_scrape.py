@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from gpudeck.config import reference
+from docs.settings_reference import reference
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
@@ -348,7 +348,8 @@ def test_rubbish_on_a_page_is_a_report_for_the_wire_or_one_of_our_errors(lines: 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_our_errors(body: bytes) -> None:
     with contextlib.suppress(PluginError):
-        Exporter(body).seal()
+        envelope = Exporter(body).seal()
+        assert decode(encode(envelope), encoding="zstd") == envelope
 
 
 def test_every_setting_has_its_help() -> None:

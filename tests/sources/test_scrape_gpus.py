@@ -5,11 +5,10 @@ import re
 import pytest
 
 from gpudeck.collectors.base import WHOLE_BOARD
-from gpudeck.hub.fleet import Fleet
-from gpudeck.model.availability import AvailabilitySettings, judge
+from gpudeck.fleet.state import FleetState
+from gpudeck.model.availability import AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary
-from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.sources.base import ScrapeSettings
 from gpudeck.sources.scrape_gpus import NOT_BY_INSTANCE
 from sources.scrape_pages import (
@@ -402,7 +401,7 @@ def test_idle_time_is_watched() -> None:
 
 
 def test_the_hub_shows_what_is_free() -> None:
-    fleet = Fleet(FleetSettings())
+    fleet = FleetState(FleetSettings())
     fleet.apply(Exporter(load(EIGHT)).seal(), via="scrape", now=NOW)
     (host,) = fleet.ordered()
     assert [gpu.availability for gpu in host.view().gpus] == ["busy", "busy", "free", "busy", *["free"] * 4]
@@ -417,9 +416,9 @@ def test_without_processes_memory_and_load_decide_what_is_free() -> None:
             memory_used_bytes=gpu.metrics.get("memory_used_bytes"),
             utilization_percent=gpu.metrics.get("utilization_percent"),
             idle_seconds=3600,
-            booked=False,
+            reserved=False,
             settings=AvailabilitySettings(),
         )[0]
         for gpu in gpus
     ]
-    assert verdicts == ["busy", "busy", "free", "held", "unknown"]
+    assert verdicts == ["busy", "busy", "free", "idle", "unknown"]

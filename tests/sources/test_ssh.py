@@ -15,7 +15,7 @@ from fakes.waiting import wait_until
 from gpudeck.collectors.host import boot_id, machine_id
 from gpudeck.model.errors import PluginError, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import FetchedReport
 from gpudeck.sources.ssh import SshSource, make
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)
@@ -34,8 +34,8 @@ def open_source(sshd: Sshd, **settings: object) -> SshSource:
     return source
 
 
-def read(sshd: Sshd, times: int = 1, **settings: object) -> list[Arrival]:
-    async def go() -> list[Arrival]:
+def read(sshd: Sshd, times: int = 1, **settings: object) -> list[FetchedReport]:
+    async def go() -> list[FetchedReport]:
         source = open_source(sshd, **settings)
         try:
             return [await source.read(time.time()) for _ in range(times)]
@@ -78,7 +78,7 @@ def test_readings_of_one_source_count_up_within_one_run_over_one_login(sshd: Ssh
 
 
 def test_labels_of_the_target_reach_the_report(sshd: Sshd) -> None:
-    async def go() -> Arrival:
+    async def go() -> FetchedReport:
         source = make(sshd.settings())(sshd.target(labels={"rack": "7"}))
         try:
             return await source.read(time.time())
@@ -98,7 +98,7 @@ def test_host_without_nvidia_smi_still_tells_its_own_figures(sshd: Sshd) -> None
 
 
 def test_driver_that_hangs_costs_the_gpus_alone_and_leaves_nothing_behind(sshd: Sshd) -> None:
-    async def go() -> list[Arrival]:
+    async def go() -> list[FetchedReport]:
         source = open_source(sshd, deadline=4.0)
         try:
             good = await source.read(time.time())
@@ -127,7 +127,7 @@ def test_driver_that_nothing_can_end_is_not_called_again(sshd: Sshd) -> None:
     (sshd.folder / "bin/timeout").chmod(0o755)
     sshd.fake_nvidia_smi(f"echo call >>{calls}; exec sleep 30")
 
-    async def go() -> list[Arrival]:
+    async def go() -> list[FetchedReport]:
         source = open_source(sshd, deadline=3.0)
         try:
             return [await source.read(time.time()) for _ in range(3)]
@@ -143,7 +143,7 @@ def test_driver_that_nothing_can_end_is_not_called_again(sshd: Sshd) -> None:
 
 
 def test_gpus_from_before_a_restart_of_the_host_are_not_missed(sshd: Sshd) -> None:
-    async def go() -> list[Arrival]:
+    async def go() -> list[FetchedReport]:
         source = open_source(sshd)
         first = await source.read(time.time())
         sshd.card = "l40s-535.129.03"
@@ -161,7 +161,7 @@ def test_gpus_from_before_a_restart_of_the_host_are_not_missed(sshd: Sshd) -> No
 
 
 def test_host_that_goes_down_and_comes_back_is_read_again(sshd: Sshd) -> None:
-    async def go() -> tuple[PluginError, Arrival]:
+    async def go() -> tuple[PluginError, FetchedReport]:
         source = open_source(sshd)
         await source.read(time.time())
         await asyncio.to_thread(sshd.stop)
@@ -178,7 +178,7 @@ def test_host_that_goes_down_and_comes_back_is_read_again(sshd: Sshd) -> None:
 
 
 def test_connection_that_died_between_two_readings_is_no_failure(sshd: Sshd) -> None:
-    async def go() -> Arrival:
+    async def go() -> FetchedReport:
         source = open_source(sshd)
         await source.read(time.time())
         await asyncio.to_thread(sshd.kill_connections)
@@ -193,7 +193,7 @@ def test_connection_that_died_between_two_readings_is_no_failure(sshd: Sshd) -> 
 def test_connection_killed_in_the_middle_fails_once(sshd: Sshd) -> None:
     begun = sshd.folder / "begun"
 
-    async def go() -> tuple[PluginError, Arrival]:
+    async def go() -> tuple[PluginError, FetchedReport]:
         source = open_source(sshd)
         sshd.fake_nvidia_smi(f"touch {begun}; exec sleep 5")
         reading = asyncio.ensure_future(source.read(time.time()))
@@ -214,7 +214,7 @@ def test_connection_killed_in_the_middle_fails_once(sshd: Sshd) -> None:
 def test_cancelled_reading_leaves_nothing_open_and_the_next_one_works(sshd: Sshd) -> None:
     begun = sshd.folder / "begun"
 
-    async def go() -> Arrival:
+    async def go() -> FetchedReport:
         source = open_source(sshd)
         sshd.fake_nvidia_smi(f"touch {begun}; exec sleep 1")
         reading = asyncio.ensure_future(source.read(time.time()))

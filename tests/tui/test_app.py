@@ -13,15 +13,16 @@ from textual.pilot import Pilot
 from fakes.tops import FakeFeed, delta_of, some_fleet
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.view import ShownProcess
-from gpudeck.tui.app import TopApp
-from gpudeck.tui.feed import Lost, Snapshot
+from gpudeck.tui.app import Canvas, TopApp
+from gpudeck.tui.feed import FeedLost
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
 def seen(app: TopApp) -> str:
-    """What is on the screen, as Textual would send it."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+    """What is on the screen."""
+    canvas = app.query_one(Canvas)
+    return "\n".join(canvas.render_line(y).text for y in range(canvas.size.height))
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
@@ -104,10 +105,10 @@ def test_hub_that_goes_away_is_said_to_and_comes_back() -> None:
     app, feed = make_app()
 
     async def work(pilot: Pilot[None]) -> None:
-        feed.tell(Lost("no hub answers at http://hub:8042."))
+        feed.tell(FeedLost("no hub answers at http://hub:8042."))
         await until(pilot, lambda: "OUT OF REACH since" in seen(app), "the loss")
         assert "● free" not in seen(app)
-        feed.tell(Snapshot(some_fleet()))
+        feed.tell(some_fleet())
         await until(pilot, lambda: "OUT OF REACH" not in seen(app), "the return")
         assert "● free" in seen(app)
 
@@ -179,7 +180,7 @@ def local_app(process: subprocess.Popen[bytes]) -> TopApp:
     started = Proc().boot_time() + Proc().stat(process.pid).start_ticks / os.sysconf("SC_CLK_TCK")
     shown = ShownProcess(process.pid, "me", "a test's own", started_at=started)
     fleet.hosts[0].gpus[0].processes = [shown]
-    return TopApp(FakeFeed(is_local=True), Snapshot(fleet), grace=0.3)
+    return TopApp(FakeFeed(is_local=True), fleet, grace=0.3)
 
 
 def test_process_is_asked_to_end_and_said_to_have_ended() -> None:

@@ -15,8 +15,8 @@ from fakes.tops import make_top, press, some_fleet
 from fakes.waiting import wait_until
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.view import Host, ShownProcess
-from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, check, choose_victim, is_running, send
-from gpudeck.tui.top import Outside, Top
+from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, check, choose_process, is_running, send
+from gpudeck.tui.top import Top
 
 TICKS = os.sysconf("SC_CLK_TCK")
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
@@ -88,13 +88,13 @@ def test_process_of_somebody_else_is_left_alone(
 def test_only_this_machine_is_touched(own_id: str, host_id: str) -> None:
     host = make(Host, id=host_id, display_name="gpu01")
     with pytest.raises(NotEnded, match="gpu01 is not this machine"):
-        choose_victim(host, ShownProcess(1, started_at=1.0), own_id, is_local=False)
+        choose_process(host, ShownProcess(1, started_at=1.0), own_id, is_local=False)
 
 
 def test_process_whose_start_is_not_known_is_left_alone() -> None:
     host = make(Host, id="this", display_name="gpu01")
     with pytest.raises(NotEnded, match="when process 7 started is not known"):
-        choose_victim(host, ShownProcess(7), "this", is_local=False)
+        choose_process(host, ShownProcess(7), "this", is_local=False)
 
 
 def top_with(process: subprocess.Popen[bytes], ended: list[tuple[ProcessToEnd, bool]]) -> Top:
@@ -102,9 +102,7 @@ def top_with(process: subprocess.Popen[bytes], ended: list[tuple[ProcessToEnd, b
     told = fleet.hosts[0].gpus
     told[0].processes = [ShownProcess(process.pid, "me", "sleep 60", started_at=started_at(process.pid))]
     fleet.hosts = fleet.hosts[:1]
-    top = make_top(fleet, is_local=True)
-    top._outside = Outside(lambda: None, lambda *_: None, lambda *what: ended.append(what))
-    return top
+    return make_top(fleet, end=lambda *what: ended.append(what), is_local=True)
 
 
 def test_nothing_is_sent_before_it_is_confirmed(child: subprocess.Popen[bytes]) -> None:

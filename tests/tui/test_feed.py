@@ -1,7 +1,6 @@
 """Where the fleet comes from: a real hub that goes away and comes back, one that wants a token, this machine."""
 
 import json
-import socket
 import threading
 from pathlib import Path
 
@@ -9,20 +8,16 @@ import pytest
 
 from fakes.fleets import make
 from fakes.hubs import running_hub
+from fakes.ports import free_port
 from fakes.waiting import wait_until
-from gpudeck.app.local import watch_locally
 from gpudeck.client import Client, Forbidden
 from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.view import Fleet
 from gpudeck.settings import find_own_token
-from gpudeck.tui.feed import HubFeed, LocalFeed, Lost, News, Snapshot
-from gpudeck.tui.fleet import Delta
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+from gpudeck.tui.feed import FeedLost, HubFeed, LocalFeed, News
+from gpudeck.tui.fleet import Delta, FleetRows
+from gpudeck.views.this_machine import watch_locally
 
 
 def kinds(news: list[News]) -> set[type]:
@@ -34,13 +29,13 @@ def test_hub_that_is_restarted_is_followed_by_itself(tmp_path: Path) -> None:
     news: list[News] = []
     with running_hub(tmp_path, *listen) as hub:
         feed = HubFeed(Client(hub.url, 5.0))
-        assert isinstance(feed.first(), Snapshot)
+        assert isinstance(feed.first(), Fleet)
         feed.start(news.append)
         wait_until(lambda: Delta in kinds(news), "a delta")
-    wait_until(lambda: Lost in kinds(news), "the loss")
+    wait_until(lambda: FeedLost in kinds(news), "the loss")
     news.clear()
     with running_hub(tmp_path, *listen):
-        wait_until(lambda: {Snapshot, Delta} <= kinds(news), "the return", 40)
+        wait_until(lambda: {FleetRows, Delta} <= kinds(news), "the return", 40)
         feed.stop()
         wait_until(lambda: "feed" not in {thread.name for thread in threading.enumerate()}, "the end of the feed")
 
@@ -61,7 +56,7 @@ def test_token_of_this_machine_is_found_where_the_hub_wants_one(
         with pytest.raises(Forbidden):
             HubFeed(Client(hub.url)).first()
         feed = HubFeed(Client(hub.url), lambda: find_own_token(hub.url))
-        assert isinstance(feed.first(), Snapshot)
+        assert isinstance(feed.first(), Fleet)
         feed.stop()
 
 
@@ -69,7 +64,7 @@ def test_past_of_a_gpu_comes_from_the_history_of_the_hub(tmp_path: Path) -> None
     with running_hub(tmp_path, "--demo", "3") as hub:
         feed = HubFeed(Client(hub.url))
         wait_until(lambda: json.loads(hub.get("/api/v1/fleet"))["hosts"], "the simulated fleet")
-        host = feed.first().fleet.hosts[0]
+        host = feed.first().hosts[0]
         feed.stop()
         wait_until(lambda: feed.past({"gpu": host.gpus[0].uuid}, "power_watts"), "samples in the history", 60)
         wait_until(lambda: feed.past({"host": host.id}, "host_cpu_percent"), "the same of its host", 60)
@@ -82,7 +77,7 @@ def test_this_machine_is_read_again_and_again() -> None:
     feed.start(news.append)
     wait_until(lambda: len(news) > 2, "three readings")
     feed.stop()
-    hosts = [one.fleet.hosts for one in news if isinstance(one, Snapshot)]
+    hosts = [one.hosts for one in news if isinstance(one, Fleet)]
     assert {(len(found), found[0].status, found[0].via) for found in hosts} == {(1, "up", "local")}
     assert hosts[-1][0].last_report_at > hosts[0][0].last_report_at
 
@@ -102,4 +97,4 @@ def test_reading_that_fails_is_told_and_tried_again() -> None:
     feed.start(news.append)
     wait_until(lambda: len(news) > 3, "four readings")
     feed.stop()
-    assert [type(one) for one in news[:3]] == [Snapshot, Lost, Snapshot]
+    assert [type(one) for one in news[:3]] == [Fleet, FeedLost, Fleet]

@@ -8,7 +8,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.fleets import fleet_of, make
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.view import Fleet, Totals
 from gpudeck.tui.fleet import LiveFleet, natural, read_delta, read_snapshot
 

@@ -4,7 +4,7 @@ from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Fleet
-from gpudeck.tui.table_views import find_people, people_columns, people_rows, person_cells
+from gpudeck.tui.table_views import find_users, user_cells, user_columns, user_rows
 from gpudeck.tui.tables import TableLayout
 
 
@@ -14,26 +14,24 @@ def used(*processes: object, uuid: str = "GPU-0", **others: object) -> GpuReadin
 
 
 def cells_of(fleet: Fleet) -> list[list[str]]:
-    rows = people_rows(fleet.hosts, "gpus", False)
-    layout = TableLayout(people_columns(rows), 120)
-    return [[text for text, _ in person_cells(row, fleet.time, layout)] for row in rows]
+    rows = user_rows(fleet.hosts, "gpus", False)
+    layout = TableLayout(user_columns(rows), 120)
+    return [[text for text, _ in user_cells(row, fleet.time, layout)] for row in rows]
 
 
 def test_process_on_two_gpus_is_one_and_its_memory_two() -> None:
     gpus = [used(make_process(7, "ann", 4), uuid="GPU-0"), used(make_process(7, "ann", 6), uuid="GPU-1", index=1)]
-    [ann] = find_people(fleet_of(("gpu01", gpus)).hosts)
-    assert (len(ann.holdings), ann.processes, ann.memory) == (2, 1, 10 * GIB)
+    [ann] = find_users(fleet_of(("gpu01", gpus)).hosts)
+    assert (len(ann.uses), ann.processes, ann.memory) == (2, 1, 10 * GIB)
 
 
 def test_display_server_is_nobody() -> None:
-    assert (
-        find_people(fleet_of(("gpu01", [make_gpu(processes=[make_process(1, "root", 1, display=True)])])).hosts) == []
-    )
+    assert find_users(fleet_of(("gpu01", [make_gpu(processes=[make_process(1, "root", 1, display=True)])])).hosts) == []
 
 
 def test_whom_nobody_could_name_is_a_row_of_their_own_and_last_among_equals() -> None:
     fleet = fleet_of(("gpu01", [used(make_process(1, None, 1), make_process(2, "not known", 1))]))
-    assert [person.user for person in find_people(fleet.hosts)] == ["not known", None]
+    assert [person.user for person in find_users(fleet.hosts)] == ["not known", None]
     assert [row[0] for row in cells_of(fleet)] == ["not known", "not known"]
 
 
@@ -41,7 +39,7 @@ def test_gpu_whose_processes_could_not_be_read_is_somebodys() -> None:
     gpu = make_busy_gpu()
     blind = used(uuid="GPU-0")
     blind = GpuReading(uuid="GPU-0", index=0, name=gpu.name, metrics=blind.metrics, processes=None, idle_seconds=0.0)
-    [nobody] = find_people(fleet_of(("gpu01", [blind])).hosts)
+    [nobody] = find_users(fleet_of(("gpu01", [blind])).hosts)
     assert (nobody.user, nobody.processes, nobody.memory) == (None, None, 30 * GIB)
 
 
@@ -57,7 +55,7 @@ def test_sum_of_which_a_part_is_not_known_is_at_least_that() -> None:
 
 def test_silent_host_is_listed_but_not_counted() -> None:
     fleet = fleet_of(("gpu01", [make_busy_gpu(user="ann")]), silent_for=600)
-    [ann] = find_people(fleet.hosts)
-    assert (len(ann.holdings), len(ann.past), ann.memory, ann.utilization) == (0, 1, None, None)
+    [ann] = find_users(fleet.hosts)
+    assert (len(ann.uses), len(ann.past), ann.memory, ann.utilization) == (0, 1, None, None)
     [row] = cells_of(fleet)
     assert (row[1], row[2], row[-1]) == ("0+1", "–", "gpu01 (down):0")

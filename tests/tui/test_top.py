@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from fakes.tops import delta_of, make_top, press, some_fleet
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.tui.dialogs import help_lines
-from gpudeck.tui.feed import Lost, Snapshot
-from gpudeck.tui.picture import Artist
+from gpudeck.tui.dialogs import HELP
+from gpudeck.tui.feed import FeedLost
+from gpudeck.tui.renderer import ScreenRenderer
 from gpudeck.tui.top import Top
 
 UNKNOWN_LAST = "gpu02:2"
@@ -23,7 +23,7 @@ def shown(top: Top) -> list[str]:
 
 
 def picture(top: Top, width: int = 120, height: int = 30) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in Artist(top).draw(width, height))
+    return "\n".join("".join(text for text, _ in line) for line in ScreenRenderer(top).draw(width, height))
 
 
 def test_fleet_begins_by_host_with_numbers_in_order() -> None:
@@ -98,8 +98,8 @@ def test_whole_name_of_a_host_means_that_host_alone() -> None:
 def test_word_that_is_not_understood_is_named_and_nothing_fits() -> None:
     top = make_top()
     press(top, "/", *">lots", "enter")
-    assert ">lots is not understood" in picture(top)
-    assert "Nothing fits >lots. Esc shows all." in picture(top)
+    assert "'>lots' is not understood" in picture(top)
+    assert "Nothing matches >lots. Esc shows all." in picture(top)
 
 
 def test_search_moves_the_cursor_and_hides_nothing() -> None:
@@ -109,7 +109,7 @@ def test_search_moves_the_cursor_and_hides_nothing() -> None:
     press(top, "n")
     assert shown(top)[top.listing.at] == "gpu02:1"
     press(top, "s", *"zebra", "enter")
-    assert "nothing fits zebra" in picture(top)
+    assert "nothing matches zebra" in picture(top)
 
 
 def test_cursor_stays_on_its_gpu_when_rows_move() -> None:
@@ -144,7 +144,7 @@ def test_gpu_that_left_while_it_is_looked_at_is_said_to_be_gone() -> None:
     top = make_top()
     press(top, "g", "g", "g", "enter")
     fleet = some_fleet()
-    top.take(Snapshot(replace(fleet, hosts=[host for host in fleet.hosts if host.name != "gpu1"])))
+    top.take(replace(fleet, hosts=[host for host in fleet.hosts if host.name != "gpu1"]))
     top.arrange()
     assert "It is gone. Esc leads back." in picture(top)
 
@@ -152,7 +152,7 @@ def test_gpu_that_left_while_it_is_looked_at_is_said_to_be_gone() -> None:
 def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
     top = make_top()
     press(top, "u")
-    assert [(row.person.user, len(row.person.holdings)) for row in top.listing.rows if row.person] == [
+    assert [(row.activity.user, len(row.activity.uses)) for row in top.listing.rows if row.activity] == [
         ("alice", 2),
         ("bob", 1),
     ]
@@ -163,12 +163,15 @@ def test_people_are_counted_over_all_hosts_and_lead_to_their_gpus() -> None:
 
 @pytest.mark.parametrize(
     ("conflict", "note"),
-    [(None, "booked by ada, 4h left: paper"), ("bob is on it, though it is ada's", "bob is on it, though it is ada's")],
+    [
+        (None, "reserved by ada, 4h left: paper"),
+        ("bob is on it, though it is ada's", "bob is on it, though it is ada's"),
+    ],
 )
-def test_who_has_booked_a_gpu_is_told(conflict: str | None, note: str) -> None:
+def test_who_has_reserved_a_gpu_is_told(conflict: str | None, note: str) -> None:
     fleet = some_fleet()
     gpu = next(host for host in fleet.hosts if host.name == "gpu1").gpus[1]
-    gpu.reservation = GpuReservation(1, "ada", fleet.time + 4 * 3600 - 1, "paper", "booking")
+    gpu.reservation = GpuReservation(1, "ada", fleet.time + 4 * 3600 - 1, "paper", "reservation")
     gpu.reservation_conflict = conflict
     top = make_top(fleet)
     assert note in picture(top, 180)
@@ -200,8 +203,8 @@ def test_title_of_a_group_without_a_name_says_that_no_word_finds_it() -> None:
 
 
 def test_help_has_all_states_and_fits_a_small_terminal() -> None:
-    assert all(any(word in line.split() for line in help_lines()) for word in AVAILABILITIES)
-    assert max(map(len, help_lines())) <= 76
+    assert all(any(word in line.split() for line in HELP) for word in AVAILABILITIES)
+    assert max(map(len, HELP)) <= 76
 
 
 def test_processes_are_listed_over_all_hosts() -> None:
@@ -221,9 +224,9 @@ def test_help_is_closed_by_any_key() -> None:
 
 def test_hub_out_of_reach_greys_everything_and_nothing_is_free_any_more() -> None:
     top = make_top()
-    top.take(Lost("no hub answers at http://hub:8042."))
+    top.take(FeedLost("no hub answers at http://hub:8042."))
     top.arrange()
-    lines = Artist(top).draw(120, 30)
+    lines = ScreenRenderer(top).draw(120, 30)
     assert "OUT OF REACH since" in "".join(text for text, _ in lines[1])
     assert {colour for line in lines[2:-1] for _, colour in line} <= {"grey", "reverse"}
     assert "● free" not in picture(top)
@@ -232,7 +235,7 @@ def test_hub_out_of_reach_greys_everything_and_nothing_is_free_any_more() -> Non
 
 def test_everything_is_back_with_the_next_delta() -> None:
     top = make_top()
-    top.take(Lost("gone"))
+    top.take(FeedLost("gone"))
     top.take(delta_of(top, 5))
     top.arrange()
     assert "OUT OF REACH" not in picture(top)
@@ -241,9 +244,9 @@ def test_everything_is_back_with_the_next_delta() -> None:
 
 def test_reason_why_it_is_out_of_reach_may_change_but_not_since_when() -> None:
     top = make_top()
-    top.take(Lost("first"))
+    top.take(FeedLost("first"))
     since = top.lost_at
-    top.take(Lost("second"))
+    top.take(FeedLost("second"))
     top.arrange()
     assert (top.lost_at, "second" in picture(top)) == (since, True)
 

@@ -24,19 +24,19 @@ def shown(*alerts: Alert, hosts: list[str] | None = None) -> list[str]:
     fleet.alerts = [replace(one, since=fleet.time - 60, host_id=ids.get(one.host or "")) for one in alerts]
     part = choose_hosts(fleet, hosts) if hosts else fleet
     return [
-        line for line in render_fleet(part).splitlines() if line.startswith(("▲", "■", "·")) or "more alerts" in line
+        line for line in render_fleet(part).splitlines() if line.startswith(("▲", "✗", "·")) or "more alerts" in line
     ]
 
 
 def test_each_has_a_line() -> None:
     assert shown(alert("gpu01", severity="critical"), alert("gpu02", acknowledged_by="ada")) == [
-        "■ gpu01 is hot, for 1m",
-        "▲ gpu02 is hot, for 1m, ada looks after it",
+        "✗ gpu01 is hot, for 1m",
+        "▲ gpu02 is hot, for 1m, ada acknowledged it",
     ]
 
 
 def test_silenced_ones_and_those_of_one_person_are_not_repeated_to_everybody() -> None:
-    assert shown(alert("gpu01", silenced_by="s1"), alert("gpu02", severity="info")) == []
+    assert shown(alert("gpu01", muted_by="s1"), alert("gpu02", severity="info")) == []
 
 
 def test_alerts_of_other_hosts_are_left_out_and_those_of_the_hub_are_not() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.fleets import make
-from gpudeck.model.view import Gpu, Host
-from gpudeck.views.filter import fits_bare_host, fits_gpu, join, parse_query, split
+from gpudeck.model.view import Fleet, Gpu, Host
+from gpudeck.views.filter import fits_bare_host, fits_gpu, join, parse_query, propose, split
 
 SHARED = json.loads((Path(__file__).parent.parent / "captures" / "filter-cases.json").read_text())
 HOSTS = [
@@ -26,6 +26,12 @@ def test_words_find_what_they_find_on_the_page(case: dict[str, Any]) -> None:
     gpus = [f"{host.name}/{gpu.label}" for host in HOSTS for gpu in host.gpus if fits_gpu(query, host, gpu)]
     bare = [host.name for host in HOSTS if not host.gpus and fits_bare_host(query, host)]
     assert (gpus, bare, list(query.unclear)) == (case["gpus"], case["bare_hosts"], case["unclear"])
+
+
+@pytest.mark.parametrize("case", SHARED["suggestions"], ids=lambda case: case["query"])
+def test_unknown_words_suggest_what_they_suggest_on_the_page(case: dict[str, Any]) -> None:
+    fleet = make(Fleet, hosts=[msgspec.to_builtins(host) for host in HOSTS])
+    assert propose(fleet, case["query"]) == case["suggest"]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_every_state_has_its_class_its_sign_and_its_word() -> None:
     held = make_busy_gpu(2, user="carol", idle_seconds=7200.0, metrics={"utilization_percent": 0})
     lost = make_gpu(3, metrics=dict.fromkeys(IDLE), processes=None, missing="fell off the bus (Xid 79)")
     text = render_page(fleet_of(("gpu01", [make_gpu(0), make_busy_gpu(1), held, lost])))
-    assert [state for state, _ in Page(text).gpus] == ["free", "busy", "held", "unknown"]
-    assert all(sign in text for sign in ("=free>●", "=busy>■", "=held>◐", "=unknown>?"))
+    assert [state for state, _ in Page(text).gpus] == ["free", "busy", "idle", "unknown"]
+    assert all(sign in text for sign in ("=free>●", "=busy>■", "=idle>◐", "=unknown>?"))
     assert "<title>1 of 4 GPUs free</title>" in text
 
 

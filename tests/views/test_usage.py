@@ -8,7 +8,7 @@ import pytest
 from wcwidth import wcswidth
 
 from fakes.fleets import make
-from gpudeck.model.usage import By, Usage, UsageRow
+from gpudeck.model.view import By, Usage, UsageRow
 from gpudeck.views.usage import render_usage
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
@@ -19,7 +19,7 @@ def make_row(hours: float, **others: Any) -> UsageRow:
 
 
 def make_usage(*rows: UsageRow, by: By = "user", **others: Any) -> Usage:
-    known = {"start": T0, "end": T0 + 30 * 86_400, "coverage": 0.9876, "observed_gpu_hours": 700.0, "currency": "EUR"}
+    known = {"start": T0, "end": T0 + 30 * 86_400, "coverage": 0.9876, "monitored_gpu_hours": 700.0, "currency": "EUR"}
     total = make_row(sum(row.gpu_hours for row in rows))
     return make(Usage, **({"by": by, "rows": rows, "total": total} | known | others))
 
@@ -27,8 +27,8 @@ def make_usage(*rows: UsageRow, by: By = "user", **others: Any) -> Usage:
 ALICE = make_row(
     1234.56,
     user="alice",
-    worked_hours=800.04,
-    idle_held_hours=12.0,
+    active_hours=800.04,
+    idle_hours=12.0,
     share=0.4321,
     peak_memory_bytes=40 * 2**30,
     energy_kwh=321.0,
@@ -37,11 +37,11 @@ ALICE = make_row(
 
 def test_a_line_a_row_with_hours_to_one_decimal_and_a_total() -> None:
     lines = render_usage(make_usage(ALICE, make_row(1, user="bob")), UTC).splitlines()
-    assert lines[0] == "Use by user, 2026-06-01 00:00 to 2026-07-01 00:00 (UTC)"
-    assert lines[2].split() == ["USER", "GPU-HOURS", "WORKED", "HELD", "IDLE", "SHARE", "PEAK", "GiB", "kWh"]
+    assert lines[0] == "Usage by user, 2026-06-01 00:00 to 2026-07-01 00:00 (UTC)"
+    assert lines[2].split() == ["USER", "GPU-HOURS", "ACTIVE", "IDLE", "SHARE", "PEAK", "GiB", "kWh"]
     assert lines[3].split() == ["alice", "1,234.6", "800.0", "12.0", "43.2", "%", "40.0", "321.0"]
     assert lines[5].split()[:2] == ["total", "1,235.6"]
-    assert lines[-1] == "Observed 98.7 % of the period."
+    assert lines[-1] == "Coverage 98.7 %."
 
 
 def test_unknown_is_a_dash_and_never_a_zero() -> None:
@@ -65,10 +65,10 @@ def test_costs_have_a_column_where_there_are_any() -> None:
 @pytest.mark.parametrize(
     ("coverage", "told"),
     [
-        (1.0, "Observed 100.0 % of the period."),
-        (0.99999, "Observed 99.9 % of the period."),
-        (0.0, "Observed 0.0 % of the period."),
-        (None, "No GPU was known in the period."),
+        (1.0, "Coverage 100.0 %."),
+        (0.99999, "Coverage 99.9 %."),
+        (0.0, "Coverage 0.0 %."),
+        (None, "No GPU was monitored in this period."),
     ],
 )
 def test_what_was_observed_is_said_and_never_rounded_up(coverage: float | None, told: str) -> None:
@@ -76,18 +76,18 @@ def test_what_was_observed_is_said_and_never_rounded_up(coverage: float | None, 
 
 
 def test_a_period_before_all_records_says_when_they_begin() -> None:
-    told = render_usage(make_usage(coverage=None, known_since=T0), UTC).splitlines()[-1]
-    assert told == "No GPU was known in the period: the records begin 2026-06-01 00:00."
+    lines = render_usage(make_usage(coverage=None, known_since=T0), UTC).splitlines()
+    assert lines[1:] == ["", "No GPU was monitored in this period: the records begin 2026-06-01 00:00."]
 
 
 def test_a_period_without_use_says_so_and_what_was_observed() -> None:
     lines = render_usage(make_usage(), UTC).splitlines()
-    assert lines[2:] == ["Nobody was seen on any GPU.", "", "Observed 98.7 % of the period."]
+    assert lines[2:] == ["Nobody used a GPU.", "", "Coverage 98.7 %."]
 
 
 def test_days_stand_below_in_their_order() -> None:
     def day(number: int, hours: float) -> dict[str, Any]:
-        return {"day": f"2026-06-0{number}", "time": T0 + number, "gpu_hours": hours, "worked_hours": None}
+        return {"day": f"2026-06-0{number}", "time": T0 + number, "gpu_hours": hours, "active_hours": None}
 
     rows = [make_row(5, user="alice", days=[day(1, 2), day(2, 3)]), make_row(4, user="bob", days=[day(1, 4)])]
     lines = render_usage(make_usage(*rows), UTC).splitlines()
@@ -112,7 +112,7 @@ def test_names_do_nothing_to_a_terminal() -> None:
 
 def test_times_are_those_of_the_zone() -> None:
     first = render_usage(make_usage(ALICE), ZoneInfo("Asia/Kolkata")).splitlines()[0]
-    assert first == "Use by user, 2026-06-01 05:30 to 2026-07-01 05:30 (Asia/Kolkata)"
+    assert first == "Usage by user, 2026-06-01 05:30 to 2026-07-01 05:30 (Asia/Kolkata)"
 
 
 def test_models_are_shown_without_their_maker_and_whole_as_long_as_another_column_can_go() -> None:

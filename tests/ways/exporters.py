@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from fakes.sshd import free_port
+from fakes.ports import free_port
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "exporters"
 

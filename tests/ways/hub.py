@@ -34,7 +34,7 @@ class Hub(HubProcess):
     def __init__(self, folder: Path, arguments: Sequence[str], place: Machine | None = None) -> None:
         self._there = place.network if place else contextlib.nullcontext
         with self._there():
-            super().__init__(folder, arguments)
+            super().__init__(folder, arguments, is_forked=place is None)
 
     def get(self, path: str) -> bytes:
         with self._there():

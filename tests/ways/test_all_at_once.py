@@ -11,7 +11,8 @@ import pytest
 from fakes.consul import ConsulProcess, running_consul
 from fakes.net import WHY_NOT, AgentOn, SshdOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
-from fakes.sshd import IS_HERE, free_port
+from fakes.ports import free_port
+from fakes.sshd import IS_HERE
 from fakes.sshd import WHY_NOT as NO_SSHD
 from fakes.waiting import wait_until
 from ways.exporters import Exporter, recorded

@@ -112,7 +112,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_bad_host_has_its_reason_beside_it_and_shows_nothing(site: Site, name: str) -> None:
     wait_until(lambda: REASONS[name] in site.hub.problems_of(name), f"{REASONS[name]!r} of {name}")
     host = site.hub.hosts()[name]
-    assert (host["status"], host["gpus"], len(host["problems"])) == ("never", [], 1)
+    assert (host["status"], host["gpus"], len(host["problems"])) == ("never_seen", [], 1)
 
 
 @pytest.mark.skipif(not machine_id(), reason="a machine in a container has no id that is believed")
@@ -121,7 +121,7 @@ def test_machine_that_is_there_over_ssh_already_is_not_shown_twice(site: Site) -
     words = "ssh-twin answers as the machine that is shown as logged-in already."
     wait_until(lambda: words in site.hub.problems_of("ssh-twin"), words)
     twin, first = site.hub.hosts()["ssh-twin"], site.hub.hosts()["logged-in"]
-    assert (twin["status"], twin["gpus"], first["status"]) == ("never", [], "up")
+    assert (twin["status"], twin["gpus"], first["status"]) == ("never_seen", [], "up")
 
 
 def test_neighbours_of_bad_hosts_stay_up_and_the_hub_stays_small(site: Site) -> None:

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ import pytest
 from fakes.hubs import environment, gpudeck
 from fakes.net import WHY_NOT, AgentOn, SshdOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
-from fakes.sshd import IS_HERE, Sshd, free_port
+from fakes.ports import free_port
+from fakes.sshd import IS_HERE, Sshd
 from fakes.sshd import WHY_NOT as NO_SSHD
 from fakes.waiting import wait_until
 from ways.exporters import Exporter, recorded
@@ -26,6 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not IS_HERE, reason=NO_SSHD),
     pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER),
 ]
+
+EVERY_HOST = ("pushed", "pulled", "logged-in", "scraped", "localhost")
 
 
 class Site:
@@ -46,6 +48,8 @@ class Site:
         self._listen = f"127.0.0.1:{free_port()}"
         self.hub = self._start_hub()
         parts.callback(self._stop_hub)
+        self.pushing = folder / "pushing"
+        self._add_hosts()
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`gpudeck hosts`, on the hub's machine."""
@@ -60,20 +64,37 @@ class Site:
         self.hub.stop(signal.SIGKILL)
         self.hub = self._start_hub()
 
-    def start_as_told(self, told: str) -> None:
-        """What `gpudeck hosts add` printed, run in a shell on a machine whose home is empty."""
-        home = self.folder / "elsewhere"
-        program = home / "bin" / "gpudeck"
-        program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpudeck "$@" --interval 1s\n')
-        program.chmod(0o755)
-        (line,) = [line for line in told.splitlines() if "gpudeck agent --hub" in line]
-        driver = FakeDriver(home, [FakeGpu("GPU-b")])
-        variables = environment(home) | driver.environment | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    def start_as_told(self, told: str, home: Path, uuid: str) -> None:
+        """With the name and the token of the line that `gpudeck hosts add` printed. What the line installs is tested in
+        tests/deploy/test_install.py."""
+        home.mkdir(parents=True)
+        _, token, *_ = told.split()
+        (home / "agent.token").write_text(f"{token}\n")
+        name = told.partition(" install ")[2].split()[0]
+        options = ("--hub", self.hub.url, "--name", name, "--token-file", "agent.token", "--interval", "1s")
+        driver = FakeDriver(home, [FakeGpu(uuid)])
         with (home / "log").open("w") as log:
-            shell = subprocess.Popen(line, shell=True, env=variables, cwd=home, stderr=log, start_new_session=True)
-        self._parts.callback(shell.wait, 20)
-        self._parts.callback(os.killpg, shell.pid, signal.SIGTERM)
+            agent = subprocess.Popen(
+                [sys.executable, "-m", "gpudeck", "agent", *options],
+                env=environment(home) | driver.environment,
+                cwd=home,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._parts.callback(agent.wait, 20)
+        self._parts.callback(os.killpg, agent.pid, signal.SIGTERM)
+
+    def _add_hosts(self) -> None:
+        here = ("--address", "127.0.0.1", "--port")
+        pushed, *others = self.run_all(
+            ("add", "pushed", "--label", "rack=b3"),
+            ("add", "pulled", "--via", "pull", *here, str(self.agent_port)),
+            ("add", "logged-in", "--via", "ssh", *here, str(self.sshd.port)),
+            ("add", "scraped", "--via", "scrape", *here, str(self.exporter.port)),
+        )
+        assert [answer.returncode for answer in (pushed, *others)] == [0, 0, 0, 0]
+        self.start_as_told(pushed.stdout, self.pushing, "GPU-b")
+        self.hub.wait_for("up", *EVERY_HOST)
 
     def _start_hub(self) -> Hub:
         return start_hub(self.folder / "hub", self._settings, listen=self._listen)
@@ -107,22 +128,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_hosts_added_live_are_watched_and_survive_a_killed_hub(site: Site) -> None:
-    here = ("--address", "127.0.0.1", "--port")
-    pushed, *others = site.run_all(
-        ("add", "pushed", "--label", "rack=b3"),
-        ("add", "pulled", "--via", "pull", *here, str(site.agent_port)),
-        ("add", "logged-in", "--via", "ssh", *here, str(site.sshd.port)),
-        ("add", "scraped", "--via", "scrape", *here, str(site.exporter.port)),
-    )
-    assert [answer.returncode for answer in (pushed, *others)] == [0, 0, 0, 0]
-    site.start_as_told(pushed.stdout)
-    everybody = ("pushed", "pulled", "logged-in", "scraped", "localhost")
-    site.hub.wait_for("up", *everybody)
     site.kill_and_restart()
-    site.hub.wait_for("up", *everybody)
-    token = site.folder / "elsewhere" / ".config" / "gpudeck" / "agent.token"
-    kept = b"".join(file.read_bytes() for file in site.hub.data_dir.glob("*") if file.name != "log")
-    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    site.hub.wait_for("up", *EVERY_HOST)
+    token = site.pushing / "agent.token"
+    kept = b"".join(file.read_bytes() for file in site.hub.data_dir.glob("*") if file.is_file() and file.name != "log")
     assert token.read_bytes().strip() not in kept
     assert site.hub.hosts()["pushed"]["labels"] == {"rack": "b3"}
 
@@ -147,8 +156,8 @@ def test_what_does_not_work_is_said_with_the_step_at_which_it_fails(site: Site) 
     site.run("add", "silent")
     agent, sshd, exporter = (str(port) for port in (site.agent_port, site.sshd.port, site.exporter.port))
     wrong = {
-        ("silent",): "✗ report has not reported yet",
-        ("nowhere.invalid", "--via", "pull"): "✗ name nowhere.invalid is not found",
+        ("silent",): "✗ report no report yet",
+        ("nowhere.invalid", "--via", "pull"): "✗ name the name nowhere.invalid does not resolve",
         ("nowhere.invalid",): "✗ login The name nowhere.invalid is not known",
         ("127.0.0.1", "--via", "pull", "--port", "1"): "✗ port port 1 of 127.0.0.1: connection refused",
         ("127.0.0.1", "--via", "pull", "--port", exporter): "✗ agent http://127.0.0.1:",
@@ -175,10 +184,16 @@ def test_hosts_file_that_is_edited_counts_while_the_hub_runs(site: Site) -> None
 
 
 def test_removed_hosts_stay_away_and_their_tokens_are_refused(site: Site) -> None:
-    answers = site.run_all(("remove", "pushed"), ("remove", "logged-in"), ("remove", "nobody"))
+    port = str(site.exporter.port)
+    pushed, _ = site.run_all(
+        ("add", "leaving"), ("add", "left", "--via", "scrape", "--address", "127.0.0.1", "--port", port)
+    )
+    home = site.folder / "leaving"
+    site.start_as_told(pushed.stdout, home, "GPU-c")
+    site.hub.wait_for("up", "leaving", "left")
+    answers = site.run_all(("remove", "leaving"), ("remove", "left"), ("remove", "nobody"))
     assert [answer.returncode for answer in answers] == [0, 0, 1]
-    log = site.folder / "elsewhere" / "log"
-    wait_until(lambda: "401" in log.read_text(), "the agent's notice")
+    wait_until(lambda: "401" in (home / "log").read_text(), "the agent's notice")
     site.kill_and_restart()
-    site.hub.wait_for("up", "pulled", "scraped")
-    assert {"pushed", "logged-in"} & site.hub.hosts().keys() == set()
+    site.hub.wait_for("up", *EVERY_HOST)
+    assert {"leaving", "left"} & site.hub.hosts().keys() == set()

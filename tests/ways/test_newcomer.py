@@ -50,7 +50,7 @@ def test_unknown_host_key_is_explained_and_the_advice_works_as_it_is_written(hub
     advice = re.search(r"If it is the right one: (.+?)  or  ", said)
     assert fingerprint in said
     assert advice is not None
-    assert hub.statuses() == {"127.0.0.1": "never"}
+    assert hub.statuses() == {"127.0.0.1": "never_seen"}
     subprocess.run(advice[1], shell=True, env=environment(home), check=True, capture_output=True, timeout=30)
     hub.wait_for("up", "127.0.0.1")
     assert hub.problems_of("127.0.0.1") == ""

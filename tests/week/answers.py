@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpudeck.alerts.life import Life
+from gpudeck.alerts.record import AlertRecord
 from gpudeck.history.base import Ask, HeatAsk, RunsAsk, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.event import Event
-from gpudeck.model.usage import By, UsageRow
+from gpudeck.model.view import By, UsageRow
 from week.hosts import HOUR, START
 from week.hub import WeekHub
 
@@ -42,8 +42,10 @@ def collect(hub: WeekHub, hours: float) -> Answers:
     side = hub.new
     answers = {
         "events": sorted(tell_event(event) for event in side.events),
-        "alerts": sorted(tell_life(life) for life in side.lives.values()),
-        "messages": [f"{clock(message.at)} {message.title} → {', '.join(message.people)}" for message in side.messages],
+        "alerts": sorted(tell_record(record) for record in side.records.values()),
+        "messages": [
+            f"{clock(message.at)} {message.title} → {', '.join(message.accounts)}" for message in side.messages
+        ],
         "states": hub.states,
         "usage": {by: list(tell_usage(hub.store, by, end)) for by in ("user", "host", "model")},
         "series": dict(tell_series(hub.store, end)),
@@ -72,16 +74,16 @@ def tell_event(event: Event) -> str:
     return f"{day} {clock(event.at)} {event.kind} {event.severity}: {event.title}{user}. {detail}".rstrip()
 
 
-def tell_life(life: Life) -> str:
-    told = f"{life.rule} {life.severity}, {life.host or 'fleet'} {life.label or ''} {life.part}".rstrip()
-    times = f"since {clock(life.since)}, fired {clock(life.fired_at)}, resolved {clock(life.resolved_at)}"
-    people = f", for {', '.join(life.people)}" if life.people else ""
-    return f"{told}: {times}{people}: {life.title}{f' ({life.note})' if life.note else ''}"
+def tell_record(record: AlertRecord) -> str:
+    told = f"{record.rule} {record.severity}, {record.host or 'fleet'} {record.label or ''} {record.part}".rstrip()
+    times = f"since {clock(record.since)}, fired {clock(record.fired_at)}, resolved {clock(record.resolved_at)}"
+    people = f", for {', '.join(record.accounts)}" if record.accounts else ""
+    return f"{told}: {times}{people}: {record.title}{f' ({record.note})' if record.note else ''}"
 
 
 def tell_usage(store: EmbeddedStore, by: By, end: float) -> Iterator[str]:
     usage = store.usage(UsageAsk(by=by, start=START, end=end, daily=True))
-    yield f"coverage {number(usage.coverage)}, {number(usage.observed_gpu_hours)} GPU-hours observed"
+    yield f"coverage {number(usage.coverage)}, {number(usage.monitored_gpu_hours)} GPU-hours observed"
     for row in (*sorted(usage.rows, key=lambda row: str(row.name_by(by))), usage.total):
         yield f"{'total' if row is usage.total else row.name_by(by)}: {tell_row(row)}"
 
@@ -90,8 +92,8 @@ def tell_row(row: UsageRow) -> str:
     figures = {
         "GPU-hours": row.gpu_hours,
         "measured": row.measured_hours,
-        "worked": row.worked_hours,
-        "idle": row.idle_held_hours,
+        "active": row.active_hours,
+        "idle": row.idle_hours,
         "share": row.share,
         "GiB": None if row.peak_memory_bytes is None else row.peak_memory_bytes / 2**30,
         "kWh": row.energy_kwh,
@@ -107,7 +109,7 @@ def tell_series(store: EmbeddedStore, end: float) -> Iterator[tuple[str, list[st
         Ask("temperature_celsius", gpu="GPU-a01-1", **monday),
         Ask("utilization_percent", gpu="GPU-far-0", start=START + 2 * HOUR, end=START + 7 * HOUR, points=60),
         Ask("host_cpu_percent", host="a01", start=START, end=end, points=48),
-        *(Ask(metric, fleet=True, start=START, end=end, points=48) for metric in ("gpus_busy", "gpus_held")),
+        *(Ask(metric, fleet=True, start=START, end=end, points=48) for metric in ("gpus_busy", "gpus_idle")),
         Ask("gpus_unknown", fleet=True, start=START, end=end, points=48),
         Ask("gpus_used", user="alice", start=START, end=end, points=48),
         Ask("memory_used_bytes", gpu="GPU-a01-3", by="user", start=START, end=START + 24 * HOUR, points=48),
@@ -138,7 +140,7 @@ def tell_runs(store: EmbeddedStore, end: float) -> Iterator[str]:
         found = store.runs(RunsAsk(start=START, end=end, host=host, limit=1000))
         for run in sorted(found.runs, key=lambda run: (run.seen_at, run.pid)):
             times = f"{clock(run.started_at)} until {clock(run.ended_at)}"
-            figures = (run.gpu_seconds / HOUR, run.mean_utilization_percent, run.idle_held_seconds / HOUR)
+            figures = (run.gpu_seconds / HOUR, run.mean_utilization_percent, run.idle_seconds / HOUR)
             yield f"{host} {run.pid} {run.user} on {'+'.join(run.labels)}: {times}, {' '.join(map(number, figures))}"
 
 

@@ -281,8 +281,8 @@ def machines() -> list[Machine]:
     """The twelve hosts: read from top to bottom, this is the week."""
     hot = Card("GPU-a01-1", 1, trouble=_heat, jobs=plan_jobs("GPU-a01-1"))
     idle = Card("GPU-a01-2", 2, jobs=[Job(50, "alice", 13.0, 18.0, 13.4, 40)])
-    booked = Card("GPU-a01-3", 3, jobs=[Job(60, "dave", 8.5, 10.0, 10.0, 20), Job(61, "frank", 18.0, 23.0, 23.0, 30)])
-    a01 = [Card("GPU-a01-0", 0, jobs=plan_jobs("GPU-a01-0")), hot, idle, booked]
+    reserved = Card("GPU-a01-3", 3, jobs=[Job(60, "dave", 8.5, 10.0, 10.0, 20), Job(61, "frank", 18.0, 23.0, 23.0, 30)])
+    a01 = [Card("GPU-a01-0", 0, jobs=plan_jobs("GPU-a01-0")), hot, idle, reserved]
     lost = Card("GPU-a02-2", 2, missing=[(14.0, 17.0)], faults=[(13.99, 79, None)], jobs=plan_jobs("GPU-a02-2"))
     failing = Card(
         "GPU-a02-3", 3, jobs=[Job(70, "bob", 8.0, 11.0, 11.0, 24)], faults=[(9.25, 31, 70), (30.5, 63, None)]

@@ -1,4 +1,4 @@
-"""A hub that lives through the week with two fleets: the table, and the old one of one value at a time.
+"""A hub that records through the week with two fleets: the table, and the old one of one value at a time.
 
 Each has its own event detector, recorder, reservations and alerts, all of them the product's own. A difference between
 both fails at once. What the table's followers say goes into a real history and into the lists that are held to
@@ -9,9 +9,9 @@ A second of this hub takes a minute, and ten seconds where `BURSTS` says so: a w
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import msgspec
@@ -20,30 +20,31 @@ from msgspec.structs import astuple, replace
 from fakes.clock import FakeClock
 from fakes.scalar.followed import BothHosts, OldFleet
 from fakes.tables import open_file, put_tables
-from gpudeck.alerts.engine import Engine
-from gpudeck.alerts.life import Life
+from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.message import Message
+from gpudeck.alerts.record import AlertRecord
+from gpudeck.alerts.rule import FleetContext, GoneGpu, HostSnapshot, LateReservation
+from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings
-from gpudeck.alerts.snapshot import Around, GoneGpu, LateBooking, SeenHost
+from gpudeck.events.detector import EventDetector
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.host_memory import HostMemory
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import FleetObserver
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.table import FleetTable, Pending
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.sample import HostSample
-from gpudeck.hub.event_detector import EventDetector
-from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.host import HostState
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.lookout import Lookout
-from gpudeck.hub.memory import HostMemory
-from gpudeck.hub.observed import observe
-from gpudeck.hub.observers import FleetObserver
-from gpudeck.hub.recorder import Recorder
+from gpudeck.history.live import Sample, as_host_samples
+from gpudeck.history.recorder import Recorder
+from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event
-from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.names import Names
-from gpudeck.model.reservation import BookedGpu, Reservation
+from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.target import Target
+from gpudeck.model.text import Names
 from gpudeck.model.view import Host
-from gpudeck.reservations.reconcile import Reconciler, ReconcileResult, tell_release
+from gpudeck.reservations.reconcile import Reconciler, ReconcileResult, release_event
 from gpudeck.reservations.rules import name_gpus
+from gpudeck.reservations.service import observe
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.wire import Envelope
 from week.hosts import A100, HOUR, START, Machine, Span, is_in, machines
@@ -74,20 +75,20 @@ _STATUS = {"host_seen", "host_up", "host_down"}
 def both_fleets() -> Iterator[None]:
     """Hosts are both the new and the old from here on, and a second may take a minute."""
     with (
-        patch("gpudeck.hub.register.HostState", BothHosts),
-        patch("gpudeck.hub.event_detector.STUCK_SECONDS", STUCK),
+        patch("gpudeck.fleet.identity.HostState", BothHosts),
+        patch("gpudeck.events.detector.STUCK_SECONDS", STUCK),
         patch("gpudeck.alerts.engine.STUCK_SECONDS", STUCK),
     ):
         yield
 
 
-def book(number: int, user: str, uuid: str, host: str, start: float, end: float) -> Reservation:
+def reserve(number: int, user: str, uuid: str, host: str, start: float, end: float) -> Reservation:
     """By hours."""
     return Reservation(
         id=number,
-        kind="booking",
+        kind="reservation",
         user=user,
-        gpus=[BookedGpu(uuid, host, uuid[-1])],
+        gpus=[ReservedGpu(uuid, host, uuid[-1])],
         start=START + start * HOUR,
         end=START + end * HOUR,
         note="",
@@ -101,28 +102,28 @@ def book(number: int, user: str, uuid: str, host: str, start: float, end: float)
     )
 
 
-def bookings() -> list[Reservation]:
-    """Dave is on what carol has booked, nobody comes for erin's, frank stays, and alice comes and leaves in time."""
+def reservations() -> list[Reservation]:
+    """Dave is on what carol has reserved, nobody comes for erin's, frank stays, and alice comes and leaves in time."""
     return [
-        book(1, "carol", "GPU-a01-3", "a01", 9.0, 12.0),
-        book(2, "erin", "GPU-a02-0", "a02", 12.0, 15.0),
-        book(3, "frank", "GPU-a01-3", "a01", 18.0, 21.0),
-        book(4, "alice", "GPU-a01-2", "a01", 13.0, 19.0),
-        book(5, "bob", "GPU-far-0", "far01", 95.0, 110.0),
+        reserve(1, "carol", "GPU-a01-3", "a01", 9.0, 12.0),
+        reserve(2, "erin", "GPU-a02-0", "a02", 12.0, 15.0),
+        reserve(3, "frank", "GPU-a01-3", "a01", 18.0, 21.0),
+        reserve(4, "alice", "GPU-a01-2", "a01", 13.0, 19.0),
+        reserve(5, "bob", "GPU-far-0", "far01", 95.0, 110.0),
     ]
 
 
 class Side:
-    """What follows one of both fleets. `lives` are all alerts that fired, by id."""
+    """What follows one of both fleets. `records` are all alerts that fired, by id."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.messages: list[Message] = []
-        self.lives: dict[str, Life] = {}
-        self.samples: list[HostSample] = []
-        self.bookings = bookings()
+        self.records: dict[str, AlertRecord] = {}
+        self.samples: list[Sample] = []
+        self.reservations = reservations()
 
-    def start(self, fleet: Fleet, now: float) -> None:
+    def start(self, fleet: FleetState, now: float) -> None:
         """`fleet` may be an OldFleet: the same is asked of it."""
         self.fleet = fleet
         known = {
@@ -133,47 +134,47 @@ class Side:
         self.detector = EventDetector(self.events.append, now, known)
         self.recorder = Recorder(EVERY, self.samples.extend)
         self.reconciler = Reconciler(ReservationSettings(), lambda user: frozenset({user}))
-        self.engine = Engine(AlertSettings(), self.events.append, started_at=now)
-        self.lookout = Lookout(fleet)
-        self.engine.load([_copy(life) for life in self.lives.values() if _is_kept(life, now)], now)
-        for life in self.engine.firing():
-            if life.rule == "gpu_lost":
-                self.lookout.expect(life.host_id, GoneGpu(life.gpu, life.label or "", life.model or ""), now)
-        self.late: tuple[LateBooking, ...] = ()
+        self.engine = AlertEngine(AlertSettings(), self.events.append, started_at=now)
+        self.selector = HostSelector(fleet)
+        self.engine.load([_copy(record) for record in self.records.values() if _is_kept(record, now)], now)
+        for record in self.engine.firing():
+            if record.rule == "gpu_lost":
+                self.selector.expect(record.host_id, GoneGpu(record.gpu, record.label or "", record.model or ""), now)
+        self.late: tuple[LateReservation, ...] = ()
 
     def reconcile(self, now: float) -> ReconcileResult:
-        uuids = {gpu.uuid for one in self.bookings for gpu in one.gpus}
-        found = self.reconciler.look(self.bookings, observe(self.fleet, uuids), now)
+        uuids = {gpu.uuid for one in self.reservations for gpu in one.gpus}
+        found = self.reconciler.look(self.reservations, observe(self.fleet, uuids), now)
         self.events += found.events
         for one in (*found.used, *found.unused):
-            self.bookings[one.id - 1] = self._settle(one, now, is_used=one in found.used)
-        self.late = tuple(LateBooking(one.id, one.user, name_gpus(one.gpus), None, end) for one, end in found.late)
+            self.reservations[one.id - 1] = self._settle(one, now, is_used=one in found.used)
+        self.late = tuple(LateReservation(one.id, one.user, name_gpus(one.gpus), None, end) for one, end in found.late)
         return found
 
     def _settle(self, one: Reservation, now: float, *, is_used: bool) -> Reservation:
         if is_used:
             return replace(one, used_at=now)
-        self.events.append(tell_release(one, now))
+        self.events.append(release_event(one, now))
         return replace(one, released_at=now, end=now, release_reason="nobody came")
 
     def look_around(self, now: float, power_limits: dict[str, float], free: int, known: int) -> None:
-        around = Around(now=now, version="1.0.0", power_limits=power_limits, late_bookings=self.late)
-        self.engine.begin(replace(around, free=free, known=known))
+        context = FleetContext(now=now, version="1.0.0", power_limits=power_limits, late_reservations=self.late)
+        self.engine.begin(replace(context, free=free, known=known))
 
     def post(self, now: float) -> None:
         for one in self.engine.take_outgoing():
             self.messages.append(one.message)
             self.engine.note_sent(one, now)
-        self.lives |= self.engine.take_changed()
+        self.records |= self.engine.take_changed()
 
 
-def _copy(life: Life) -> Life:
+def _copy(record: AlertRecord) -> AlertRecord:
     """As the database gives it back."""
-    return msgspec.json.decode(msgspec.json.encode(life), type=Life)
+    return msgspec.json.decode(msgspec.json.encode(record), type=AlertRecord)
 
 
-def _is_kept(life: Life, now: float) -> bool:
-    return life.is_firing or (life.resolved_at or 0.0) > now - HOUR
+def _is_kept(record: AlertRecord, now: float) -> bool:
+    return record.is_firing or (record.resolved_at or 0.0) > now - HOUR
 
 
 class OldFollower(FleetObserver):
@@ -186,10 +187,12 @@ class OldFollower(FleetObserver):
         self._side, self._clock = side, clock
         self.compared = 0
 
-    def on_report(self, host: BothHosts, observed_at: float, is_backlog: bool) -> None:
-        self.compare(host)
-        self._side.recorder.on_report(host.old, observed_at, is_backlog)
-        self.on_news(host, self._clock.now)
+    def on_reports(self, table: FleetTable, reports: Sequence[Pending]) -> None:
+        for report in reports:
+            host = cast("BothHosts", report.host)
+            self.compare(host)
+            self._side.recorder.record(host.old, report.observed_at, is_backlog=report.is_backlog)
+            self.on_news(host, self._clock.now)
 
     def on_news(self, host: BothHosts, now: float) -> None:
         if host.old.has_news:
@@ -289,7 +292,7 @@ class WeekHub:
         now = self.clock.now
         self.hub = Hub(FleetSettings(), self.clock, names=_NAMES if self.hour >= RENAMED else None)
         self.fleet = self.hub.fleet
-        self.fleet._uptime = lambda: self.at - START
+        self.fleet.uptime = lambda: self.at - START
         self.memory = HostMemory(self.hub, self._database)
         self.store = EmbeddedStore(self._folder / "history.db", now=self.clock)
         self.follower = OldFollower(self.old, self.clock)
@@ -298,14 +301,14 @@ class WeekHub:
         self.new.start(self.fleet, now)
         self.old.start(self.old_fleet, now)  # type: ignore[arg-type]
         for side in (self.new, self.old):
-            side.lookout.remember(now)
+            side.selector.remember(now)
         for observer in (self.new.recorder, self.new.detector, self.follower):
             self.fleet.observers.add(observer)
         self.fleet.expect(_TARGETS)
 
     def _stop(self) -> None:
         self._flush()
-        asyncio.run(self.memory.stop())
+        asyncio.run(self.memory.close())
         self.store.close()
 
     def _run_machine(self, machine: Machine, *, is_off: bool) -> None:
@@ -350,7 +353,7 @@ class WeekHub:
         self._look(now)
         if self.fleet.problems:
             raise AssertionError(self.fleet.problems)
-        assert self.new.samples == self.old.samples, "samples"
+        assert list(as_host_samples(self.new.samples)) == self.old.samples, "samples"
         self.store.take(list(self.new.samples))
         self.new.samples.clear()
         self.old.samples.clear()
@@ -363,12 +366,12 @@ class WeekHub:
         new, old = self.new, self.old
         if not 0 <= now - self._limits_at < 600:
             self._limits_at = now
-            self._limits = new.lookout.power_limits()
+            self._limits = new.selector.power_limits()
             assert self._limits == self.old_fleet.power_limits()
         new.look_around(now, self._limits, totals.free, totals.gpus - totals.unknown)
-        chosen = new.lookout.choose(new.engine.preselect(self.fleet.table), new.engine.active_hosts(), now)
+        chosen = new.selector.choose(new.engine.preselect(self.fleet.table), new.engine.active_hosts(), now)
         for host_id, uuids in chosen.items():
-            new.engine.look(new.lookout.see(self.fleet.hosts[host_id], now, uuids))
+            new.engine.look(new.selector.see(self.fleet.hosts[host_id], now, uuids))
         counts = [host.state.counts for host in self.old_fleet.hosts.values()]
         free, unknown = (sum(one[word] for one in counts) for word in ("free", "unknown"))
         old.look_around(now, self._limits, free, sum(sum(one.values()) for one in counts) - unknown)
@@ -376,14 +379,14 @@ class WeekHub:
             old.engine.look(self._see_old(host, now))
         for side in (new, old):
             if self.hour >= ACKNOWLEDGED and not self._is_acknowledged:
-                for life in side.engine.firing():
-                    side.engine.acknowledge(life, "admin", now)
+                for record in side.engine.firing():
+                    side.engine.acknowledge(record, "admin", now)
             side.engine.finish(self.fleet.hosts)
             side.post(now)
         self._is_acknowledged = self.hour >= ACKNOWLEDGED
 
-    def _see_old(self, host: HostState, now: float) -> SeenHost:
-        return self.old.lookout.see(host.old, now)  # type: ignore[attr-defined]
+    def _see_old(self, host: HostState, now: float) -> HostSnapshot:
+        return self.old.selector.see(host.old, now)  # type: ignore[attr-defined]
 
     def _note_hour(self) -> None:
         """Once an hour everything is compared, and every three hours it is noted how the fleet is."""
@@ -398,9 +401,9 @@ class WeekHub:
         """Both sides have said the same so far."""
         new, old = self.new, self.old
         assert _sorted(new.events) == _sorted(old.events)
-        assert new.lives == old.lives
+        assert new.records == old.records
         assert new.messages == old.messages
-        assert new.bookings == old.bookings
+        assert new.reservations == old.reservations
         totals = self.fleet.totals()
         for word, number in totals.by_availability.items():
             assert number == sum(host.state.counts[word] for host in self.old_fleet.hosts.values())
@@ -415,7 +418,7 @@ def _sorted(events: list[Event]) -> list[Event]:
     return sorted(events, key=lambda event: event.id)
 
 
-_LETTERS = {"free": "F", "busy": "B", "held": "H", "booked": "R", "unknown": "U"}
+_LETTERS = {"free": "F", "busy": "B", "idle": "H", "reserved": "R", "unknown": "U"}
 
 
 def _state_of(host: HostState) -> str:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.inspect import Field, StructType, type_info
 
 from fakes.clock import FakeClock
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import Envelope, ShortReport, decode, decode_any, encode
 

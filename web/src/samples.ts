@@ -2,7 +2,9 @@
 import type { Alert } from './api/alerts'
 import type { Availability, Fleet, Gpu, Host, HostRows, Process, Snapshot, Totals } from './api/types'
 import catalog from './api/catalog.json'
+import { Arranger } from './state/arrange'
 import { HostEntry } from './state/fleet'
+import { UserIndex, type ActiveUser } from './state/users'
 
 export const NOW = 1_800_000_000
 export const GIB = 2 ** 30
@@ -106,12 +108,22 @@ export function entry(name: string, states: Availability[] = ['free'], changes: 
   return new HostEntry(host(name, gpus, changes), NOW)
 }
 
+/** The board of these hosts. */
+export function arrange(...asked: Parameters<Arranger['arrange']>): ReturnType<Arranger['arrange']> {
+  return new Arranger().arrange(...asked)
+}
+
+/** Who uses the GPUs of these hosts. */
+export function activeUsers(hosts: readonly Host[]): ActiveUser[] {
+  return new UserIndex(({ base }) => base).update(hosts.map((each) => new HostEntry(each)))
+}
+
 export function totals(changes: Partial<Totals> = {}): Totals {
-  return { gpus: 0, free: 0, busy: 0, held: 0, booked: 0, unknown: 0, hosts: 0, hosts_up: 0, users: 0, power_watts: null, ...changes }
+  return { gpus: 0, free: 0, busy: 0, idle: 0, reserved: 0, unknown: 0, hosts: 0, hosts_up: 0, users: 0, power_watts: null, ...changes }
 }
 
 export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {
-  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], alerts: [], hosts, ...changes }
+  return { demo: false, time: NOW, version: '0.1.0', totals: totals({ hosts: hosts.length }), problems: [], alerts: [], alert_counts: { total: 0, needs_attention: 0, critical: 0 }, hosts, ...changes }
 }
 
 /** The same as the stream's first event: each host and GPU has the row of its place. */
@@ -135,13 +147,13 @@ export function someAlert(changes: Partial<Alert> = {}): Alert {
     host_id: 'id-1',
     gpu: null,
     label: null,
-    people: [],
+    accounts: [],
     since: NOW - 60,
     fired_at: NOW - 60,
     acknowledged_at: null,
     acknowledged_by: null,
     resolved_at: null,
-    silenced_by: null,
+    muted_by: null,
     ...changes,
   }
 }

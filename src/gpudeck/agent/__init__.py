@@ -1,1 +1,1 @@
-"""On each server: a beat collects a report, the outbox keeps it, the sender pushes it to the hub."""
+"""On each server: the report loop collects a report, the outbox keeps it, the sender pushes it to the hub."""

@@ -1,5 +1,5 @@
-"""Reports waiting to be sent: bounded by size and age, the oldest dropped first. Shared by the beat (puts), the sender
-(takes) and the thread that writes to disk what the hub does not take within seconds.
+"""Reports waiting to be sent: bounded by size and age, the oldest dropped first. Shared by the report loop (puts), the
+sender (takes) and the thread that writes to disk what the hub does not take within seconds.
 
 The newest report of each host goes first, so that a hub that was away knows at once how the host is; the backlog
 follows, oldest first.
@@ -9,11 +9,9 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
 from itertools import islice
 
-from gpudeck.agent.parcel import Moment, Parcel
-from gpudeck.agent.spool import Spool, SpoolPosition, remove_abandoned
+from gpudeck.agent.spool import EncodedReport, ReportTime, Spool, SpoolPosition, remove_abandoned
 from gpudeck.model import clock
 
 log = logging.getLogger(__name__)
@@ -28,22 +26,22 @@ _TRUST_CLOCK_AFTER = 3600.0
 
 
 class _Waiting:
-    """A report that waits: in memory (`parcel`), or on disk (`place`)."""
+    """A report that waits: in memory (`report`), or on disk (`place`)."""
 
-    __slots__ = ("host", "made", "parcel", "place", "put_at", "size", "waits")
+    __slots__ = ("host", "made", "place", "put_at", "report", "size", "waits")
 
-    def __init__(self, parcel: Parcel, put_at: float, place: SpoolPosition | None = None) -> None:
-        self.host = parcel.host
-        self.made = parcel.made
-        self.size = len(parcel.body) + len(parcel.short) if place is None else place.length
-        self.parcel = parcel if place is None else None
+    def __init__(self, report: EncodedReport, put_at: float, place: SpoolPosition | None = None) -> None:
+        self.host = report.host
+        self.made = report.made
+        self.size = len(report.body) + len(report.short) if place is None else place.length
+        self.report = report if place is None else None
         self.place = place
         self.put_at = put_at
         self.waits = True
 
 
 class Outbox:
-    """Never blocks the beat: when full, the oldest report makes room and `dropped` counts it.
+    """Never blocks the report loop: when full, the oldest report makes room and `dropped` counts it.
 
     `host` is the one that reports are of, or the first of several. With a `spool` they survive the agent; then a
     thread has to call `run`. A disk that fails costs that only.
@@ -71,12 +69,12 @@ class Outbox:
         self._latest: dict[str, _Waiting] = {}
         self._backlog: deque[_Waiting] = deque()
         self._bytes = 0
-        self._offered: tuple[Parcel, _Waiting] | None = None
+        self._offered: tuple[EncodedReport, _Waiting] | None = None
         self.dropped = 0
         self._has_begun = False
-        # Taken before `_changed` where both are: the beat never waits for the disk.
+        # Taken before `_changed` where both are: the report loop never waits for the disk.
         self._disk = threading.Lock()
-        self._spool = spool
+        self.spool = spool
         self._unwritten: deque[_Waiting] = deque()
         self._released: list[SpoolPosition] = []
         self._trouble: str | None = None
@@ -85,16 +83,16 @@ class Outbox:
         if spool is not None and spool.is_there():
             self._open_spool(spool)
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, report: EncodedReport) -> None:
         with self._changed:
-            entry = _Waiting(parcel, self._boottime())
-            before = self._latest.pop(parcel.host, None)
+            entry = _Waiting(report, self._boottime())
+            before = self._latest.pop(report.host, None)
             if before is not None:
                 self._backlog.append(before)
-            self._latest[parcel.host] = entry
+            self._latest[report.host] = entry
             self._has_begun = True
             self._bytes += entry.size
-            if self._spool is not None:
+            if self.spool is not None:
                 self._unwritten.append(entry)
             self._keep_to_limits()
             self._changed.notify()
@@ -105,7 +103,7 @@ class Outbox:
         with self._changed:
             return self._changed.wait_for(lambda: self._has_begun, timeout)
 
-    def wait(self, timeout: float, *, newest_first: bool = True, backlog: bool = True) -> Parcel | None:
+    def wait(self, timeout: float, *, newest_first: bool = True, backlog: bool = True) -> EncodedReport | None:
         """The next report, left in its place; None when there is none within `timeout` seconds.
 
         Without `newest_first` it is the oldest; without `backlog` the newest of a host or none. For one thread.
@@ -116,82 +114,83 @@ class Outbox:
                 entry = self._next(newest_first=newest_first, backlog=backlog)
                 if entry is None:
                     return None
-                parcel = entry.parcel
-            parcel = parcel or self._read(entry)
-            if parcel is not None:
-                self._offered = parcel, entry
-                return parcel
+                report = entry.report
+            report = report or self._read(entry)
+            if report is not None:
+                self._offered = report, entry
+                return report
 
-    def is_newest(self, parcel: Parcel) -> bool:
+    def is_newest(self, report: EncodedReport) -> bool:
         """Whether the report that `wait` gave out is the newest of its host."""
         with self._changed:
-            return self._offered is not None and self._latest.get(parcel.host) is self._offered[1]
+            return self._offered is not None and self._latest.get(report.host) is self._offered[1]
 
-    def done(self, parcel: Parcel) -> None:
+    def done(self, report: EncodedReport) -> None:
         """Take the report that `wait` gave out after it was sent. It may have been dropped meanwhile."""
-        if self._offered is None or self._offered[0] is not parcel:
+        if self._offered is None or self._offered[0] is not report:
             return
         entry, self._offered = self._offered[1], None
         with self._changed:
             is_on_disk = entry.waits and entry.place is not None
             self._remove(entry)
-        if is_on_disk and self._spool is not None:
+        if is_on_disk and self.spool is not None and entry.place is not None:
             with self._disk:
-                self._mark_sent(self._spool, entry)
+                self.spool.mark_sent(entry.place)
 
     def save(self, *, at_once: bool = True) -> None:
         """Write what waits in memory to disk. Never raises: where that fails the reports stay in memory. Blocks until
         the disk has confirmed them. `at_once`: also if an attempt has just failed."""
-        if self._spool is None:
+        if self.spool is None:
             return
         with self._disk:
             if not at_once and self._boottime() < self._retry_at:
                 return
             try:
-                if self._unwritten and not self._spool.is_open:
-                    self._open_spool(self._spool)
-                while self._spool.is_open and self._write_batch(self._spool):
+                if self._unwritten and not self.spool.is_open:
+                    self._open_spool(self.spool)
+                while self.spool.is_open and self._write_batch(self.spool):
                     pass
             except OSError as error:
                 self._note_trouble(error)
                 return
-            if self._trouble is not None and self._spool.is_open:
-                log.info("reports that wait for the hub are kept in %s again", self._spool.folder)
+            if self._trouble is not None and self.spool.is_open:
+                log.info("undelivered reports are saved to %s again", self.spool.folder)
                 self._trouble = None
 
     def run(self, stop: threading.Event) -> None:
         """Write what has waited for seconds to disk, until `stop` is set."""
         while not stop.wait(_TICK):
             try:
-                self._tick()
+                self.tick()
             except Exception:
-                log.exception("bug while keeping reports on disk")
+                log.exception("bug while saving reports to disk")
 
     def change(self, most_bytes: int, max_age: float | None, spool: Spool | None) -> None:
-        """Other limits and another folder from here on, to which what waits moves. While nobody puts, takes or runs."""
-        before, moved = self._spool, list[SpoolPosition]()
+        """Other limits and another folder from here on, to which waiting reports move. Not while another thread uses
+        the outbox."""
+        before, moved = self.spool, list[SpoolPosition]()
         if spool is None or before is None or spool.folder != before.folder:
             for entry in self._all():
                 if entry.place is not None:
                     moved.append(entry.place)
-                    entry.parcel, entry.place = self._read(entry), None
-            self._spool = spool
+                    entry.report, entry.place = self._read(entry), None
+            self.spool = spool
             self._unwritten = deque(self._all() if spool is not None else ())
         with self._changed:
             self._most_bytes, self._max_age = most_bytes, max_age
             self._keep_to_limits()
         self.save()
-        if before is not None and before is not self._spool:
-            if not self._unwritten:
-                self._release(before, moved)
+        if before is not None and before is not self.spool:
+            for place in moved if not self._unwritten else ():
+                before.release(place)
             before.close()
 
     def close(self) -> None:
         """Write what waits, and let go of the folder."""
         self.save()
-        if self._spool is not None:
+        if self.spool is not None:
             with self._disk:
-                self._spool.close()
+                self.spool.close()
 
     def discard(self) -> None:
         """Drop all that waits, on disk too, and close."""
@@ -199,9 +198,10 @@ class Outbox:
             places = [entry.place for entry in self._all() if entry.place is not None]
             for entry in self._all():
                 self._remove(entry)
-            if self._spool is not None:
-                self._release(self._spool, places + self._released)
-                self._spool.close()
+            if self.spool is not None:
+                for place in places + self._released:
+                    self.spool.release(place)
+                self.spool.close()
 
     def __len__(self) -> int:
         return len(self._backlog) + len(self._latest)
@@ -244,7 +244,7 @@ class Outbox:
             self.dropped += 1
             self._released += [entry.place] if entry.place is not None else []
 
-    def _is_too_old(self, made: Moment) -> bool:
+    def _is_too_old(self, made: ReportTime) -> bool:
         boottime = self._boottime()
         is_sure = made.boottime is not None or boottime - self._started > _TRUST_CLOCK_AFTER
         if self._max_age is None or made.wall is None or not is_sure:
@@ -254,7 +254,7 @@ class Outbox:
     def _open_spool(self, spool: Spool) -> None:
         """Lock the folder and put what an agent before this one has not sent in front of the backlog."""
         try:
-            found = [_Waiting(parcel, 0.0, place) for parcel, place in spool.open()]
+            found = [_Waiting(report, 0.0, place) for report, place in spool.open()]
         except OSError as error:
             spool.close()
             self._note_trouble(error)
@@ -265,86 +265,76 @@ class Outbox:
             self._keep_to_limits()
             self._changed.notify()
         if found or spool.damaged:
-            log.info("%d reports wait in %s; %d were damaged", len(found), spool.folder, spool.damaged)
+            log.info("%d undelivered reports are in %s; %d were damaged", len(found), spool.folder, spool.damaged)
 
     def _write_batch(self, spool: Spool) -> bool:
         """Whether there was anything to write."""
         with self._changed:
             batch = [entry for entry in islice(self._unwritten, _BATCH) if entry.waits]
-            parcels = [entry.parcel for entry in batch if entry.parcel is not None]
-        if not parcels:
+            reports = [entry.report for entry in batch if entry.report is not None]
+        if not reports:
             return False
-        places = spool.append(parcels)
+        places = spool.append(reports)
         with self._changed:
             for entry, place in zip(batch, places, strict=True):
                 self._bytes += place.length - entry.size if entry.waits else 0
-                entry.place, entry.parcel, entry.size = place, None, place.length
+                entry.place, entry.report, entry.size = place, None, place.length
             self._forget_written()
-            sent = [entry for entry in batch if not entry.waits]
-        for entry in sent:
-            self._mark_sent(spool, entry)
+            sent = [place for entry, place in zip(batch, places, strict=True) if not entry.waits]
+        for place in sent:
+            spool.mark_sent(place)
         return True
 
     def _forget_written(self) -> None:
         while self._unwritten and (self._unwritten[0].place is not None or not self._unwritten[0].waits):
             self._unwritten.popleft()
 
-    def _read(self, entry: _Waiting) -> Parcel | None:
+    def _read(self, entry: _Waiting) -> EncodedReport | None:
         """A report from disk. One that cannot be read there any more is dropped."""
         with self._disk:
-            parcel = None if self._spool is None or entry.place is None else self._spool.read(entry.place)
-        if parcel is None:
+            report = None if self.spool is None or entry.place is None else self.spool.read(entry.place)
+        if report is None:
             with self._changed:
                 is_lost = entry.waits
                 self._drop(entry)
             if is_lost:
-                log.warning("a report of %s that waited on disk cannot be read any more and is lost", entry.host)
-        return parcel
-
-    def _mark_sent(self, spool: Spool, entry: _Waiting) -> None:
-        # At worst it is sent again after a restart, and the hub knows it.
-        with contextlib.suppress(OSError):
-            if entry.place is not None:
-                spool.mark_sent(entry.place)
-
-    def _release(self, spool: Spool, places: Iterable[SpoolPosition]) -> None:
-        for place in places:
-            with contextlib.suppress(OSError):
-                spool.release(place)
+                log.warning("an undelivered report of %s on disk cannot be read and is lost", entry.host)
+        return report
 
     def _note_trouble(self, error: OSError) -> None:
         """Say it once, and try again later."""
         self._retry_at = self._boottime() + _RETRY
         is_taken = isinstance(error, BlockingIOError)
         trouble = "another agent of this name uses it" if is_taken else error.strerror or str(error)
-        if trouble != self._trouble and self._spool is not None:
+        if trouble != self._trouble and self.spool is not None:
             log.warning(
-                "reports that wait for the hub cannot be kept in %s: %s. They are kept in memory, and lost when the "
-                "agent ends. Make the folder writable, free space there, or set agent.outbox_dir.",
-                self._spool.folder,
+                "undelivered reports cannot be saved to %s: %s. They are kept in memory, and lost if the "
+                "agent stops. Make the folder writable, free space there, or set agent.outbox_dir.",
+                self.spool.folder,
                 trouble,
             )
         self._trouble = trouble
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         boottime = self._boottime()
         with self._changed:
             is_due = bool(self._unwritten) and boottime - self._unwritten[0].put_at >= WRITE_AFTER
             released, self._released = self._released, []
         if is_due:
             self.save(at_once=False)
-        if released and self._spool is not None:
+        if released and self.spool is not None:
             with self._disk:
-                self._release(self._spool, released)
+                for place in released:
+                    self.spool.release(place)
         if not self._has_swept and boottime - self._started > _TRUST_CLOCK_AFTER:
             self._has_swept = True
             self._sweep()
 
     def _sweep(self) -> None:
-        """Delete folders of other names that nobody has used for as long as reports are kept."""
-        if self._spool is None or self._max_age is None:
+        """Delete folders of other names that were not used for as long as reports are kept."""
+        if self.spool is None or self._max_age is None:
             return
         with contextlib.suppress(OSError):
-            for folder in self._spool.folder.parent.iterdir():
-                if folder != self._spool.folder and folder.is_dir() and not folder.is_symlink():
+            for folder in self.spool.folder.parent.iterdir():
+                if folder != self.spool.folder and folder.is_dir() and not folder.is_symlink():
                     remove_abandoned(folder, self._now() - self._max_age)

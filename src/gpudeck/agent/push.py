@@ -10,7 +10,6 @@ other than a number changes. One that it cannot take is sent whole at once, so e
 """
 
 import logging
-import random
 import threading
 from pathlib import Path
 
@@ -18,17 +17,20 @@ import msgspec
 import urllib3
 
 from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.parcel import Parcel
-from gpudeck.agent.route import PROXY_WANTS_LOGIN, explain, open_pool
+from gpudeck.agent.spool import EncodedReport
+from gpudeck.http_client import PROXY_WANTS_LOGIN, explain, open_pool
 from gpudeck.model import clock
+from gpudeck.model.address import check_hub_url, mask_password
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.hub_url import check_hub_url, mask_password
+from gpudeck.model.text import read_whole
 from gpudeck.wire import SHORT_VERSION
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 60.0
 FIRST_PAUSE = 1.0
+JITTER = 0.8
 _NOT_AS_SHORT = frozenset({400, 413, 415, 422, 428})
 """Answers to a short report after which it is sent whole: also by a hub, or a proxy, that does not know short ones."""
 _HEADERS = {"Content-Type": "application/msgpack", "Content-Encoding": "zstd", "User-Agent": "gpudeck-agent"}
@@ -44,24 +46,6 @@ class _Later(GpudeckError):
 
 class _TokenRefused(_Later):
     """The hub does not take this token. It may be given another, or the file may."""
-
-
-class SendBackoff:
-    """Pauses that grow with each failure, each drawn at random from the whole span up to its limit."""
-
-    def __init__(self, rng: random.Random | None = None) -> None:
-        self._rng = rng or random.Random()  # noqa: S311
-        self._failures = 0
-
-    def fail(self, at_least: float | None = None) -> float:
-        """The next pause in seconds; what the hub asked for is the least, spread by half."""
-        self._failures += 1
-        if at_least is not None:
-            return min(at_least, 3600.0) * self._rng.uniform(1.0, 1.5)
-        return self._rng.uniform(0.2, 1.0) * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
-
-    def succeed(self) -> None:
-        self._failures = 0
 
 
 class Sender:
@@ -95,7 +79,7 @@ class Sender:
         # By host: the description of the last whole report that was taken, by a hub that reads short ones.
         self._described: dict[str, str] = {}
         self._is_replaced = False
-        self._backoff = SendBackoff()
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER)
         self._trouble: str | None = None
         self._pool = open_pool(self._url, ca_file, proxy)
         self.refused = 0
@@ -106,58 +90,63 @@ class Sender:
         while not stop.is_set() and not self._outbox.wait_for_first(0.5):
             pass
         while not stop.is_set():
-            parcel = self._next(0.5)
-            if parcel is not None:
-                stop.wait(self._send(parcel))
+            stop.wait(self.send_next(0.5) or 0.0)
+        self.close()
+
+    def send_next(self, timeout: float) -> float | None:
+        """Send the next report of the outbox; returns how long to pause, None where none came within the timeout."""
+        # While another agent reports as this host the backlog waits: it may be taken when that one ends.
+        report = self._outbox.wait(timeout, newest_first=self._takes_late, backlog=not self._is_replaced)
+        return None if report is None else self._send(report)
+
+    def close(self) -> None:
+        """Close the connections; the next report opens new ones."""
         self._pool.clear()
 
-    def send_now(self, parcel: Parcel) -> None:
+    def send_now(self, report: EncodedReport) -> None:
         """One report, tried once and past the outbox. Raises Unreachable when the hub may take it later, GpudeckError
         when it refuses it."""
         try:
-            is_taken = self._post(parcel)
+            is_taken = self._post(report)
         except _TokenRefused as refused:
-            raise GpudeckError(refused.message, "Copy the hub's token file again.") from refused
+            raise GpudeckError(refused.message) from refused
         except _Later as later:
             raise Unreachable(later.message) from later
         finally:
             self._pool.clear()
         if not is_taken:
-            raise GpudeckError("the hub refused the report: the line above has its reason.")
+            raise GpudeckError("the hub refused the report; the line above gives the reason.")
 
-    def _next(self, timeout: float) -> Parcel | None:
-        # While another agent reports as this host the backlog waits: it may be taken when that one ends.
-        return self._outbox.wait(timeout, newest_first=self._takes_late, backlog=not self._is_replaced)
-
-    def _send(self, parcel: Parcel) -> float:
+    def _send(self, report: EncodedReport) -> float:
         """Send one report; returns how long to pause."""
         try:
-            is_taken = self._post(parcel)
+            is_taken = self._post(report)
         except _Later as later:
             self._note_trouble(later.message)
             return self._backoff.fail(later.pause)
-        self._outbox.done(parcel)
+        self._outbox.done(report)
         self._backoff.succeed()
         if is_taken and self._trouble is not None:
-            log.info("%s takes reports again; %d are waiting", self._shown, len(self._outbox))
+            log.info("%s accepts reports again; %d are undelivered", self._shown, len(self._outbox))
             self._trouble = None
         return self._pace if len(self._outbox) else 0.0
 
-    def _post(self, parcel: Parcel) -> bool:
+    def _post(self, report: EncodedReport) -> bool:
         """Whether the hub took the report; False when it never will. Raises _Later when it may."""
         # A hub takes late reports only whole.
-        is_known = self._described.get(parcel.host) == parcel.description
-        is_short = bool(parcel.short) and is_known and self._outbox.is_newest(parcel)
-        answer = self._request(parcel, parcel.short if is_short else parcel.body)
+        is_known = self._described.get(report.host) == report.description
+        is_short = bool(report.short) and is_known and self._outbox.is_newest(report)
+        answer = self._request(report, report.short if is_short else report.body)
         if is_short and answer.status in _NOT_AS_SHORT:
             is_short = False
-            del self._described[parcel.host]
-            answer = self._request(parcel, parcel.body)
+            del self._described[report.host]
+            answer = self._request(report, report.body)
         if 200 <= answer.status < 300:
-            if not _reads_short(answer.headers.get("Gpudeck-Wire-Version", "")):
+            # Hubs say up to which version they read reports.
+            if (read_whole(answer.headers.get("Gpudeck-Wire-Version", ""), 10**9) or 0) < SHORT_VERSION:
                 self._described.clear()
-            elif answer.status == 202 and not is_short and parcel.description:
-                self._described[parcel.host] = parcel.description
+            elif answer.status == 202 and not is_short and report.description:
+                self._described[report.host] = report.description
             # A report that the hub had already (200) may be answered without the header.
             self._takes_late = answer.headers.get("Gpudeck-Late-Reports") == "1" or (
                 self._takes_late and answer.status == 200
@@ -165,35 +154,32 @@ class Sender:
             self._is_replaced = False
             return True
         refusal = _read_error(answer.data)
-        reason = _sentence(refusal) or answer.data[:300].decode("utf-8", "replace")
+        reason = _sentence(refusal) or "this is not the answer of a hub; is a proxy or another server at that address?"
         told = f"{self._shown} answered {answer.status}: {reason}"
         if answer.status == 407:
             raise _Later(f"{self._shown} does not answer: {PROXY_WANTS_LOGIN}")
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
-            self._is_replaced = refusal.get("code") == "replaced" and self._outbox.is_newest(parcel)
+            self._is_replaced = refusal.get("code") == "replaced" and self._outbox.is_newest(report)
             self._note_trouble(told)
             return False
         if answer.status in {401, 403}:
-            self._read_token_again()
+            try:
+                self._token = read_token(self._token_file)
+            except UsageError as error:
+                log.warning("%s", error)
             raise _TokenRefused(told, pause=15.0)
-        raise _Later(told, pause=_retry_after(answer.headers.get("Retry-After")))
+        raise _Later(told, pause=read_whole(answer.headers.get("Retry-After", ""), 10**9))
 
-    def _request(self, parcel: Parcel, body: bytes) -> urllib3.BaseHTTPResponse:
-        """Raises _Later where nobody answers."""
-        sent_at = parcel.made.sent_at(self._now(), self._boottime())
+    def _request(self, report: EncodedReport, body: bytes) -> urllib3.BaseHTTPResponse:
+        """Raises _Later if the hub does not answer."""
+        sent_at = report.made.sent_at(self._now(), self._boottime())
         headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(sent_at)}
         try:
             return self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
-
-    def _read_token_again(self) -> None:
-        try:
-            self._token = read_token(self._token_file)
-        except UsageError as error:
-            log.warning("%s", error)
 
     def _note_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:
@@ -203,17 +189,17 @@ class Sender:
 
 def read_token(
     file: Path,
-    if_unreadable: str = "Copy it from the hub, which made it in its data folder.",
-    if_none: str = "Copy the hub's token file again.",
+    if_unreadable: str = "Copy agent.token from the hub's data folder.",
+    if_none: str = "Copy agent.token from the hub's data folder again.",
 ) -> str:
-    """The token in the file's first line; raises UsageError with the next step for whoever reads it."""
+    """The token in the file's first line; raises UsageError with the next step."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"the token file {file} cannot be read: {error.strerror}.", if_unreadable) from error
     token = lines[0].strip().decode("utf-8", "replace") if lines else ""
     if not token or not token.isascii() or not token.isprintable():
-        raise UsageError(f"the token file {file} holds no token in its first line.", if_none)
+        raise UsageError(f"the token file {file} has no token in its first line.", if_none)
     return token
 
 
@@ -229,12 +215,3 @@ def _read_error(body: bytes) -> dict[str, str]:
 def _sentence(error: dict[str, str]) -> str:
     parts = [part.rstrip(".") for part in (error.get("message"), error.get("hint")) if part]
     return "".join(f"{part}. " for part in parts)[:1000].rstrip()
-
-
-def _retry_after(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-def _reads_short(version: str) -> bool:
-    """Whether a hub that reads reports up to that version reads short ones."""
-    return version.isascii() and version.isdigit() and int(version[:9]) >= SHORT_VERSION

@@ -2,15 +2,13 @@
 
 import re
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from msgspec import Meta
 
 from gpudeck.collectors.base import CollectorSettings
+from gpudeck.model.address import DEFAULT_HUB, check_hub_url, check_proxy
 from gpudeck.model.errors import UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB, check_hub_url
-from gpudeck.model.settings import Address, Duration, Size
-from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.model.settings import Address, Duration, Size, TlsSettings
 from gpudeck.wire import HOST_NAME
 
 SHORTEST_INTERVAL = 0.1
@@ -32,11 +30,11 @@ class AgentSettings(CollectorSettings, frozen=True):
     listen: Address | None = None
     """Where this agent answers hubs that ask for its report. Others than this machine need the token."""
     token_file: str | None = None
-    """A file whose first line is the token: the one that the hub takes, and the one that whoever asks has to bring."""
+    """A file whose first line is the token: the agent sends it to the hub, and requires it of callers."""
     tls: TlsSettings | None = None
     """The certificate that this agent shows to those who ask; plain HTTP without."""
     ca_file: str | None = None
-    """Certificates (PEM) of the authority that signed the hub's; this machine's own are then not believed."""
+    """Certificates (PEM) of the authority that signed the hub's; this machine's own are then not trusted."""
     proxy: Annotated[str, Meta(extra={"config_words": "environment, none, or a URL such as http://proxy:3128"})] = (
         "environment"
     )
@@ -63,23 +61,3 @@ class AgentSettings(CollectorSettings, frozen=True):
                 check_proxy(self.proxy)
         except UsageError as error:
             raise ValueError(str(error)) from error
-
-
-def check_proxy(proxy: str) -> str:
-    """The proxy's URL; a bare `host:port`, as environments often have it, is one of http. Raises UsageError."""
-    url = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        parts = urlsplit(url)
-        is_place = bool(parts.hostname) and parts.port != 0 and parts.path in {"", "/"}
-        is_valid = parts.scheme in {"http", "https"} and is_place and not parts.query and not parts.fragment
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        # A password with a / in it makes the rest look like a path: whatever stands before an @ is not shown.
-        before, at, place = url.rpartition("@")
-        shown = f"{before.partition('://')[0]}://…@{place}" if at else url
-        raise UsageError(
-            f"the proxy {shown!r} is not a URL of http or https.",
-            "Give agent.proxy as http://proxy:3128 (%2F stands for a / in a password), or `none` to go without.",
-        )
-    return url

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gpudeck.agent.parcel import Moment, Parcel
 from gpudeck.wire import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
@@ -30,6 +29,37 @@ _STATE_AT = 3
 _LONGEST = MAX_BODY_BYTES + 4096
 _SEGMENT_BYTES = 1024 * 1024
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ReportTime(Struct, frozen=True, gc=False):
+    """When a report was made. `wall` is what the report itself says (`collected_at`), and may be wrong or set later.
+    `boottime` measures its waiting time all the same; None for a report of an earlier boot."""
+
+    wall: float | None = None
+    boottime: float | None = None
+
+    def sent_at(self, wall: float, boottime: float) -> float:
+        """What `Gpudeck-Sent-At` says at a moment of both clocks: `collected_at` and the time that has passed since,
+        however the wall clock was set meanwhile. Only for an earlier boot the wall clock has to do."""
+        if self.wall is None:
+            return wall
+        if self.boottime is not None and boottime >= self.boottime:
+            return self.wall + boottime - self.boottime
+        return max(wall, self.wall)
+
+
+class EncodedReport(Struct, frozen=True):
+    """One encoded envelope and the host it is about.
+
+    `short` is the same as a short report, for a hub that has taken a whole one with that `description`. It is empty
+    where there is none, and not kept on disk.
+    """
+
+    host: str
+    body: bytes
+    made: ReportTime = ReportTime()
+    description: str = ""
+    short: bytes = b""
 
 
 class SpoolPosition(Struct, frozen=True, gc=False):
@@ -54,7 +84,7 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class Spool:
-    """The folder of one host's reports. Used by one thread at a time; every method but `close` may raise OSError.
+    """The folder of one host's reports. Used by one thread at a time; what reads or writes reports may raise OSError.
 
     `boot_id` is this boot's. `damaged` counts places in segments that could not be read.
     """
@@ -80,7 +110,7 @@ class Spool:
             return self.folder.is_dir()
         return False
 
-    def open(self) -> Iterator[tuple[Parcel, SpoolPosition]]:
+    def open(self) -> Iterator[tuple[EncodedReport, SpoolPosition]]:
         """Lock the folder, made where it is not there, and read what waits in it, oldest first.
 
         Raises BlockingIOError while another agent uses it.
@@ -95,12 +125,12 @@ class Spool:
         self._lock = lock_folder(self.folder)
         return self._load()
 
-    def append(self, parcels: Sequence[Parcel]) -> list[SpoolPosition]:
+    def append(self, reports: Sequence[EncodedReport]) -> list[SpoolPosition]:
         """Write reports and have the disk confirm them (fsync). When it fails none of them is kept."""
         writing = self._writing
         if writing is None or self._written >= self._segment_bytes:
             writing = self._start_segment()
-        records = [self._encode(parcel) for parcel in parcels]
+        records = [self._encode(report) for report in reports]
         try:
             _write(writing, b"".join(records))
             os.fsync(writing)
@@ -117,7 +147,7 @@ class Spool:
         self._waiting[self._last] += len(places)
         return places
 
-    def read(self, place: SpoolPosition) -> Parcel | None:
+    def read(self, place: SpoolPosition) -> EncodedReport | None:
         """The report; None when it is gone or damaged."""
         try:
             file = os.open(self._file(place.segment), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -132,15 +162,16 @@ class Spool:
         return self._decode(record[_HEAD.size :]) if _is_whole(record) else None
 
     def mark_sent(self, place: SpoolPosition) -> None:
-        """The report was sent: it is not read again after a restart. Not confirmed by the disk: after a power cut some
-        are sent twice, and the hub knows them by their sequence."""
-        if self._waiting.get(place.segment, 0) > 1:
-            file = os.open(self._file(place.segment), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.pwrite(file, _SENT, place.offset + _STATE_AT)
-            finally:
-                os.close(file)
-        self.release(place)
+        """The report was sent: it is not read again after a restart. Not confirmed by the disk: after a power cut, or
+        where it fails, some are sent twice, and the hub knows them by their sequence."""
+        with contextlib.suppress(OSError):
+            if self._waiting.get(place.segment, 0) > 1:
+                file = os.open(self._file(place.segment), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.pwrite(file, _SENT, place.offset + _STATE_AT)
+                finally:
+                    os.close(file)
+            self.release(place)
 
     def release(self, place: SpoolPosition) -> None:
         """The report no longer waits. The last one of a segment takes the file with it."""
@@ -151,7 +182,8 @@ class Spool:
         if place.segment == self._last:
             self._stop_writing()
         self._waiting.pop(place.segment, None)
-        self._file(place.segment).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._file(place.segment).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others use the folder. What waits stays there."""
@@ -160,7 +192,7 @@ class Spool:
             os.close(self._lock)
             self._lock = None
 
-    def _load(self) -> Iterator[tuple[Parcel, SpoolPosition]]:
+    def _load(self) -> Iterator[tuple[EncodedReport, SpoolPosition]]:
         for file in sorted(self.folder.glob("*.segment")):
             number = int(file.stem) if file.stem.isdecimal() else -1
             if file != self._file(number):
@@ -171,27 +203,23 @@ class Spool:
                 if not waiting:
                     file.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("the reports in %s are lost: it cannot be read: %s", file, error.strerror)
+                log.warning("%s cannot be read, its reports are lost: %s", file, error.strerror)
                 self.damaged += 1
                 continue
             if waiting:
                 self._waiting[number] = len(waiting)
                 yield from waiting
 
-    def _load_segment(self, number: int, file: Path) -> Iterator[tuple[Parcel, SpoolPosition]]:
+    def _load_segment(self, number: int, file: Path) -> Iterator[tuple[EncodedReport, SpoolPosition]]:
         with file.open("rb") as opened:
             content = opened.read()
         for offset, record in _split(content):
-            parcel = self._decode(record[_HEAD.size :]) if _is_whole(record) else None
-            if parcel is None:
-                log.warning(
-                    "%s is damaged or was cut off at byte %d: the report there is lost",
-                    file,
-                    offset,
-                )
+            report = self._decode(record[_HEAD.size :]) if _is_whole(record) else None
+            if report is None:
+                log.warning("%s is damaged or truncated at byte %d: the report there is lost", file, offset)
                 self.damaged += 1
             elif record[_STATE_AT : _STATE_AT + 1] == _WAITS:
-                yield parcel, SpoolPosition(number, offset, len(record))
+                yield report, SpoolPosition(number, offset, len(record))
 
     def _start_segment(self) -> int:
         self._stop_writing()
@@ -215,18 +243,20 @@ class Spool:
             with contextlib.suppress(OSError):
                 self._file(self._last).unlink(missing_ok=True)
 
-    def _encode(self, parcel: Parcel) -> bytes:
-        record = _Record(parcel.host, parcel.body, parcel.made.wall, self._boot_id, parcel.made.boottime)
+    def _encode(self, report: EncodedReport) -> bytes:
+        record = _Record(report.host, report.body, report.made.wall, self._boot_id, report.made.boottime)
         body = msgspec.msgpack.encode(record)
         return _HEAD.pack(_MARK, _WAITS, len(body), zlib.crc32(body)) + body
 
-    def _decode(self, body: bytes | memoryview) -> Parcel | None:
+    def _decode(self, body: bytes | memoryview) -> EncodedReport | None:
         try:
             record = _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         is_this_boot = record.boot_id == self._boot_id != "unknown"
-        return Parcel(record.host, record.body, Moment(record.collected_at, record.boottime if is_this_boot else None))
+        return EncodedReport(
+            record.host, record.body, ReportTime(record.collected_at, record.boottime if is_this_boot else None)
+        )
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:012}.segment"

@@ -1,12 +1,14 @@
 """The tokens of a hub: made once, readable by its owner alone, compared in constant time.
 
-One for all agents and one for whoever administers the hub, each in a file of its own. `agent_tokens` has those of
+One for all agents and one for the hub's administrator, each in its own file. `agent_tokens` has those of
 single hosts.
 """
 
+import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpudeck.agent.push import read_token
@@ -23,33 +25,36 @@ def ensure_token(file: Path) -> str:
     """
     try:
         if not file.exists():
-            _make(file)
+            with _written(file, f"{secrets.token_urlsafe(32)}\n".encode()) as begun:
+                _put(begun, file)
     except OSError as error:
         raise UsageError(
-            f"the token file {file} cannot be made: {(error.strerror or str(error)).lower()}.",
-            "Make room or choose another place with token_file in gpudeck.yaml.",
+            f"the token file {file} cannot be created: {(error.strerror or str(error)).lower()}.",
+            "Free disk space, or choose another path with token_file in gpudeck.yaml.",
         ) from error
     return read_token(
         file,
-        if_unreadable="The hub has to be able to read it: check its owner and its mode.",
-        if_none="Delete it: a new one is made at the next start, and agents need a copy of that.",
+        if_unreadable="The hub must be able to read it: check its owner and mode.",
+        if_none="Delete it. The next start creates a new one, which agents need a copy of.",
     )
 
 
-def _make(file: Path) -> None:
+@contextlib.contextmanager
+def _written(file: Path, content: bytes) -> Iterator[Path]:
+    """The content in a new file beside that one, for its owner alone, which is gone afterwards if it was not moved."""
     begun = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(secrets.token_urlsafe(32) + "\n")
+        with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
-        _put(begun, file)
+        yield begun
     finally:
         begun.unlink(missing_ok=True)
 
 
 def _put(begun: Path, file: Path) -> None:
-    """Give the file its name, unless somebody was faster."""
+    """Give the file its name, unless it exists already."""
     try:
         os.link(begun, file)
     except FileExistsError:
@@ -62,12 +67,5 @@ def _put(begun: Path, file: Path) -> None:
 
 def replace_file(file: Path, content: bytes) -> None:
     """The file has the new content or the old one, whatever happens meanwhile; only its owner can read it."""
-    begun = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
+    with _written(file, content) as begun:
         begun.replace(file)
-    finally:
-        begun.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""What is wrong in the fleet, for how long, and who is told: rules, the life of an alert, and the ways to people."""
+"""What is wrong in the fleet, since when, and who is notified: rules, states, messages and their channels."""

@@ -1,9 +1,9 @@
-"""The life of alerts: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
+"""The alert engine: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
 
 Once a second: `begin`, `look` at every host that may be of interest, `finish`. In between others may have their turn.
 Of interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires
 and whose rule `reads` nothing but numbers there is nothing to look at until one of them changes. What is not known
-neither fires nor resolves anything: an alert whose subject fell silent goes on, and says so.
+neither fires nor resolves anything: an alert whose host stopped reporting goes on, and says so.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,41 +12,40 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from gpudeck.alerts.course import HOUR, Course, Subjects
-from gpudeck.alerts.finding import Find, FleetColumns, Rule, RuleFinding
-from gpudeck.alerts.grouping import Outgoing
-from gpudeck.alerts.life import Life
-from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.grouping import OutgoingMessage
+from gpudeck.alerts.record import AlertRecord, describe
+from gpudeck.alerts.rule import HUB, FleetContext, HostSnapshot, Rule, RuleFinding, Selection
 from gpudeck.alerts.rules.registry import RULES
-from gpudeck.alerts.settings import AlertSettings
-from gpudeck.alerts.silences import describe
-from gpudeck.alerts.snapshot import HUB, Around, SeenHost, Selection
-from gpudeck.alerts.thresholds import LimitsByRule, Thresholds
+from gpudeck.alerts.settings import AlertSettings, Limits, LimitsByRule, Thresholds
+from gpudeck.alerts.state import AlertStateMachine, Subjects
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.cpu_budget import finish as finish_steps
 from gpudeck.model.event import SEVERITIES, Event, make_event
-from gpudeck.model.fleet_settings import RETURN_SECONDS, STUCK_SECONDS
+from gpudeck.model.flapping import HOUR
 from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
-_LOOK_AROUND: Final = 30.0
+_CARE_SECONDS: Final = 30.0
 _MOST_TOLD: Final = 100
-"""Alerts of removed hosts whose end is an event of its own; of more, one event tells."""
+"""Up to so many alerts that end with their hosts, or are acknowledged together, have an event each; more of them have
+one event for all."""
 _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
 
 
-class Engine(Course):
-    """`tell` gets every event. `account_of` is the account of a login. One event loop owns it.
+class AlertEngine(AlertStateMachine):
+    """`emit` gets every event. `account_of` is the account of a login. One event loop owns it.
 
-    `changed` are lives that are not written down yet, `outgoing` messages that are to be sent after that;
-    `take_changed` and `take_outgoing` are for whoever writes them. `version` grows with whatever others see.
+    `changed` are records that are not written down yet, `outgoing` messages that are to be sent after that;
+    `take_changed` and `take_outgoing` are for their writer. `version` grows with every visible change.
     """
 
     def __init__(
         self,
         settings: AlertSettings,
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         account_of: Callable[[str], str | None] = lambda login: login,
         *,
         defaults: LimitsByRule | None = None,
@@ -54,31 +53,31 @@ class Engine(Course):
         rules: Sequence[Rule] = RULES,
         started_at: float | None = None,
     ) -> None:
-        """`started_at` is when the hub was: hosts that were heard since have returned. None: at the first look."""
-        super().__init__(settings, tell, account_of, {rule.name: rule for rule in rules}, prefix)
+        """`started_at` is when the hub was: hosts that reported since have returned. None: at the first look."""
+        super().__init__(settings, emit, account_of, {rule.name: rule for rule in rules}, prefix)
         self._defaults = defaults
-        self._of_hosts = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "host"]
-        self._of_gpus = [(rule, rule.name, rule.find) for rule in rules if rule.scope == "gpu"]
-        self._reads = tuple(dict.fromkeys(name for rule, _, _ in self._of_gpus for name in rule.reads))
-        self._of_hub = [rule for rule in rules if rule.scope == "hub"]
+        self._of_hosts, self._of_gpus, self._of_hub = (
+            [rule for rule in rules if rule.scope == scope] for scope in ("host", "gpu", "hub")
+        )
+        self._reads = tuple(dict.fromkeys(name for rule in self._of_gpus for name in rule.reads))
         self._seen: set[str] = set()
         self._known: set[str] = set()
         self._begun_at: float | None = None
         self._started_at = started_at
         self._returning_since = float("-inf")
-        self._looked_around_at = 0.0
+        self._cared_at = 0.0
         self._take_limits(settings)
-        self.outgoing: list[Outgoing] = []
+        self.outgoing: list[OutgoingMessage] = []
 
-    def take_changed(self) -> dict[str, Life]:
-        """The lives to write down, each once; those that could not be written are to be `put_back`."""
+    def take_changed(self) -> dict[str, AlertRecord]:
+        """The records to write down, each once; those that could not be written are to be `put_back`."""
         taken, self.changed = self.changed, {}
         return taken
 
-    def put_back(self, taken: dict[str, Life]) -> None:
+    def put_back(self, taken: dict[str, AlertRecord]) -> None:
         self.changed = taken | self.changed
 
-    def take_outgoing(self) -> list[Outgoing]:
+    def take_outgoing(self) -> list[OutgoingMessage]:
         """The messages to send, each once."""
         taken, self.outgoing = self.outgoing, []
         return taken
@@ -91,113 +90,114 @@ class Engine(Course):
 
     def _take_limits(self, settings: AlertSettings) -> None:
         self._is_anew = True
-        self._thresholds = Thresholds(settings, self._defaults)
-        self._by_model = self._thresholds.by_model
-        self._loosest = {name: self._thresholds.loosest(name) for name in self._rules}
+        self.thresholds = Thresholds(settings, self._defaults)
+        self._by_model = self.thresholds.by_model
+        self._loosest = {name: self.thresholds.loosest(name) for name in self._rules}
         self._repeat = None if settings.repeat == "off" else settings.repeat
 
-    def load(self, lives: Iterable[Life], now: float) -> None:
+    def load(self, records: Iterable[AlertRecord], now: float) -> None:
         """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it
-        is told again. Where that could not be read at once, it takes the place of what was found meanwhile."""
-        lives = [life for life in lives if life.rule in self._rules]
-        for life in lives:
-            life.ready_at, life.calm_since, life.unknown_since = now, None, None
-            self._falls[life.key] = sorted({*self._falls.get(life.key, ()), *life.falls})[-64:]
-            if life.is_firing:
-                self._forget_subject(life)
-                self._put(life)
-                if life.message is None and (life.people or not life.is_personal):
-                    self._grouping.add(life)
-            elif life.end_message is None:
-                self._grouping.end(life)
-        self.outgoing += self._grouping.rebuild(lives, now)
+        is sent again. Where that could not be read at once, it takes the place of what was found meanwhile."""
+        records = [record for record in records if record.rule in self._rules]
+        for record in records:
+            record.ready_at, record.calm_since, record.unknown_since = now, None, None
+            self._falls[record.key] = sorted({*self._falls.get(record.key, ()), *record.falls})[-64:]
+            if record.is_firing:
+                self._forget_subject(record)
+                self._put(record)
+                if record.message is None and (record.accounts or not record.is_personal):
+                    self._grouping.add(record)
+            elif record.end_message is None:
+                self._grouping.end(record)
+        self.outgoing += self._grouping.rebuild(records, now)
         self.version += 1
         self._is_anew = True
 
-    def _forget_subject(self, life: Life) -> None:
+    def _forget_subject(self, record: AlertRecord) -> None:
         """What was begun of the same subject, as if it had not been."""
-        found = self._active.get(life.host_id, {}).get(life.rule, {}).get((life.gpu, life.part))
-        if found is not None and found is not life:
+        found = self._active.get(record.host_id, {}).get(record.rule, {}).get((record.gpu, record.part))
+        if found is not None and found is not record:
             self._drop(found)
             self._grouping.forget(found)
             self.changed.pop(found.id, None)
 
-    def begin(self, around: Around) -> None:
+    def begin(self, context: FleetContext) -> None:
         """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do
         not report are given time to return."""
-        now = around.now
-        before = replace(self._around, now=now, late_bookings=(), history=None, free=0, known=0)
-        if before != replace(around, late_bookings=(), history=None, free=0, known=0):
+        now = context.now
+        before = replace(self._context, now=now, late_reservations=(), history=None, free=0, known=0)
+        if before != replace(context, late_reservations=(), history=None, free=0, known=0):
             self._is_anew = True
         if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
             self._is_anew = True
             self._returning_since = min(now, self._started_at or now) if self._begun_at is None else now
             self._count_anew(now)
         self._begun_at = now
-        self._around = around
+        self._context = context
         self._seen = set()
 
     def _count_anew(self, now: float) -> None:
-        """The hub was away, or its clock was set: nobody knows for how long anything has lasted by that clock."""
-        for life in self._lives():
-            if life.state == "pending":
-                life.since = now
-            if life.calm_since is not None:
-                life.calm_since = now
-            if life.unknown_since is not None:
-                life.unknown_since = now
+        """The hub was away, or its clock was set: how long anything has lasted by that clock is unknown."""
+        for record in self._records():
+            if record.state == "pending":
+                record.since = now
+            if record.calm_since is not None:
+                record.calm_since = now
+            if record.unknown_since is not None:
+                record.unknown_since = now
 
-    def preselect(self, fleet: FleetColumns) -> Selection:
+    def preselect(self, fleet: FleetTable) -> Selection:
         """The hosts and GPUs of which some rule may find something. After `begin`."""
         hosts, gpus = fleet.hosts.end, fleet.gpus.end
         each_time, steady = ({"host": np.zeros(hosts, np.bool_), "gpu": np.zeros(gpus, np.bool_)} for _ in range(2))
-        for rule, name, _ in (*self._of_gpus, *self._of_hosts):
-            limits, rows = self._loosest[name], (steady if rule.reads else each_time)[rule.scope]
+        for rule in (*self._of_gpus, *self._of_hosts):
+            limits, rows = self._loosest[rule.name], (steady if rule.reads else each_time)[rule.scope]
             if limits.is_on:
-                rows |= True if rule.preselect is None else rule.preselect(fleet, limits, self._around)
+                rows |= True if rule.preselect is None else rule.preselect(fleet, limits, self._context)
         is_anew, self._is_anew = self._is_anew, False
         return Selection(each_time["host"], each_time["gpu"], steady["host"], steady["gpu"], self._reads, is_anew)
 
     def active_hosts(self) -> dict[str, set[str]]:
         """The ids of hosts with an alert that is not over, and the UUIDs of those of their GPUs, "" for the host, whose
-        alerts may become others though nothing is reported."""
+        alerts may become others though nothing is reported. After `begin`."""
+        now, wait = self._context.now, {name: limits.wait for name, limits in self._loosest.items()}
+        always = {name: not rule.reads for name, rule in self._rules.items()}
         return {
             host_id: {
-                life.gpu
+                record.gpu
                 for name, subjects in rules.items()
-                for life in subjects.values()
-                if life.state == "pending"
-                or life.calm_since is not None
-                or life.unknown_since is not None
-                or not self._rules[name].reads
+                for record in subjects.values()
+                if always[name]
+                or record.calm_since is not None
+                or record.unknown_since is not None
+                or (record.state == "pending" and now - record.since >= wait[name])
             }
             for host_id, rules in self._active.items()
             if host_id
         }
 
-    def look(self, host: SeenHost) -> None:
-        """At one host of the fleet."""
+    def look(self, host: HostSnapshot) -> None:
         self._seen.add(host.id)
         active = self._active.get(host.id)
-        if host.status != "never" and host.name != host.id and host.name in self._active:
+        if host.status != "never_seen" and host.name != host.id and host.name in self._active:
             self._note_first_seen(host.name)
         if host.status != "up":
             self._look_at_silent(host, active)
             return
-        limits = self._thresholds.of(host.name, host.labels)
+        limits = self.thresholds.of(host.name, host.labels)
         gpus = host.gpus
-        self._apply_all(self._of_hosts, host, (), limits, active)
+        self._apply(self._of_hosts, host, (), limits, active)
         if not host.has_gpus:
             if active:
                 self._note_unread(host, active)
             if not host.gone:
                 return
         # Where nothing was preselected, rules find nothing: there are alerts that may be over, at most.
-        rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one[1] in active]
+        rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one.name in active]
         if self._by_model:
             self._look_by_model(rules, host, active)
         else:
-            self._apply_all(rules, host, gpus, limits, active)
+            self._apply(rules, host, gpus, limits, active)
 
     def finish(self, present: Collection[str] = ()) -> None:
         """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come. `present`
@@ -206,150 +206,154 @@ class Engine(Course):
 
     def finish_in_steps(self, present: Collection[str] = ()) -> Steps[None]:
         """The same, one step a host."""
-        now = self._around.now
-        limits = self._thresholds.of("", {})
-        for rule in self._of_hub:
-            self._apply(rule, HUB, (), limits[rule.name], self._active.get(""))
+        now = self._context.now
+        self._apply(self._of_hub, HUB, (), self.thresholds.of("", {}), self._active.get(""))
         self._seen.update(present)
         yield from self._note_absent(now)
         self._known |= self._seen
-        if not 0 <= now - self._looked_around_at < _LOOK_AROUND:
-            self._looked_around_at = now
-            self._look_around(now)
+        if not 0 <= now - self._cared_at < _CARE_SECONDS:
+            self._cared_at = now
+            self._care(now)
             yield
-        self._send(now)
+        due = self._grouping.due(now)
+        self.outgoing += due
+        self.changed |= {record.id: record for sent in due for record in sent.records}
 
-    def firing(self) -> list[Life]:
+    def firing(self) -> list[AlertRecord]:
         """The worst first, the newest first among them."""
-        lives = [life for life in self._lives() if life.is_firing]
-        return sorted(lives, key=lambda life: (-SEVERITIES.index(life.severity), -(life.fired_at or 0.0), life.id))
+        firing = (record for record in self._records() if record.is_firing)
+        return sorted(firing, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
-    def pending(self) -> list[Life]:
-        return sorted((life for life in self._lives() if life.state == "pending"), key=lambda life: -life.since)
+    def pending(self) -> list[AlertRecord]:
+        return sorted((one for one in self._records() if one.state == "pending"), key=lambda one: -one.since)
 
-    def find(self, alert_id: str) -> Life | None:
-        return next((life for life in self._lives() if life.id == alert_id), None)
+    def find(self, alert_id: str) -> AlertRecord | None:
+        return self.find_all([alert_id]).get(alert_id)
 
-    def acknowledge(self, life: Life, by: str, now: float) -> bool:
-        """Somebody looks after it: it is not told again. False: it does not fire, or somebody does already."""
-        if life.state != "firing":
-            return False
-        life.state, life.acknowledged_at, life.acknowledged_by = "acknowledged", now, by
-        self._note(life)
-        self._tell_of(life, "alert_acknowledged", f"{by} looks after: {life.title}", now)
-        return True
+    def find_all(self, alert_ids: Collection[str]) -> dict[str, AlertRecord]:
+        """By their id, those that are there."""
+        return {record.id: record for record in self._records() if record.id in alert_ids}
+
+    def acknowledge(self, record: AlertRecord, by: str, now: float) -> bool:
+        """It is not sent again. False: it does not fire, or was acknowledged before."""
+        return self.acknowledge_all([record], by, now) > 0
+
+    def acknowledge_all(self, records: Iterable[AlertRecord], by: str, now: float) -> int:
+        """The same for several; how many of them were not acknowledged before."""
+        firing = [record for record in records if record.state == "firing"]
+        for record in firing:
+            record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by
+            self._note(record)
+            if len(firing) <= _MOST_TOLD:
+                self._tell_of(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
+        if len(firing) > _MOST_TOLD:
+            self._emit(make_event(now, "alert_acknowledged", f"{by} acknowledged {len(firing)} alerts"))
+        return len(firing)
 
     def hosts_called(self, name: str) -> set[str]:
         """The ids of hosts with an alert, by their name or id, whether they are in the fleet or not."""
-        return {life.host_id for life in self._lives() if life.host_id and name in {life.host, life.host_id}}
+        return {
+            record.host_id for record in self._records() if record.host_id and name in {record.host, record.host_id}
+        }
 
     def remove_hosts(self, host_ids: Iterable[str], now: float) -> int:
-        """Somebody removed these hosts: their alerts are over. Returns how many fired."""
-        self._around = replace(self._around, now=now)
-        lives = [life for host_id in host_ids for life in self._of(host_id)]
-        firing = [life for life in lives if life.is_firing]
-        for life in lives:
-            if life.is_firing:
-                self._resolve(life, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
+        """These hosts were removed: their alerts are resolved. Returns how many fired."""
+        self._context = replace(self._context, now=now)
+        records = [record for host_id in host_ids for record in self._of(host_id)]
+        firing = [record for record in records if record.is_firing]
+        for record in records:
+            if record.is_firing:
+                self._resolve(record, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
             else:
-                self._drop(life)
+                self._drop(record)
         self._tell_removed(len(firing), now)
         return len(firing)
 
     def _tell_removed(self, count: int, now: float) -> None:
         """So many alerts have ended with their hosts."""
         if count > _MOST_TOLD:
-            self._tell(make_event(now, "alert_resolved", f"Over: {count} alerts (their hosts were removed)"))
+            self._emit(make_event(now, "alert_resolved", f"Resolved: {count} alerts (their hosts were removed)"))
 
-    def refresh_silences(self, now: float) -> None:
-        """After one was made or ended: who is silenced now."""
-        for life in self._lives():
-            silence = self.silences.find(life, now)
-            silenced_by = None if silence is None else silence.id
-            if silenced_by != life.silenced_by:
-                life.silenced_by = silenced_by
-                if life.state != "pending":
-                    self._note(life)
+    def refresh_mutes(self, now: float) -> None:
+        """After one was added or ended: which alerts are muted now."""
+        for record in self._records():
+            mute = self.mutes.find(record, now)
+            muted_by = None if mute is None else mute.id
+            if muted_by != record.muted_by:
+                record.muted_by = muted_by
+                if record.state != "pending":
+                    self._note(record)
 
-    def note_sent(self, sent: Outgoing, now: float) -> None:
+    def note_sent(self, sent: OutgoingMessage, now: float) -> None:
         """Its message is on its way."""
-        for life in sent.lives:
+        for record in sent.records:
             if sent.is_end:
-                life.end_told_at = now
+                record.end_told_at = now
             else:
-                life.told_at = now
-            self.changed[life.id] = life
+                record.told_at = now
+            self.changed[record.id] = record
 
-    def _look_at_silent(self, host: SeenHost, active: Mapping[str, Subjects] | None) -> None:
-        for rule, name, _ in self._of_hosts:
-            if rule.sees_silent and ((active and name in active) or not self._may_return(host)):
-                limits = self._thresholds.of(host.name, host.labels)[rule.name]
-                self._apply(rule, host, (), limits, self._active.get(host.id))
+    def _look_at_silent(self, host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
+        may_return = self._may_return(host)
+        rules = [
+            rule for rule in self._of_hosts if rule.sees_silent and (rule.name in (active or ()) or not may_return)
+        ]
+        self._apply(rules, host, (), self.thresholds.of(host.name, host.labels), active)
         if not active:
             return
-        why = _NOT_HEARD if host.status == "never" else f"the host is {host.status}"
+        why = _NOT_HEARD if host.status == "never_seen" else f"the host is {host.status}"
         for name, subjects in list(active.items()):
             if not self._rules[name].sees_silent:
-                for life in list(subjects.values()):
-                    self._note_unknown(life, why)
+                for record in list(subjects.values()):
+                    self._note_unknown(record, why)
 
-    def _may_return(self, host: SeenHost) -> bool:
-        """Whether it is too early to say that the host is gone: the hub was away, and has not heard of it since."""
-        if host.status == "never" or host.silent_since > self._returning_since:
+    def _may_return(self, host: HostSnapshot) -> bool:
+        """Whether it is too early to say that the host is gone: the hub was away, and has had no report of it since."""
+        if host.status == "never_seen" or host.silent_since > self._returning_since:
             return False
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
-        return self._around.now < self._returning_since + seconds
+        return self._context.now < self._returning_since + seconds
 
-    def _look_by_model(
-        self, rules: Sequence[tuple[Rule, str, Find]], host: SeenHost, active: Mapping[str, Subjects] | None
-    ) -> None:
+    def _look_by_model(self, rules: Sequence[Rule], host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
         """Each model has limits of its own, also where all GPUs of it are gone. What a rule says of GPUs that are gone
         it says each time: the one with their model counts."""
         models: dict[str, list[Gpu]] = {gpu.model: [] for gpu in host.gone}
         for gpu in host.gpus:
             models.setdefault(gpu.name, []).append(gpu)
-        by_model = {model: self._thresholds.of(host.name, host.labels, model) for model in models}
-        everybody = self._thresholds.of(host.name, host.labels)
-        for rule, _, _ in rules:
+        by_model = {model: self.thresholds.of(host.name, host.labels, model) for model in models}
+        everybody = self.thresholds.of(host.name, host.labels)
+        for rule in rules:
             found: dict[str, tuple[RuleFinding, Limits]] = {}
             for model in sorted(models):
                 limits = by_model[model][rule.name]
-                for finding in rule.find(host, models[model], limits, self._around) if limits.is_on else ():
+                for finding in rule.find(host, models[model], limits, self._context) if limits.is_on else ():
                     if finding.model == model:
                         found[f"{finding.gpu}\0{finding.part}"] = (finding, limits)
             subjects = active.get(rule.name) if active else None
             if found or subjects:
                 self._settle(rule, host, list(found.values()), subjects, everybody[rule.name])
 
-    def _apply_all(
+    def _apply(
         self,
-        rules: Sequence[tuple[Rule, str, Find]],
-        host: SeenHost,
+        rules: Sequence[Rule],
+        host: HostSnapshot,
         gpus: Sequence[Gpu],
         limits: LimitsByRule,
         active: Mapping[str, Subjects] | None,
     ) -> None:
         """Of a thousand hosts nearly all are well: what is done for those stands in this loop."""
-        around = self._around
-        for rule, name, find in rules:
-            own = limits[name]
-            found = find(host, gpus, own, around)
-            if (found and own.is_on) or (active and name in active):
-                subjects = active.get(name) if active else None
-                self._settle(rule, host, [(one, own) for one in found] if own.is_on else (), subjects, own)
-
-    def _apply(
-        self, rule: Rule, host: SeenHost, gpus: Sequence[Gpu], limits: Limits, active: Mapping[str, Subjects] | None
-    ) -> None:
-        found = rule.find(host, gpus, limits, self._around) if limits.is_on else ()
-        subjects = active.get(rule.name) if active else None
-        if found or subjects:
-            self._settle(rule, host, [(finding, limits) for finding in found], subjects, limits)
+        context = self._context
+        for rule in rules:
+            own = limits[rule.name]
+            found = rule.find(host, gpus, own, context) if own.is_on else ()
+            if found or (active and rule.name in active):
+                subjects = active.get(rule.name) if active else None
+                self._settle(rule, host, [(one, own) for one in found], subjects, own)
 
     def _settle(
         self,
         rule: Rule,
-        host: SeenHost,
+        host: HostSnapshot,
         found: Sequence[tuple[RuleFinding, Limits]],
         subjects: Subjects | None,
         limits: Limits,
@@ -358,84 +362,76 @@ class Engine(Course):
         for finding, own in found:
             subject = (finding.gpu or "", finding.part)
             there.add(subject)
-            life = subjects.get(subject) if subjects else None
-            if life is not None:
-                self._go_on(life, finding, own)
+            record = subjects.get(subject) if subjects else None
+            if record is not None:
+                self._go_on(record, finding, own)
             elif finding.is_bad:
                 self._start(rule, host, finding, own)
-        for subject, life in list(subjects.items()) if subjects else ():
-            if subject not in there and host.is_chosen(life.gpu):
-                why = _why_unknown(rule, host, life) if limits.is_on else None
+        for subject, record in list(subjects.items()) if subjects else ():
+            if subject not in there and host.is_chosen(record.gpu):
+                why = _why_unknown(rule, host, record) if limits.is_on else None
                 if why is not None:
-                    self._note_unknown(life, why)
+                    self._note_unknown(record, why)
                 else:
-                    self._ease(life, limits)
+                    self._ease(record, limits)
 
     def _note_first_seen(self, name: str) -> None:
         """Until a host reports for the first time its name is its id."""
-        for life in list(self._active[name].get("host_unreadable", {}).values()):
-            self._resolve(life, None) if life.is_firing else self._drop(life)
+        for record in list(self._active[name].get("host_unreadable", {}).values()):
+            self._resolve(record, None) if record.is_firing else self._drop(record)
 
-    def _note_unread(self, host: SeenHost, active: Mapping[str, Subjects]) -> None:
+    def _note_unread(self, host: HostSnapshot, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""
         why = host.view.reasons.get("gpus") or "the host tells of no GPU"
-        for _, name, _ in self._of_gpus:
-            for life in list(active.get(name, {}).values()):
-                if not host.is_gone(life.gpu):
-                    self._note_unknown(life, why)
+        for rule in self._of_gpus:
+            for record in list(active.get(rule.name, {}).values()):
+                if not host.is_gone(record.gpu):
+                    self._note_unknown(record, why)
 
     def _note_absent(self, now: float) -> Steps[None]:
-        """A host that was there in this run was removed; of another one nobody has heard since the hub was started."""
+        """A host that was there in this run was removed; any other has not reported since the hub was started."""
         absent = [host_id for host_id in self._active if host_id and host_id not in self._seen]
-        firing = sum(life.is_firing for host_id in absent if host_id in self._known for life in self._of(host_id))
+        firing = sum(record.is_firing for host_id in absent if host_id in self._known for record in self._of(host_id))
         for host_id in absent:
-            # Whoever had a turn in between may have ended some of them.
-            for life in self._of(host_id):
+            # Other tasks may have ended some of them in between.
+            for record in self._of(host_id):
                 if host_id not in self._known:
-                    self._note_unknown(life, _NOT_HEARD)
-                elif life.is_firing:
-                    self._resolve(life, "the host is no longer in the fleet", is_told=firing <= _MOST_TOLD)
+                    self._note_unknown(record, _NOT_HEARD)
+                elif record.is_firing:
+                    self._resolve(record, "the host is no longer in the fleet", is_told=firing <= _MOST_TOLD)
                 else:
-                    self._drop(life)
+                    self._drop(record)
             yield
         self._tell_removed(firing, now)
 
-    def _of(self, host_id: str) -> list[Life]:
-        return [life for subjects in self._active.get(host_id, {}).values() for life in subjects.values()]
+    def _of(self, host_id: str) -> list[AlertRecord]:
+        return [record for subjects in self._active.get(host_id, {}).values() for record in subjects.values()]
 
-    def _look_around(self, now: float) -> None:
-        """Twice a minute: silences that ended, what is to be told again, and falls that are forgotten."""
-        for silence in self.silences.take_ended(now):
-            title = f"{silence.created_by}'s silence of {describe(silence)} is over"
-            self._tell(make_event(now, "alert_silence_ended", title, detail=silence.reason))
-        self.refresh_silences(now)
+    def _care(self, now: float) -> None:
+        """Twice a minute: mutes that ended, alerts that are sent again, and falls that are forgotten."""
+        for mute in self.mutes.take_ended(now):
+            title = f"{mute.created_by}'s mute of {describe(mute)} has ended"
+            self._emit(make_event(now, "alert_mute_ended", title, detail=mute.reason))
+        self.refresh_mutes(now)
         self._falls = {key: falls for key, falls in self._falls.items() if now - falls[-1] < HOUR}
         if self._repeat is None:
             return
-        for life in self._lives():
-            is_open = life.state == "firing" and life.severity == "critical" and life.told_at is not None
-            if is_open and now - (life.told_at or now) >= self._repeat and not self._is_muted(life, now):
-                life.repeats += 1
-                life.message, life.told_at, life.ready_at = None, None, now
-                self._grouping.add(life)
-                self._note(life)
-
-    def _send(self, now: float) -> None:
-        for sent in self._grouping.due(now):
-            self.outgoing.append(sent)
-            for life in sent.lives:
-                self.changed[life.id] = life
+        for record in self._records():
+            is_open = record.state == "firing" and record.severity == "critical" and record.told_at is not None
+            if is_open and now - (record.told_at or now) >= self._repeat and not self._is_muted(record, now):
+                record.repeats += 1
+                self._send_again(record, now)
 
 
-def _why_unknown(rule: Rule, host: SeenHost, life: Life) -> str | None:
-    """Why it cannot be told whether it is still so; None where it can, and it is over."""
-    if rule.why_unknown is not None and (why := rule.why_unknown(host, life.gpu, life.part)) is not None:
+def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | None:
+    """Why it is unknown whether it is still so; None where it is known, and it is resolved."""
+    if rule.why_unknown is not None and (why := rule.why_unknown(host, record.gpu, record.part)) is not None:
         return why
     if rule.scope == "hub":
         return None
     view: Host | Gpu = host.view
     if rule.scope == "gpu":
-        board = host.boards.get(life.gpu)
+        board = host.boards.get(record.gpu)
         if board is None:
             return "the host does not tell of this GPU"
         if board.missing is not None and not rule.reads_missing:

@@ -1,4 +1,4 @@
-"""What is said to people: one message, however many alerts are behind it. Pure."""
+"""A message to people, about one alert or many. Pure."""
 
 from typing import Final, Literal
 
@@ -7,27 +7,27 @@ from msgspec import Struct, field
 from gpudeck.model.event import Severity
 
 DEMO_PREFIX: Final = "Demo: "
-"""Before the titles of all that is said of a simulated fleet."""
+"""Before the titles of all messages about a simulated fleet."""
 
-MessageKind = Literal["alert", "resolved", "booking", "watch", "test"]
+MessageKind = Literal["alert", "resolved", "reservation", "watch", "test"]
 
 
 class Subject(Struct, frozen=True):
-    """One of several things that a message tells of, as far as its way depends on it: as if it were told alone."""
+    """One of several alerts in a message: what its routing depends on, as if it were sent alone."""
 
     rule: str
     labels: dict[str, str]
-    people: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
 
 
 class Message(Struct, frozen=True, kw_only=True):
     """`key` says which news it is: the same key is sent to a channel once, also after a restart of the hub.
 
-    `rule` is what people mute and routes name: the name of the alert's rule, of the booking's event, or "watch".
+    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, or "watch".
     `title` is one line without its full stop, `lines` are the details, one subject each, `action` is the next step.
-    `labels` are those of the host, with "host" and "model" where one is concerned. `people` are the accounts whose
-    business it is: their own ways get it beside the channels of the routes. Text is plain: whoever sends it escapes it
-    for where it goes.
+    `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the accounts that
+    it concerns: their own channels get it beside those of the routes. Text is plain: the
+    sender escapes it for where it goes.
     """
 
     key: str
@@ -41,10 +41,10 @@ class Message(Struct, frozen=True, kw_only=True):
     link: str = ""
     """Where the page shows it: a fragment such as #/host/gpu-01."""
     labels: dict[str, str] = field(default_factory=dict)
-    people: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
     text: str = ""
     """The channel's own words in place of all others, sent as they are; `{host}` in it is the host's name."""
     is_personal: bool = False
-    """For `people` alone, and for no channel of the operators."""
+    """For `accounts` alone, and for no channel of the operators."""
     subjects: tuple[Subject, ...] = ()
     """Where several are behind it, each: the message goes wherever one of them would."""

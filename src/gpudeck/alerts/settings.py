@@ -1,15 +1,88 @@
-"""What an operator decides about alerts. Imports no database: a base install reads the configuration too."""
+"""The limits of each rule: the defaults, what the operator changed of them, and overrides for some hosts or models.
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+A healthy fleet is quiet with the defaults. Imports no database: a base install reads the configuration too.
+"""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from gpudeck.alerts.limits import DEFAULTS, RuleName
 from gpudeck.model.event import Severity
 from gpudeck.model.settings import Duration
 
+_MINUTE = 60.0
+_HOUR = 3600.0
+_DAY = 86_400.0
 _Glob = Annotated[str, Meta(min_length=1, max_length=256)]
+_MOST_KEPT: Final = 50_000
+_MOST_REACHED: Final = 2_000
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """A rule fires once it has been so for `wait` seconds, and is resolved once it has not been so for `clear_after`.
+
+    `above` is the value from which on it is so, `clear` the lower one below which it no longer is; None for rules that
+    know yes and no alone. `unit` is that of both.
+    """
+
+    severity: Severity
+    wait: float = 0.0
+    clear_after: float = 0.0
+    above: float | None = None
+    clear: float | None = None
+    unit: str = ""
+    is_on: bool = True
+
+    @property
+    def begin(self) -> float:
+        """`above`, for rules that have it."""
+        return self.above or 0.0
+
+    @property
+    def end(self) -> float:
+        """`clear`, for rules that have it."""
+        return self.clear or 0.0
+
+
+DEFAULTS: dict[str, Limits] = {
+    "host_down": Limits(severity="critical"),
+    # A new host takes a while to set up.
+    "host_unreadable": Limits(severity="critical", wait=10 * _MINUTE),
+    "host_late": Limits(severity="warning", above=6.0, clear=2.0, unit="times an hour"),
+    "gpu_lost": Limits(severity="critical", wait=_MINUTE, clear_after=_MINUTE),
+    "driver_not_answering": Limits(severity="critical", wait=_MINUTE, clear_after=_MINUTE),
+    "gpu_hot": Limits(severity="warning", wait=5 * _MINUTE, clear_after=_MINUTE, above=87.0, clear=82.0, unit="°C"),
+    "gpu_throttled": Limits(severity="warning", wait=5 * _MINUTE, clear_after=5 * _MINUTE),
+    "xid": Limits(severity="critical", clear_after=_HOUR),
+    "ecc": Limits(severity="warning", wait=_MINUTE, above=1.0, clear=1.0, unit="errors"),
+    "gpu_idle": Limits(severity="info", wait=2 * _HOUR, clear_after=_MINUTE),
+    "orphaned_memory": Limits(severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE),
+    "power_capped": Limits(
+        severity="info", wait=10 * _MINUTE, clear_after=_MINUTE, above=10.0, clear=5.0, unit="percent"
+    ),
+    "disk_full": Limits(severity="warning", wait=_MINUTE, clear_after=_MINUTE, above=95.0, clear=93.0, unit="percent"),
+    "ram_full": Limits(
+        severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE, above=95.0, clear=90.0, unit="percent"
+    ),
+    "clock_skew": Limits(severity="warning", wait=5 * _MINUTE, above=10.0, clear=5.0, unit="seconds"),
+    "agent_outdated": Limits(severity="info", wait=_DAY),
+    # Both are sent within half a minute: `wait` is for a process that is just ending, then comes the group's wait.
+    "reservation_conflict": Limits(severity="warning", wait=5.0, clear_after=_MINUTE),
+    "reservation_no_show": Limits(severity="warning"),
+    "reservation_overrun": Limits(severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE),
+    "history_failing": Limits(severity="critical", wait=2 * _MINUTE, clear_after=_MINUTE),
+    "fleet_nearly_full": Limits(
+        severity="info", wait=_HOUR, clear_after=10 * _MINUTE, above=95.0, clear=90.0, unit="percent"
+    ),
+}
+
+if TYPE_CHECKING:
+    RuleName = str
+else:
+    RuleName = Literal[tuple(DEFAULTS)]
 
 
 class RuleChange(Struct, frozen=True):
@@ -20,13 +93,13 @@ class RuleChange(Struct, frozen=True):
     severity: Severity | None = None
     """How bad it is: info, warning or critical."""
     wait: Annotated[Duration, Meta(ge=0)] | None = field(default=None, name="for")
-    """How long it has to be so before anybody is told."""
+    """How long the condition has to hold before the alert fires."""
     clear_after: Annotated[Duration, Meta(ge=0)] | None = None
-    """How long it has to be over before it counts as over."""
+    """How long the condition has to be gone before the alert is resolved."""
     above: float | None = None
     """The value from which on it is so, in the unit of the rule."""
     clear: float | None = None
-    """The lower value below which it is over; without it, as far below `above` as usual."""
+    """The lower value below which it is resolved; without it, as far below `above` as usual."""
 
     def __post_init__(self) -> None:
         if self.above is not None and self.clear is not None and self.clear > self.above:
@@ -50,12 +123,12 @@ class Override(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.hosts is None and self.models is None and not self.labels:
-            raise ValueError("give hosts, models or labels: what is for everybody belongs into alerts.rules")
+            raise ValueError("give hosts, models or labels; limits for all hosts belong into alerts.rules")
         _check(self.rules)
 
 
 class AlertSettings(Struct, frozen=True):
-    """What is told to people, and how often. Without a line here a healthy fleet is quiet."""
+    """Which alerts are sent, and how often."""
 
     rules: Rules = field(default_factory=dict)
     """What of the rules is to be otherwise, by their names."""
@@ -64,7 +137,7 @@ class AlertSettings(Struct, frozen=True):
     group_wait: Annotated[Duration, Meta(ge=0, le=600)] = 10.0
     """Alerts of one rule that come within this time of each other become one message."""
     repeat: Literal["off"] | Annotated[Duration, Meta(ge=60)] = 86_400.0
-    """After this time a critical alert that nobody has acknowledged is told again; `off`: never."""
+    """After this time a critical alert that is not acknowledged is sent again; `off`: never."""
     messages_per_rule: Annotated[int, Meta(ge=1)] = 5
     """How many messages one rule may send in ten minutes; what comes beyond waits, and is summed up in one."""
     messages: Annotated[int, Meta(ge=1)] = 20
@@ -75,13 +148,95 @@ class AlertSettings(Struct, frozen=True):
 
 
 def _check(rules: Mapping[RuleName, RuleChange]) -> None:
-    if problems := list(_problems(rules)):
+    problems = []
+    for name, change in rules.items():
+        usual = DEFAULTS[name].above
+        if usual is None and (change.above is not None or change.clear is not None):
+            problems.append(f"{name} knows yes and no alone, and has neither `above` nor `clear`")
+        elif change.clear is not None and change.above is None and change.clear > (usual or 0.0):
+            problems.append(f"`clear` of {name} is higher than its `above`, which is {usual:g}")
+    if problems:
         raise ValueError(f"rules: {'; '.join(problems)}")
 
 
-def _problems(rules: Mapping[RuleName, RuleChange]) -> Iterator[str]:
-    for name, change in rules.items():
-        if DEFAULTS[name].above is None and (change.above is not None or change.clear is not None):
-            yield f"{name} knows yes and no alone, and has neither `above` nor `clear`"
-        elif change.clear is not None and change.above is None and change.clear > (DEFAULTS[name].above or 0.0):
-            yield f"`clear` of {name} is higher than its `above`, which is {DEFAULTS[name].above:g}"
+LimitsByRule = Mapping[str, Limits]
+
+
+class Thresholds:
+    """`of` answers once a second for every host: what was worked out is kept."""
+
+    def __init__(self, settings: AlertSettings, defaults: LimitsByRule | None = None) -> None:
+        """`defaults` are those of this fleet, where they are not the usual ones."""
+        self._base = dict(DEFAULTS if defaults is None else defaults)
+        for name, change in settings.rules.items():
+            self._base[name] = change_limits(self._base[name], change)
+        self._overrides = settings.overrides
+        self._kept: dict[tuple[str, str], tuple[dict[str, str], LimitsByRule]] = {}
+
+    @property
+    def by_model(self) -> bool:
+        """Whether GPUs of one host may have different limits."""
+        return any(override.models is not None for override in self._overrides)
+
+    def of(self, host: str, labels: dict[str, str], model: str = "") -> LimitsByRule:
+        """Those of a host, or of its GPUs of that model."""
+        if not self._overrides:
+            return self._base
+        kept = self._kept.get((host, model))
+        if kept is not None and kept[0] == labels:
+            return kept[1]
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        made = self._make(host, labels, model)
+        self._kept[host, model] = (dict(labels), made)
+        return made
+
+    def loosest(self, rule: str) -> Limits:
+        """The lowest `above` and `clear`, the shortest `wait` and the longest `clear_after` that any host or model may
+        have, on where the rule is on anywhere: whatever the rule finds anywhere it finds with these."""
+        base = self._base[rule]
+        changes = [override.rules[rule] for override in self._overrides if rule in override.rules]
+        base = replace(base, wait=min([base.wait, *(change.wait for change in changes if change.wait is not None)]))
+        reached = {base}
+        for change in changes:
+            # An override counts together with any of those before it, or without them.
+            values = RuleChange(above=change.above, clear=change.clear)
+            reached |= {change_limits(limits, values) for limits in reached}
+            if len(reached) > _MOST_REACHED:
+                return replace(base, is_on=True, above=float("-inf"), clear=float("-inf"), clear_after=float("inf"))
+        return replace(
+            base,
+            is_on=base.is_on or any(change.enabled for change in changes),
+            above=min((one.above for one in reached if one.above is not None), default=None),
+            clear=min((one.clear for one in reached if one.clear is not None), default=None),
+            clear_after=max([base.clear_after, *(change.clear_after or 0.0 for change in changes)]),
+        )
+
+    def _make(self, host: str, labels: Mapping[str, str], model: str) -> LimitsByRule:
+        made = dict(self._base)
+        for override in self._overrides:
+            if (
+                (override.hosts is None or fnmatchcase(host, override.hosts))
+                and (override.models is None or fnmatchcase(model.lower(), override.models.lower()))
+                and override.labels.items() <= labels.items()
+            ):
+                for name, change in override.rules.items():
+                    made[name] = change_limits(made[name], change)
+        return made
+
+
+def change_limits(limits: Limits, change: RuleChange) -> Limits:
+    """The limits with what was decided. A new `above` alone takes its `clear` along."""
+    above = limits.above if change.above is None else change.above
+    clear = change.clear
+    if clear is None and above is not None and limits.above is not None and limits.clear is not None:
+        clear = above - (limits.above - limits.clear)
+    return replace(
+        limits,
+        is_on=limits.is_on if change.enabled is None else change.enabled,
+        severity=change.severity or limits.severity,
+        wait=limits.wait if change.wait is None else change.wait,
+        clear_after=limits.clear_after if change.clear_after is None else change.clear_after,
+        above=above,
+        clear=clear if clear is None or above is None else min(clear, above),
+    )

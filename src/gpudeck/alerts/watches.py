@@ -1,20 +1,26 @@
-"""Who wants to be told when GPUs are free: they ask, are told once, and it is over. No promise: nothing is held.
+"""Watches: a user asks to be notified when GPUs are free, and is notified once. GPUs are not reserved for them.
 
-One event loop owns it. A GPU that somebody in the queue is about to get is not free for anybody else: what fits has to
+One event loop owns it. A GPU that is about to be claimed from the queue is not free for others: what fits has to
 stay for a moment, in which the queue has its turn.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.watch_store import WatchStore
+from gpudeck.database.engine import FleetStore, delete_old
+from gpudeck.database.schema import watches as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.quantity import show_gib
-from gpudeck.model.wanted import OfferedGpu, Wanted, choose, is_usable
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, choose, from_row, is_usable, to_row
+from gpudeck.model.text import show_gib
 from gpudeck.model.watch import FoundGpu, Watch
 
+_LISTED_SECONDS: Final = 7 * 86_400.0
+"""How long one that fired is still shown to whom it belongs."""
 SETTLED_SECONDS: Final = 3.0
 """The queue takes a step every second."""
 LONGEST: Final = 30 * 86_400.0
@@ -23,8 +29,50 @@ MOST_OF_ONE: Final = 50
 MOST: Final = 1000
 
 
+class WatchStore(FleetStore):
+    """One fleet's watches. All of it raises Temporary where the database does not answer."""
+
+    async def list(self, now: float) -> list[Watch]:
+        """Those that are open or fired lately, in the order in which they came."""
+        mine = table.c.fleet == self._fleet
+        found = await self._database.execute(select(table).where(mine, ~_is_over(now)).order_by(table.c.id))
+        return [_read(dict(row)) for row in found.mappings()]
+
+    async def trim(self, now: float) -> None:
+        """Delete those that ended long ago, of every fleet."""
+        await delete_old(self._database, table, table.c.created_at, _is_over(now))
+
+    async def add(self, user: str, account: str | None, wanted: GpuRequest, now: float, expires_at: float) -> Watch:
+        row = to_row(wanted) | {"fleet": self._fleet, "user": user, "account": account}
+        row |= {"created_at": now, "expires_at": expires_at}
+        made = (await self._database.execute(insert(table).values(row).returning(table))).mappings().one()
+        return _read(dict(made))
+
+    async def fire(self, number: int, now: float, found: Sequence[FoundGpu]) -> bool:
+        """False where it has fired, or is gone."""
+        is_open = (table.c.id == number) & table.c.fired_at.is_(None)
+        text = msgspec.json.encode(found).decode()
+        fired = await self._database.execute(update(table).where(is_open).values(fired_at=now, found=text))
+        return fired.rowcount == 1
+
+    async def remove(self, number: int) -> bool:
+        mine = (table.c.id == number) & (table.c.fleet == self._fleet)
+        return (await self._database.execute(delete(table).where(mine))).rowcount == 1
+
+
+def _is_over(now: float) -> ColumnElement[bool]:
+    is_expired = table.c.fired_at.is_(None) & (table.c.expires_at < now)
+    return or_(func.coalesce(table.c.fired_at, now) < now - _LISTED_SECONDS, is_expired)
+
+
+def _read(row: dict[str, Any]) -> Watch:
+    found = msgspec.json.decode(row["found"] or "[]", type=list[FoundGpu])
+    own = {name: row[name] for name in ("id", "user", "account", "created_at", "expires_at", "fired_at")}
+    return Watch(**own, wanted=from_row(row), found=found)
+
+
 class TooManyWatches(GpudeckError):
-    """Somebody watches for too much already."""
+    """The user has too many watches."""
 
 
 class Watches:
@@ -39,7 +87,7 @@ class Watches:
         """False: they have not been read yet."""
 
     async def trim(self, now: float) -> None:
-        """Delete those that are over at that time."""
+        """Delete those that have ended at that time."""
         await self._store.trim(now)
 
     async def load(self) -> None:
@@ -59,7 +107,7 @@ class Watches:
         return [one for one in self._known.values() if one.fired_at is None and one.expires_at > now]
 
     def list_of(self, user: str | None = None) -> list[Watch]:
-        """Of somebody, or of all: those that are open, and those that fired lately."""
+        """Of one account, or of all: those that are open, and those that fired lately."""
         now = self._now()
         return [
             one
@@ -70,11 +118,11 @@ class Watches:
     def find(self, number: int) -> Watch | None:
         return self._known.get(number)
 
-    async def add(self, user: str, account: str | None, wanted: Wanted, seconds: float = USUAL) -> Watch:
+    async def add(self, user: str, account: str | None, wanted: GpuRequest, seconds: float = USUAL) -> Watch:
         """Raises TooManyWatches."""
         mine = [one for one in self.open if one.user == user]
         if same := next((one for one in mine if one.wanted == wanted), None):
-            await self._forget(same.id)
+            await self.remove(same.id)
         elif len(mine) >= MOST_OF_ONE or len(self.open) >= MOST:
             raise TooManyWatches(f"{user} watches for {len(mine)} things already.", "Remove some of them first.")
         now = self._now()
@@ -84,15 +132,18 @@ class Watches:
 
     async def remove(self, number: int) -> bool:
         """False where there is none."""
-        return await self._forget(number)
+        self._since.pop(number, None)
+        is_there = await self._store.remove(number)
+        self._known.pop(number, None)
+        return is_there
 
     def look(
-        self, gpus: Sequence[OfferedGpu], spoken_for: Collection[str] = frozenset()
-    ) -> list[tuple[Watch, list[OfferedGpu]]]:
-        """The watches whose GPUs are free, and have been for a moment. `gpus` are those that are free or booked;
-        `spoken_for` are the UUIDs of those that somebody in the queue waits for."""
+        self, gpus: Sequence[CandidateGpu], claimed: Collection[str] = frozenset()
+    ) -> list[tuple[Watch, list[CandidateGpu]]]:
+        """The watches whose GPUs are free, and have been for a moment. `gpus` are those that are free or reserved;
+        `claimed` are the UUIDs of those that are claimed from the queue."""
         now = self._now()
-        free = [gpu for gpu in gpus if gpu.uuid not in spoken_for]
+        free = [gpu for gpu in gpus if gpu.uuid not in claimed]
         since: dict[int, float] = {}
         found = []
         for one in self.open:
@@ -105,22 +156,16 @@ class Watches:
         self._since = since
         return found
 
-    async def fire(self, one: Watch, gpus: Iterable[OfferedGpu]) -> bool:
-        """Note that it was told. False where another hub did, or it is gone."""
+    async def fire(self, one: Watch, gpus: Iterable[CandidateGpu]) -> bool:
+        """Note that the user was notified. False where another hub did so, or it is gone."""
         found = [FoundGpu(gpu.uuid, gpu.host, gpu.host_id, gpu.label, gpu.display_name) for gpu in gpus]
         fired = await self._store.fire(one.id, self._now(), found)
         await self.load()
         return fired
 
-    async def _forget(self, number: int) -> bool:
-        self._since.pop(number, None)
-        is_there = await self._store.remove(number)
-        self._known.pop(number, None)
-        return is_there
 
-
-def message_of(one: Watch, gpus: Sequence[OfferedGpu], now: float, prefix: str = "") -> Message:
-    """What the person is told. `prefix` stands before the title."""
+def message_of(one: Watch, gpus: Sequence[CandidateGpu], now: float, prefix: str = "") -> Message:
+    """The message to the user. `prefix` stands before the title."""
     return Message(
         key=f"watch {one.id}",
         at=now,
@@ -129,13 +174,13 @@ def message_of(one: Watch, gpus: Sequence[OfferedGpu], now: float, prefix: str =
         severity="info",
         title=f"{prefix}{one.wanted.describe()} {'is' if one.wanted.gpus == 1 else 'are'} free",
         lines=tuple(_line(gpu) for gpu in gpus),
-        action="Nothing is held: `gpudeck reserve` books, `gpudeck wait` starts a program when it is your turn.",
+        action="They are not reserved: `gpudeck reserve` does that, `gpudeck wait` queues and starts a program.",
         link="#/",
-        people=() if one.account is None else (one.account,),
+        accounts=() if one.account is None else (one.account,),
         is_personal=True,
     )
 
 
-def _line(gpu: OfferedGpu) -> str:
+def _line(gpu: CandidateGpu) -> str:
     memory = f", {show_gib(gpu.memory_total_bytes)} GiB" if gpu.memory_total_bytes else ""
     return f"{gpu.host}, GPU {gpu.label}: {gpu.display_name}{memory}"

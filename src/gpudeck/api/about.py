@@ -1,32 +1,49 @@
-"""GET /api/v1/about: the hub about itself: how it runs, what it takes in, what it keeps.
-
-Numbers that help whoever wonders why something is missing, and nothing secret. Where its files and its database are
-is for admins.
+"""The hub about itself: GET /api/v1/about (how it runs, what it takes in and keeps), and /healthz and /readyz for
+supervisors and load balancers. Nothing secret; where its files and its database are is for admins.
 """
 
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
-from litestar import get
+from litestar import Response, get
 from litestar.di import NamedDependency
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest
-from gpudeck.api.events import EventDesk
-from gpudeck.api.questions import Questions
-from gpudeck.auth.parts import Auth
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, TheHub, documented
+from gpudeck.api.history import HistoryQueries
+from gpudeck.api.login import TheAuth
+from gpudeck.auth.auth import Auth
+from gpudeck.events.log import EventLog
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.state import PARTS
 from gpudeck.history.base import HistoryRefused, StoreStats
-from gpudeck.hub.hub import Hub
 from gpudeck.model.errors import Temporary
-from gpudeck.model.view import Totals
+from gpudeck.model.view import DatabaseState, HistoryState, Totals
 
 _REFUSED = "refused_"
 _KEPT_SECONDS = 30.0
 """How long an answer of the history stands: measuring a large one takes a while."""
+_STUCK_SECONDS: Final = 10.0
+_IN_MEMORY: Final = (
+    "Live data, reports, the history, alerts and their messages go on. Events and the state of alerts are kept in "
+    "memory meanwhile, and are lost if the hub stops before it answers. "
+)
+_WITHOUT: Final = {
+    "postgresql": "Live data, reports, the history, alerts and their messages go on, events wait on the hub's disk. "
+    "Logging in, accounts, tokens, reservations, watches and the queue are refused until it answers.",
+    "sqlite": f"{_IN_MEMORY}Logging in, accounts, tokens, reservations, watches, mutes and the queue are refused "
+    "until it answers.",
+}
+_READ_ONLY: Final = (
+    f"{_IN_MEMORY}Reading goes on. Logging in and changes of accounts, tokens, reservations, watches, mutes and the "
+    "queue may be refused."
+)
+_FILE_LOST: Final = "Everything works, and what is changed now is lost when the hub ends."
 
 
 class HubPlace(Struct, frozen=True):
@@ -38,51 +55,27 @@ class HubPlace(Struct, frozen=True):
     database: str
 
 
-class Source(Struct, frozen=True):
-    """One way in, and how many hosts are read on it."""
+class SourceCount(Struct, frozen=True):
+    """A source, and how many hosts report over it."""
 
     via: str
     hosts: int
     up: int
     late: int
     down: int
-    never: int
+    never_seen: int
 
 
-class Ingest(Struct, frozen=True):
+class IngestCounts(Struct, frozen=True):
     """Reports since the start. `reports_per_second` is of the last minute; null in the first two seconds."""
 
     reports_per_second: float | None
     reports_taken: int
     reports_outdated: int
-    reports_second_way: int
+    reports_other_source: int
     values_rejected: int
     poll_failures: int
     refused: dict[str, int]
-
-
-class HistoryState(Struct, frozen=True):
-    """`kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds."""
-
-    kind: str
-    size_bytes: int | None = None
-    oldest: float | None = None
-    newest: float | None = None
-    samples_taken: int | None = None
-    samples_dropped: int | None = None
-    samples_late: int | None = None
-    behind_seconds: float | None = None
-    problem: str | None = None
-    reason: str | None = None
-
-
-class DatabaseState(Struct, frozen=True):
-    """`events` is how many are kept; null with the `reason` where the database does not say."""
-
-    kind: str
-    events: int | None
-    reason: str | None = None
-    problem: str | None = None
 
 
 class About(Struct, frozen=True):
@@ -97,8 +90,8 @@ class About(Struct, frozen=True):
     tick_age_seconds: float
     viewers: int
     totals: Totals
-    sources: list[Source]
-    ingest: Ingest
+    sources: list[SourceCount]
+    ingest: IngestCounts
     database: DatabaseState
     history: HistoryState
     limits_hit: dict[str, int]
@@ -106,23 +99,23 @@ class About(Struct, frozen=True):
     place: HubPlace | None
 
 
-class Mirror:
-    """What the hub says about itself. `place` is None where nobody told it, `hits` are what limits refused."""
+class HubAbout:
+    """What the hub says about itself. `place` is None where it is not known, `hits` are what limits refused."""
 
     def __init__(
         self,
         hub: Hub,
         auth: Auth,
-        desk: EventDesk,
-        questions: Questions,
+        events: EventLog,
+        history: HistoryQueries,
         *,
         hits: Mapping[str, int] | None = None,
         place: HubPlace | None = None,
     ) -> None:
         self._hub = hub
         self._auth = auth
-        self._desk = desk
-        self._questions = questions
+        self._events = events
+        self._queries = history
         self._hits = Counter() if hits is None else hits
         self._place = place
         self._history: HistoryState | None = None
@@ -152,7 +145,7 @@ class Mirror:
     async def _ask_database(self) -> DatabaseState:
         kind, trouble = self._auth.database.kind, self._auth.problem
         try:
-            return DatabaseState(kind, await self._desk.count(), problem=trouble)
+            return DatabaseState(kind, await self._events.count(), problem=trouble)
         except Temporary:
             # Its words name the place, which is not for everybody.
             return DatabaseState(kind, None, "the database does not answer", trouble)
@@ -165,7 +158,7 @@ class Mirror:
 
     async def _measure_history(self) -> HistoryState:
         try:
-            return _show(await self._questions.ask(lambda store: store.stats()))
+            return _show(await self._queries.ask(lambda store: store.stats()))
         except HistoryRefused:
             return HistoryState("off", reason="this hub keeps no history")
         except Temporary:
@@ -173,32 +166,32 @@ class Mirror:
 
 
 @get("/api/v1/about", opt=access("read"))
-async def read_about(request: HubRequest, mirror: NamedDependency[Mirror]) -> About:
+async def read_about(request: HubRequest, about: NamedDependency[HubAbout]) -> About:
     """How the hub runs, what it takes in and what it keeps."""
-    return await mirror.look(is_admin=caller_of(request).is_at_least("admin"))
+    return await about.look(is_admin=caller_of(request).is_at_least("admin"))
 
 
-def _list_sources(hub: Hub) -> list[Source]:
+def _list_sources(hub: Hub) -> list[SourceCount]:
     counts = Counter((host.via, host.status) for host in hub.fleet.hosts.values())
     ways = sorted({via for via, _ in counts})
     return [
-        Source(
+        SourceCount(
             via,
             sum(number for (way, _), number in counts.items() if way == via),
-            *(counts[via, status] for status in ("up", "late", "down", "never")),
+            *(counts[via, status] for status in ("up", "late", "down", "never_seen")),
         )
         for via in ways
     ]
 
 
-def _count_reports(hub: Hub) -> Ingest:
-    counted, pace = hub.fleet.counters, hub.pace.per_second
+def _count_reports(hub: Hub) -> IngestCounts:
+    counted, pace = hub.fleet.counters, hub.report_rate.per_second
     refused = {name.removeprefix(_REFUSED): number for name, number in counted.items() if name.startswith(_REFUSED)}
-    return Ingest(
+    return IngestCounts(
         reports_per_second=None if pace is None else round(pace, 2),
         reports_taken=counted["reports_taken"],
         reports_outdated=counted["reports_outdated"],
-        reports_second_way=counted["reports_second_way"],
+        reports_other_source=counted["reports_other_source"],
         values_rejected=counted["values_rejected"],
         poll_failures=counted["poll_failures"],
         refused=dict(sorted(refused.items())),
@@ -206,17 +199,80 @@ def _count_reports(hub: Hub) -> Ingest:
 
 
 def _show(stats: StoreStats) -> HistoryState:
-    return HistoryState(
-        kind=stats.kind,
-        size_bytes=stats.size_bytes,
-        oldest=stats.oldest,
-        newest=stats.newest,
-        samples_taken=stats.samples_taken,
-        samples_dropped=stats.samples_dropped,
-        samples_late=stats.samples_late,
-        behind_seconds=stats.behind_seconds,
-        problem=stats.problem,
+    known = HistoryState.__struct_fields__
+    return HistoryState(**{name: getattr(stats, name) for name in StoreStats.__struct_fields__ if name in known})
+
+
+class HubHealth(Struct, frozen=True):
+    """`demo`: all hosts are simulated."""
+
+    status: str
+    version: str
+    demo: bool
+
+
+class Check(Struct, frozen=True):
+    """One part of the hub. `since` is when its trouble began, in Unix seconds, where that is known. `problem` and
+    `effect`, what works without it and what does not, are empty while all is well, and for those who may not look."""
+
+    name: str
+    status: Literal["ok", "degraded"]
+    since: float | None = None
+    problem: str = ""
+    effect: str = ""
+
+
+class Readiness(Struct, frozen=True):
+    """`degraded`: the fleet is served, and a part of the hub does not work: `checks` say which. `not publishing`: the
+    hub is stuck. `tick_age_seconds` is how long ago the fleet was last published."""
+
+    status: Literal["ready", "degraded", "not publishing"]
+    hosts: int | None
+    viewers: int | None
+    tick_age_seconds: float
+    counters: dict[str, int]
+    checks: list[Check]
+
+
+@get("/healthz", opt=access("open"), sync_to_thread=False)
+def read_health(hub: TheHub) -> HubHealth:
+    """Answers as long as the process does."""
+    return HubHealth("ok", __version__, hub.ingest.demo)
+
+
+@get(
+    "/readyz",
+    opt=access("open"),
+    sync_to_thread=False,
+    responses=documented(Readiness, "The fleet is not being published", status=503),
+)
+def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
+    """200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
+    problems are for those who may look."""
+    may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
+    age = hub.stream.tick_age()
+    is_published = age < _STUCK_SECONDS
+    checks = [one if may_look else Check(one.name, one.status, one.since) for one in _check_parts(hub, auth)]
+    is_whole = all(one.status == "ok" for one in checks)
+    body = Readiness(
+        status="not publishing" if not is_published else "ready" if is_whole else "degraded",
+        hosts=len(hub.fleet.hosts) if may_look else None,
+        viewers=hub.stream.viewers if may_look else None,
+        tick_age_seconds=round(age, 1),
+        counters=dict(hub.fleet.counters) if may_look else {},
+        checks=checks,
     )
+    return Response(body, status_code=200 if is_published else 503)
 
 
-ROUTES = [read_about]
+def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
+    away = auth.database.away
+    effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind] if away.trouble.stops_all else _READ_ONLY
+    for name in PARTS:
+        said = auth.problem or "" if name == "database" else " ".join(hub.fleet.said(name))
+        if not said:
+            yield Check(name, "ok")
+        elif name == "database":
+            yield Check(name, "degraded", None if away is None else away.since, said, effect)
+        else:
+            yield Check(name, "degraded", problem=said)

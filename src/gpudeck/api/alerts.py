@@ -1,61 +1,55 @@
-"""/api/v1/alerts (GET), /api/v1/alerts/{id}/acknowledge (POST), /api/v1/silences (GET, POST), /api/v1/silences/{id}
-(DELETE): what is wrong, who looks after it, and of what nobody is told.
+"""/api/v1/alerts, /alerts/{id}/acknowledge, /alerts/acknowledge, /mutes, /mutes/{id} and /me/mutes.
 
-Whoever may look sees all of it. Users acknowledge, admins silence.
+Everyone who may read sees all of it. Users acknowledge and choose their own mutes, admins add mutes.
 """
 
 import fnmatch
-import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.alerts.keeper import MOST_SILENCES, Alerts
+from gpudeck.alerts.manager import MOST_MUTES, AlertManager
+from gpudeck.alerts.notifiers.settings import TOPICS
+from gpudeck.alerts.notifiers.store import MOST_PERSONAL_MUTES, PersonalMuteStore
+from gpudeck.alerts.record import describe
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
-from gpudeck.alerts.silences import describe
 from gpudeck.alerts.store import MOST_LISTED, AlertAsk
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, allow, answer_json, documented
-from gpudeck.api.errors import respond
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.login import AuthRequest, TheAuth
-from gpudeck.api.moments import Length, Moment, read_length, read_moment
-from gpudeck.api.questions import check_names
+from gpudeck.api.parameters import Length, Moment, read_length, read_moment, read_words, word_list
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.settings import RuleName
 from gpudeck.model import clock
-from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertState, Silence, SilenceList
-from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, Mute, MuteList
 from gpudeck.model.event import SEVERITIES
-from gpudeck.model.printable import clean
-from gpudeck.server.asgi import ErrorBody
+from gpudeck.model.text import clean
 
-_ASK = ("state", "severity", "host", "rule", "limit")
-_STATES = "|".join(ALERT_STATES)
-_STATE_LIST = f"^({_STATES})(,({_STATES}))*$"
-_SEVERITY = "|".join(SEVERITIES)
-_SEVERITY_LIST = f"^({_SEVERITY})(,({_SEVERITY}))*$"
 _LONGEST = 366 * 86_400.0
 _SPAN = 'such as 2h, or "end" with a time'
+_NOT_FIRING = "no alert with the id {} fires."
+MOST_AT_ONCE = 1000
+"""Alerts that one request acknowledges, and hosts of one mute."""
 
 _Words = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
 _Id = Annotated[str, PathParameter(max_length=16, description="Its id", schema_extra={"pattern": "^[0-9a-f]{1,16}$"})]
 
 
-class NewSilence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """At least one of `host`, `rule` (both may have * in them) and `labels`; all that is given has to fit. From
-    `start`, or now, until `end` or for a length."""
+class NewMute(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """At least one of `host`, `rule` (both may have * in them), `hosts` (names) and `labels`; all that is given has to
+    fit. From `start`, or now, until `end` or for a length."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S")]
     host: _Words | None = None
+    hosts: Annotated[list[_Words], Meta(max_length=MOST_AT_ONCE)] = field(default_factory=list)
     rule: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\S")] | None = None
     labels: Annotated[
-        dict[
-            Annotated[str, Meta(min_length=1, max_length=256)],
-            Annotated[str, Meta(max_length=256)],
-        ],
+        dict[Annotated[str, Meta(min_length=1, max_length=256)], Annotated[str, Meta(max_length=256)]],
         Meta(max_length=16),
     ] = field(default_factory=dict)
     start: Moment | None = None
@@ -63,79 +57,61 @@ class NewSilence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     length: Length | None = field(default=None, name="for")
 
 
-class AlertRefused(GpudeckError):
-    """With the HTTP answer it deserves, and a word for programs."""
+class AlertIds(Struct, frozen=True, forbid_unknown_fields=True):
+    """The ids of alerts."""
 
-    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.status = status
-        self.code = code
-
-
-class AlertDesk:
-    """The way to the alerts; `alerts` is None where a hub keeps none yet: then all of it raises Temporary."""
-
-    def __init__(self, alerts: Alerts | None) -> None:
-        self._alerts = alerts
-
-    @property
-    def alerts(self) -> Alerts:
-        if self._alerts is None:
-            raise Temporary("alerts are not kept yet.", "Ask again in a moment.")
-        return self._alerts
+    ids: Annotated[
+        list[Annotated[str, Meta(max_length=16, pattern="^[0-9a-f]{1,16}$")]],
+        Meta(min_length=1, max_length=MOST_AT_ONCE),
+    ]
 
 
-TheAlerts = NamedDependency[AlertDesk]
-"""As a route's parameter `alarm`."""
+class FailedAlert(Struct, frozen=True):
+    """An alert about which nothing was done, and why: `code` for programs, `message` for people."""
+
+    id: str
+    code: str
+    message: str
+
+
+class AcknowledgedAlerts(Struct, frozen=True):
+    """`acknowledged` are the alerts as they are now; one that another account has acknowledged before stays theirs.
+    `failed` are those that could not be."""
+
+    acknowledged: list[Alert]
+    failed: list[FailedAlert]
+
+
+TheAlerts = NamedDependency[AlertManager]
 
 
 @get(
     "/api/v1/alerts",
     opt=access("read"),
-    responses={
-        200: documented(AlertList, "The worst first"),
-        400: documented(ErrorBody, "A question that makes no sense"),
-    },
+    responses=documented(AlertList, "The worst first", {400: "The request is invalid"}),
 )
 async def list_alerts(
     *,
     request: HubRequest,
-    alarm: TheAlerts,
-    wanted: Annotated[
-        str,
-        QueryParameter(
-            name="state",
-            max_length=64,
-            description="One word, or several with commas: any of them fits",
-            schema_extra={"pattern": _STATE_LIST},
-        ),
-    ] = "firing,acknowledged",
-    severity: Annotated[
-        str | None,
-        QueryParameter(
-            max_length=64,
-            description="One word, or several with commas: any of them fits",
-            schema_extra={"pattern": _SEVERITY_LIST},
-        ),
-    ] = None,
+    alerts: TheAlerts,
+    wanted: Annotated[str, word_list(ALERT_STATES, name="state")] = "firing,acknowledged",
+    severity: Annotated[str | None, word_list(SEVERITIES)] = None,
     host: Annotated[str | None, QueryParameter(max_length=384, description="A host's name or id")] = None,
     rule: Annotated[str | None, QueryParameter(max_length=64, description="The name of a rule")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MOST_LISTED, description="At most so many")] = MOST_LISTED,
 ) -> Response[bytes]:
     """What is wrong now. With `state=resolved`, what was."""
-    check_names(request, _ASK)
-    states: list[AlertState] = _split("state", wanted, _STATE_LIST, ALERT_STATES)
-    severities = [] if severity is None else _split("severity", severity, _SEVERITY_LIST, SEVERITIES)
+    states, severities = read_words("state", wanted, ALERT_STATES), read_words("severity", severity, SEVERITIES)
     found = [
         alert
-        for alert in alarm.alerts.active(states)
+        for alert in alerts.active(states)
         if (not severities or alert.severity in severities)
         and (host is None or host in {alert.host, alert.host_id})
         and (rule is None or alert.rule == rule)
     ][:limit]
     if "resolved" in states and len(found) < limit:
-        ask = AlertAsk(severities=tuple(severities), host=host, rule=rule, limit=limit - len(found))
-        found += await alarm.alerts.find_resolved(ask)
+        ask = AlertAsk(severities=severities, host=host, rule=rule, limit=limit - len(found))
+        found += await alerts.find_resolved(ask)
     return await answer_json(request, msgspec.json.encode(AlertList(found, clock.wall())))
 
 
@@ -143,76 +119,90 @@ async def list_alerts(
     "/api/v1/alerts/{key:str}/acknowledge",
     status_code=200,
     opt=access("user"),
-    responses={
-        200: documented(Alert, "The alert as it is now; one that somebody else looks after stays theirs"),
-        404: documented(ErrorBody, "No such alert fires"),
-    },
+    responses=documented(
+        Alert,
+        "The alert as it is now; one that another account has acknowledged stays theirs",
+        {404: "No such alert fires"},
+    ),
 )
-async def acknowledge(request: AuthRequest, key: _Id, auth: TheAuth, alarm: TheAlerts) -> Alert:
-    """Say that you look after it: it is not told again. It ends when what is wrong does."""
+async def acknowledge(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
+    """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends."""
     caller = caller_of(request)
-    found = await alarm.alerts.acknowledge(key, caller.name)
+    found = await alerts.acknowledge(key, caller.name)
     if found is None:
-        raise AlertRefused(
-            404, "unknown_alert", f"no alert with the id {clean(key)} fires.", "GET /api/v1/alerts lists them."
-        )
+        raise RequestRefused(404, "unknown_alert", _NOT_FIRING.format(clean(key)), "GET /api/v1/alerts lists them.")
     await auth.audit.record(caller, "acknowledge alert", f"alert {found.id}", details=found.title)
     return found
 
 
-@get("/api/v1/silences", opt=access("read"))
-async def list_silences(alarm: TheAlerts) -> SilenceList:
-    """Of what nobody is told, until when, and who wanted that."""
-    return SilenceList(alarm.alerts.silences(), clock.wall())
+@post(
+    "/api/v1/alerts/acknowledge",
+    status_code=200,
+    opt=access("user"),
+    responses=documented(
+        AcknowledgedAlerts, "What became of each of them", {400: f"No ids, or more than {MOST_AT_ONCE}"}
+    ),
+)
+async def acknowledge_several(
+    request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
+) -> AcknowledgedAlerts:
+    """Acknowledge several alerts at once. One that does not fire any more does not keep the others from it."""
+    caller, wanted = caller_of(request), dict.fromkeys(data.ids)
+    found = await alerts.acknowledge_all(wanted, caller.name)
+    done = [found[key] for key in wanted if key in found]
+    await auth.audit.record_all(caller, "acknowledge alert", {f"alert {one.id}": one.title for one in done})
+    failed = [FailedAlert(key, "unknown_alert", _NOT_FIRING.format(key)) for key in wanted if key not in found]
+    return AcknowledgedAlerts(done, failed)
+
+
+@get("/api/v1/mutes", opt=access("read"))
+async def list_mutes(alerts: TheAlerts) -> MuteList:
+    """The mutes: what they match, until when, who added them and why."""
+    return MuteList(alerts.mutes(), clock.wall())
 
 
 @post(
-    "/api/v1/silences",
+    "/api/v1/mutes",
     opt=access("admin"),
-    responses={
-        201: documented(Silence, "The new silence"),
-        400: documented(ErrorBody, "What makes no sense"),
-        409: documented(ErrorBody, "There are too many already"),
-    },
+    responses=documented(
+        Mute, "The new mute", {400: "The request is invalid", 409: "There are too many already"}, status=201
+    ),
 )
-async def add_silence(request: AuthRequest, data: JSONBody[NewSilence], auth: TheAuth, alarm: TheAlerts) -> Silence:
-    """Have nobody told for a while. Alerts fire all the same, and are shown."""
+async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
+    """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""
     caller, now = caller_of(request), clock.wall()
-    wanted = _read_silence(data, caller.name, now)
-    if len(alarm.alerts.silences()) >= MOST_SILENCES:
-        raise AlertRefused(409, "full", f"there are {MOST_SILENCES} silences already.", "End some of them.")
-    made = await alarm.alerts.silence(wanted)
+    wanted = _read_mute(data, caller.name, now)
+    if len(alerts.mutes()) >= MOST_MUTES:
+        raise RequestRefused(409, "full", f"there are {MOST_MUTES} mutes already.", "End some of them.")
+    made = await alerts.mute(wanted)
     details = f"{describe(made)}, for {made.end - made.start:.0f} s: {made.reason}"
-    await auth.audit.record(caller, "add silence", f"silence {made.id}", details=details)
+    await auth.audit.record(caller, "add mute", f"mute {made.id}", details=details)
     return made
 
 
 @delete(
-    "/api/v1/silences/{key:str}",
+    "/api/v1/mutes/{key:str}",
     status_code=200,
     opt=access("admin"),
-    responses={200: documented(Silence, "The silence that was ended"), 404: documented(ErrorBody, "No such silence")},
+    responses=documented(Mute, "The mute that was ended", {404: "No such mute"}),
 )
-async def end_silence(request: AuthRequest, key: _Id, auth: TheAuth, alarm: TheAlerts) -> Silence:
-    """End a silence now. What still fires is told then."""
+async def end_mute(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Mute:
+    """End a mute now. Alerts that still fire are then sent."""
     caller = caller_of(request)
-    ended = await alarm.alerts.end_silence(key, caller.name)
+    ended = await alerts.end_mute(key, caller.name)
     if ended is None:
-        raise AlertRefused(404, "unknown_silence", f"there is no silence with the id {clean(key)}.")
-    await auth.audit.record(caller, "end silence", f"silence {ended.id}", details=describe(ended))
+        raise RequestRefused(404, "unknown_mute", f"there is no mute with the id {clean(key)}.")
+    await auth.audit.record(caller, "end mute", f"mute {ended.id}", details=describe(ended))
     return ended
 
 
-allow_silences = allow("/api/v1/silences", "GET", "POST")
-
-
-def on_alert_refused(_: Request[Any, Any, Any], error: AlertRefused) -> Response[bytes]:
-    return respond(error.status, error.code, error.message, error.hint)
-
-
-def _read_silence(data: NewSilence, by: str, now: float) -> Silence:
-    if data.host is None and data.rule is None and not data.labels:
-        raise ValidationException("give host, rule or labels: a silence of everything hides everything")
+def _read_mute(data: NewMute, by: str, now: float) -> Mute:
+    if data.host is None and data.rule is None and not data.hosts and not data.labels:
+        raise ValidationException("give host, hosts, rule or labels: a mute of everything hides everything")
+    if data.host is not None and data.hosts:
+        raise ValidationException("give host, a pattern, or hosts, a list of names, and not both")
+    if pattern := next((name for name in data.hosts if set(name) & set("*?[")), None):
+        raise ValidationException(f"hosts: {clean(pattern)!r} is a pattern, and hosts are names; put it into host")
     if data.rule is not None and not fnmatch.filter(RULES_BY_NAME, data.rule.strip()):
         raise ValidationException(f"rule: there is none that {clean(data.rule.strip())} fits")
     if (data.end is None) == (data.length is None):
@@ -222,10 +212,10 @@ def _read_silence(data: NewSilence, by: str, now: float) -> Silence:
     length = read_length(data.length)
     end = read_moment("end", data.end, now) if length is None else begin + length
     if end is None or end <= begin:
-        raise ValidationException("end: a silence has to end after it begins, and after now")
+        raise ValidationException("end: a mute has to end after it begins, and after now")
     if end - now > _LONGEST:
-        raise ValidationException("end: a silence ends within a year; turn the rule off in gpudeck.yaml instead")
-    return Silence(
+        raise ValidationException("end: a mute ends within a year; turn the rule off in gpudeck.yaml instead")
+    return Mute(
         id="",
         start=begin,
         end=end,
@@ -233,15 +223,46 @@ def _read_silence(data: NewSilence, by: str, now: float) -> Silence:
         created_by=by,
         reason=clean(data.reason.strip()),
         host=None if data.host is None else clean(data.host.strip()),
+        hosts=sorted({clean(host.strip()) for host in data.hosts}),
         rule=None if data.rule is None else clean(data.rule.strip()),
         labels={clean(name): clean(value) for name, value in data.labels.items()},
     )
 
 
-def _split(name: str, text: str, pattern: str, words: tuple[Any, ...]) -> list[Any]:
-    if not re.fullmatch(pattern, text):
-        raise ValidationException(f"{name}: give {', '.join(words)}, or several of them with commas")
-    return text.split(",")
+ThePersonalMutes = NamedDependency[PersonalMuteStore]
 
 
-ROUTES = [allow_silences, list_alerts, acknowledge, list_silences, add_silence, end_silence]
+class PersonalMuteChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """The names of rules, such as `gpu_idle`; `watch` are your own watches."""
+
+    rules: Annotated[list[RuleName], Meta(max_length=MOST_PERSONAL_MUTES)]
+
+
+class PersonalMutes(Struct, frozen=True):
+    """`rules` are your own choice; `by_settings` is what the hub's settings mute for you."""
+
+    rules: list[str]
+    by_settings: list[str]
+
+
+@get("/api/v1/me/mutes", opt=access("self"))
+async def read_personal_mutes(request: AuthRequest, auth: TheAuth, mutes: ThePersonalMutes) -> PersonalMutes:
+    """The rules that you have muted."""
+    return _show_personal_mutes(caller_of(request).name, auth, mutes)
+
+
+@put("/api/v1/me/mutes", status_code=200, opt=access("self"))
+async def choose_personal_mutes(
+    request: AuthRequest, data: JSONBody[PersonalMuteChange], auth: TheAuth, mutes: ThePersonalMutes
+) -> PersonalMutes:
+    """Mute these rules for you, and no others."""
+    caller = caller_of(request)
+    if unknown := sorted(set(data.rules) - set(TOPICS)):
+        raise ValidationException(f"rules: there is no rule {unknown[0]}")
+    await mutes.choose(caller.name, data.rules)
+    await auth.audit.record(caller, "choose mutes", caller.name, details=", ".join(sorted(set(data.rules))))
+    return _show_personal_mutes(caller.name, auth, mutes)
+
+
+def _show_personal_mutes(account: str, auth: Auth, mutes: PersonalMuteStore) -> PersonalMutes:
+    return PersonalMutes(sorted(mutes.of(account)), sorted(auth.users.user_of(account).mute))

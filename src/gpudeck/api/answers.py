@@ -1,27 +1,67 @@
-"""What the routes share: how they get the hub, and how JSON that is already encoded becomes an answer."""
+"""What the routes share: how they get the hub, how encoded JSON becomes an answer, and the one shape of every error:
+{"error": {"code", "message", "hint"}}.
+"""
 
 import asyncio
 import gzip
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+import cramjam
 from litestar import HttpMethod, MediaType, Request, Response, route
 from litestar.datastructures import State
 from litestar.di import NamedDependency
+from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.response import Stream
 
-from gpudeck.hub.hub import Hub
+from gpudeck.database.errors import Unavailable
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.errors import GpudeckError, Temporary, UsageError
+from gpudeck.server.admission import checkpoint
+from gpudeck.server.asgi import ErrorBody, encode_error
 
+MOST_KEPT = 16 * 2**20
+"""Bytes of an answer that is kept for others who ask within the same second."""
 LEAST_PACKED = 2_048
 """Bytes of an answer that are worth compressing."""
 
 HubRequest = Request[None, None, State]
 TheHub = NamedDependency[Hub]
 """The hub, as a route's parameter `hub`."""
+log = logging.getLogger(__name__)
+
+_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_type",
+    422: "invalid",
+    429: "too_many",
+    503: "unavailable",
+}
+
+_WORDS = {413: "the body of the request is too large"}
+"""In place of the framework's own, which are the protocol's."""
 
 
-def documented(body: Any, description: str) -> ResponseSpec:
-    """An answer for the document. Without examples: the framework would make them up, a megabyte of them."""
+def documented(
+    body: Any, description: str, errors: Mapping[int, str | ResponseSpec] | None = None, *, status: int = 200
+) -> dict[int, ResponseSpec]:
+    """A route's answers for the OpenAPI document: that with `status`, and those of `errors`."""
+    others = {code: _spec(ErrorBody, one) if isinstance(one, str) else one for code, one in (errors or {}).items()}
+    return {status: _spec(body, description)} | others
+
+
+def _spec(body: Any, description: str) -> ResponseSpec:
+    # Without examples: the framework would make them up, a megabyte of them.
     return ResponseSpec(body, description=description, generate_examples=False)
 
 
@@ -40,6 +80,51 @@ def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:
     return Response(body, media_type=MediaType.JSON, headers=headers)
 
 
+Parts = Iterable[bytes]
+
+
+async def answer_in_parts(
+    request: HubRequest,
+    make: Callable[[], Awaitable[Parts]],
+    kept: dict[Hashable, list[bytes]],
+    key: Hashable = None,
+    **headers: str,
+) -> Stream:
+    """An answer that is sent while it is made, others served in between. A small one is put into `kept`, for others who
+    ask for the same."""
+    is_packed = takes_gzip(request)
+    key = (key, is_packed)
+    parts = kept.get(key) or await make()
+    if is_packed:
+        headers["Content-Encoding"] = "gzip"
+        parts = parts if key in kept else _pack(parts)
+    # What fails at once is answered as an error.
+    first, rest = next(waiting := iter(parts)), waiting
+    own = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    return Stream(_serve(chain((first,), rest), kept, key), headers=own | headers)
+
+
+async def _serve(parts: Parts, kept: dict[Hashable, list[bytes]], key: Hashable) -> AsyncIterator[bytes]:
+    size, all_parts = 0, list[bytes]()
+    for part in parts:
+        yield part
+        size += len(part)
+        if size <= MOST_KEPT:
+            all_parts.append(part)
+        await checkpoint()
+    if size <= MOST_KEPT:
+        kept[key] = all_parts
+
+
+def _pack(parts: Parts) -> Iterator[bytes]:
+    """In gzip, one by one, in the event loop: a megabyte takes one to two milliseconds."""
+    packer = cramjam.gzip.Compressor(1)
+    for part in parts:
+        packer.compress(part)
+        yield bytes(packer.flush())
+    yield bytes(packer.finish())
+
+
 def takes_gzip(request: HubRequest) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
@@ -48,7 +133,67 @@ def allow(path: str, *methods: str) -> HTTPRouteHandler:
     """What may be asked of a path that has several handlers: the framework's own answer knows the first one alone."""
 
     @route(path, http_method=[HttpMethod.OPTIONS], status_code=204, include_in_schema=False, opt={"access": "open"})
-    async def tell_methods() -> Response[None]:
+    async def answer_methods() -> Response[None]:
         return Response(None, status_code=204, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
 
-    return tell_methods
+    return answer_methods
+
+
+class RequestRefused(GpudeckError):
+    """A request that is not served, with its HTTP status and a word for programs."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+def respond(
+    status: int, code: str, message: str, hint: str = "", headers: dict[str, str] | None = None
+) -> Response[bytes]:
+    return Response(
+        encode_error(code, message, hint), status_code=status, media_type="application/json", headers=headers
+    )
+
+
+def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Litestar's own errors (no such route, a parameter that does not parse) in our shape."""
+    code = _CODES.get(error.status_code, "error")
+    extra = error.extra if isinstance(error.extra, list) else []
+    details = "; ".join(f"{item.get('key', 'value')}: {item['message']}" for item in extra if "message" in item)
+    hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
+    message = details or _WORDS.get(error.status_code) or str(error.detail)
+    return respond(error.status_code, code, message, hint, dict(error.headers or {}))
+
+
+def on_refused(_: Request[Any, Any, Any], error: RequestRefused) -> Response[bytes]:
+    return respond(error.status, error.code, error.message, error.hint)
+
+
+def on_usage_error(_: Request[Any, Any, Any], error: UsageError) -> Response[bytes]:
+    """A package below does not accept what was asked of it."""
+    return respond(400, "bad_request", str(error))
+
+
+def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:
+    """The database does not answer now. The fleet is shown all the same: it needs none."""
+    return respond(503, "unavailable", *describe_trouble(error), {"Retry-After": "5"})
+
+
+def describe_trouble(error: Temporary) -> tuple[str, str]:
+    """Message and hint, for everybody who can reach the hub: without the place of its database."""
+    if isinstance(error, Unavailable):
+        return f"the hub's database {error.trouble.reason}.", "Try again later; the hub's log says more."
+    return error.message, error.hint
+
+
+def on_depth(request: Request[Any, Any, Any], _: RecursionError) -> Response[bytes]:
+    """JSON nested thousands of times: the caller's mistake, and anyone can be the caller."""
+    log.warning("%s %s came with a body that is nested too deeply", request.method, request.url.path)
+    return respond(400, "bad_request", "the body is nested too deeply")
+
+
+def on_bug(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """A bug of ours: the trace goes to the log, not to the caller."""
+    log.error("bug while answering %s %s", request.method, request.url.path, exc_info=error)
+    return respond(500, "bug", "the hub made a mistake while answering", "Its log has the details.")

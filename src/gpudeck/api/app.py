@@ -1,4 +1,5 @@
-"""The hub's HTTP front door: who is it? Then two raw routes, and the framework for all others, below a prefix."""
+"""The hub as an ASGI application: identifies the caller, then two raw routes, and the framework for all others, below
+a prefix."""
 
 import functools
 from collections.abc import Hashable, Sequence
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.types import Scope as LitestarScope
 
@@ -15,45 +17,42 @@ from gpudeck.api import (
     about,
     accounts,
     alerts,
-    audit,
-    calendar,
     events,
     fleet,
-    gpus,
     history,
     hosts,
+    install,
     login,
     metrics,
-    mutes,
     page,
-    people,
-    probes,
     queue,
     reservations,
-    runs,
-    sd,
-    tokens,
-    usage,
     watches,
 )
-from gpudeck.api.access import Policy, check_access
-from gpudeck.api.booking_desk import BookingDesk
-from gpudeck.api.callers import Doorkeeper, Refusal, check_one_token
-from gpudeck.api.errors import describe_trouble, on_bug, on_depth, on_http_error, on_trouble
-from gpudeck.api.host_book import HostBook
-from gpudeck.api.host_removal import HostRemoval
-from gpudeck.api.house import House
+from gpudeck.api.access import Authenticator, check_access, check_one_token
+from gpudeck.api.answers import (
+    RequestRefused,
+    allow,
+    describe_trouble,
+    on_bug,
+    on_depth,
+    on_http_error,
+    on_refused,
+    on_trouble,
+    on_usage_error,
+)
+from gpudeck.api.history import HistoryQueries, note_asker, on_history_refused
+from gpudeck.api.hosts import HostRemoval
 from gpudeck.api.metrics import MetricsPage
-from gpudeck.api.questions import Questions, note_asker, on_refused
+from gpudeck.api.page import send_refusal
 from gpudeck.api.reports import FindGrant, ReportsRoute
+from gpudeck.api.reservations import ReservationHandler
 from gpudeck.api.schema import CompleteSchema
+from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
-from gpudeck.api.terminals import tell_refusal
 from gpudeck.auth.caller import NOBODY, Caller
-from gpudeck.auth.parts import Auth
 from gpudeck.history.base import HistoryRefused
-from gpudeck.hub.hub import Hub
-from gpudeck.model.errors import Temporary
+from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.reservations.rules import ReservationRefused
 from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import App, Receive, Scope, Send, live, send_json
@@ -65,49 +64,26 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    fleet,
-    hosts,
-    gpus,
-    people,
-    history,
-    usage,
-    runs,
-    events,
-    alerts,
-    about,
-    reservations,
-    calendar,
-    login,
-    accounts,
-    tokens,
-    queue,
-    watches,
-    mutes,
-    audit,
-    metrics,
-    sd,
-    probes,
+    *(fleet, hosts, history, events, alerts, reservations, login, accounts, queue, watches, metrics, about, install),
     page,
 )
-"""Each has its `ROUTES`. One that says which methods a path allows stands before those of that path: else the framework
-makes its own."""
+"""All routes that stand in one of these modules are served."""
 
 
 @functools.cache
 def read_routes() -> Litestar:
     """All routes, as the framework reads them. That takes a tenth of a second, and so is done once in a process: which
-    house a request is in, `Framework` tells it."""
+    hub a request is for, `Framework` says."""
     return Litestar(
-        route_handlers=[route for resource in RESOURCES for route in resource.ROUTES],
+        route_handlers=_find_routes(),
         guards=[check_access],
-        dependencies={name: _provide(name) for name in _DESKS},
+        dependencies={name: _provide(name) for name in _DEPENDENCIES},
         exception_handlers={
             HTTPException: on_http_error,
-            HistoryRefused: on_refused,
+            HistoryRefused: on_history_refused,
             ReservationRefused: _on_reservation_refused,
-            queue.QueueRefused: queue.on_queue_refused,
-            alerts.AlertRefused: alerts.on_alert_refused,
-            watches.WatchRefused: watches.on_watch_refused,
+            RequestRefused: on_refused,
+            UsageError: on_usage_error,
             Temporary: on_trouble,
             RecursionError: on_depth,
             Exception: on_bug,
@@ -121,80 +97,72 @@ def read_routes() -> Litestar:
         ),
         request_max_body_size=MOST_BODY_BYTES,
         logging_config=None,
-        signature_types=list(_DESKS.values()),
     )
 
 
-class Framework:
-    """The routes in one house: an ASGI application."""
+def _find_routes() -> list[HTTPRouteHandler]:
+    """Of a path with several handlers the framework's own answer to OPTIONS names the first one's method alone."""
+    found = [value for module in RESOURCES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
+    methods: dict[str, set[str]] = {}
+    for route in found:
+        for path in route.paths:
+            methods.setdefault(path, set()).update(route.http_methods)
+    return [allow(path, *sorted(named)) for path, named in methods.items() if len(named) > 1] + found
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._desks = _make_desks(house)
+
+class Framework:
+    """The routes of one hub: an ASGI application."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self._services = services
+        self._dependencies = _make_dependencies(services)
         self._routes: App = read_routes()  # type: ignore[assignment]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await live(receive, send)
             return
-        scope["house"], scope["desks"] = self._house, self._desks
+        scope["services"], scope["dependencies"] = self._services, self._dependencies
         await self._routes(scope, receive, send)
 
 
-_DESKS: dict[str, type] = {
-    "hub": Hub,
-    "auth": Auth,
-    "policy": Policy,
-    "book": HostBook,
-    "removal": HostRemoval,
-    "metrics": MetricsPage,
-    "questions": Questions,
-    "desk": events.EventDesk,
-    "mirror": about.Mirror,
-    "bookings": BookingDesk,
-    "line": queue.QueueDesk,
-    "alarm": alerts.AlertDesk,
-    "lookout": watches.WatchDesk,
-    "agents": sd.Agents,
-    "silence": mutes.MuteDesk,
-}
-"""What handlers ask for, by the name of the parameter."""
+_DEPENDENCIES = (
+    *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
+    *("events", "reservations", "queue", "alerts", "watches", "mutes"),
+)
+"""What handlers take, by the name of the parameter."""
 
 
-def _make_desks(house: House) -> dict[str, Any]:
-    hub, auth, questions, desk = house.hub, house.auth, Questions(house.history), events.EventDesk(house.events)
-    return {
-        "hub": hub,
-        "auth": auth,
-        "policy": house.policy,
-        "book": house.book,
-        "removal": HostRemoval(hub, house.book, auth.tokens, house.alerts, house.memory),
-        "metrics": MetricsPage(hub, house.hits, house.outbox, house.alerts),
-        "questions": questions,
-        "desk": desk,
-        "mirror": about.Mirror(hub, auth, desk, questions, hits=house.hits, place=house.place),
-        "bookings": BookingDesk(hub, auth, house.reservations),
-        "line": queue.QueueDesk(house.waiting),
-        "alarm": alerts.AlertDesk(house.alerts),
-        "lookout": watches.WatchDesk(house.watches, house.reaches),
-        "agents": sd.Agents(hub.fleet, house.agent_port),
-        "silence": mutes.MuteDesk(house.mutes),
+def _make_dependencies(services: ApiServices) -> dict[str, Any]:
+    hub, auth, queries = services.hub, services.auth, HistoryQueries(services.history)
+    made = {name: getattr(services, name, None) for name in _DEPENDENCIES}
+    return made | {
+        "services": services,
+        "installer": services.host_admin.installer,
+        "removal": HostRemoval(hub, services.host_admin, auth.tokens, services.alerts, services.memory),
+        "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts),
+        "history": queries,
+        "about": about.HubAbout(hub, auth, services.events, queries, hits=services.hits, place=services.place),
+        "reservations": ReservationHandler(hub, auth, services.reservations),
     }
 
 
 def _provide(name: str) -> Provide:
     def find(scope: LitestarScope) -> Any:
-        return scope["desks"][name]  # type: ignore[typeddict-item]
+        service = scope["dependencies"][name]  # type: ignore[typeddict-item]
+        if not getattr(service, "is_loaded", True):
+            raise Temporary(f"{name}: the hub's database does not answer.", "Try again later.")
+        return service
 
     return Provide(find, sync_to_thread=False)
 
 
 def _on_reservation_refused(request: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:
-    bookings: BookingDesk = request.scope["desks"]["bookings"]  # type: ignore[typeddict-item]
-    return bookings.answer_refusal(request, error)
+    handler: ReservationHandler = request.scope["dependencies"]["reservations"]  # type: ignore[typeddict-item]
+    return handler.answer_refusal(request, error)
 
 
-class SideDoor(Protocol):
+class ForeignRoutes(Protocol):
     """Paths that are not of our own interface, and whose callers our tokens do not know: it checks them itself."""
 
     def takes(self, path: str, query: bytes) -> bool: ...
@@ -202,7 +170,7 @@ class SideDoor(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
-class FrontDoor:
+class ApiApp:
     """The ASGI application.
 
     `prefix` ("/gpus") is taken off the path; a path without it is taken as it comes, so both a proxy that strips the
@@ -210,22 +178,26 @@ class FrontDoor:
     """
 
     def __init__(
-        self, house: House, find_grant: FindGrant, keeper: Doorkeeper, side_doors: Sequence[SideDoor] = ()
+        self,
+        services: ApiServices,
+        find_grant: FindGrant,
+        keeper: Authenticator,
+        compat_routes: Sequence[ForeignRoutes] = (),
     ) -> None:
-        """`side_doors` are asked in their order, before anything of our own."""
-        self._prefix = house.prefix.rstrip("/")
-        self._framework = Framework(house)
-        self._reports = ReportsRoute(house.hub, find_grant)
-        self._stream = StreamRoute(house.hub, house.policy, keeper.identify)
-        self._keeper = keeper
-        self._side_doors = tuple(side_doors)
+        """`compat_routes` are asked in their order, before anything of our own."""
+        self._prefix = services.prefix.rstrip("/")
+        self._framework = Framework(services)
+        self.reports = ReportsRoute(services.hub, find_grant)
+        self._stream = StreamRoute(services.hub, services.policy, keeper.identify)
+        self._authenticator = keeper
+        self._compat_routes = tuple(compat_routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._framework(scope, receive, send)
             return
         path = scope["path"]
-        is_side = any(side_door.takes(path, scope["query_string"]) for side_door in self._side_doors)
+        is_side = any(route.takes(path, scope["query_string"]) for route in self._compat_routes)
         if self._prefix and path == self._prefix and not is_side:
             # The page's addresses are relative: without the last slash they would miss the prefix.
             query = b"?" + scope["query_string"] if scope.get("query_string") else b""
@@ -234,33 +206,33 @@ class FrontDoor:
         if self._prefix and path.startswith(f"{self._prefix}/"):
             path = path[len(self._prefix) :]
             scope = {**scope, "path": path, "raw_path": path.encode()}
-        for side_door in self._side_doors:
-            if side_door.takes(path, scope["query_string"]):
-                await side_door(scope, receive, send)
+        for route in self._compat_routes:
+            if route.takes(path, scope["query_string"]):
+                await route(scope, receive, send)
                 return
         try:
             if path == REPORTS:
                 check_one_token(scope)
-                await self._reports(scope, receive, send)
+                await self.reports(scope, receive, send)
                 return
             scope["caller"] = caller = await self._identify(path, scope)
             note_asker(_as_asker(caller, scope))
-        except Refusal as refusal:
-            await tell_refusal(scope, path, send, refusal)
+        except RequestRefused as refusal:
+            await send_refusal(scope, path, send, refusal)
             return
         except Temporary as error:
-            trouble = Refusal(503, "unavailable", *describe_trouble(error))
-            await tell_refusal(scope, path, send, trouble, (b"retry-after", b"5"))
+            trouble = RequestRefused(503, "unavailable", *describe_trouble(error))
+            await send_refusal(scope, path, send, trouble, (b"retry-after", b"5"))
             return
         await self._pass_on(path, scope, receive, send)
 
     async def _identify(self, path: str, scope: Scope) -> Caller:
-        """A probe is answered whoever asks, and whatever the database does: a supervisor would end the hub else."""
+        """Probes are answered for every caller and without the database: otherwise a supervisor would end the hub."""
         if path == HEALTH:
             return NOBODY
         try:
-            return await self._keeper.identify(scope)
-        except (Refusal, Temporary):
+            return await self._authenticator.identify(scope)
+        except (RequestRefused, Temporary):
             if path != READINESS:
                 raise
             return NOBODY

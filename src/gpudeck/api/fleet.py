@@ -1,26 +1,235 @@
-"""GET /api/v1/fleet: everything now; GET /api/v1/totals: its counts alone, for who asks often and needs no more."""
+"""The live fleet: GET /api/v1/fleet (everything), /totals (counts), /gpus (filtered), /users, and /sd: the agents that
+the hub pulls, as Prometheus' http_sd reads them.
+"""
 
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import isnan
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
 from litestar import Response, get
+from litestar.exceptions import ValidationException
+from litestar.params import QueryParameter
+from litestar.response import Stream
+from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import LEAST_PACKED, HubRequest, TheHub, answer_bytes, documented, takes_gzip
-from gpudeck.model.view import Fleet, Totals
+from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, documented
+from gpudeck.api.columns import encode_columns
+from gpudeck.api.parameters import Limit, Offset, page_of
+from gpudeck.api.services import TheServices
+from gpudeck.fleet.columns import AVAILABILITY_CODES, Rows, rows_of
+from gpudeck.fleet.gpu import GpuState, encode_gpus
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.table import FleetTable
+from gpudeck.fleet.visibility import Visibility
+from gpudeck.model.availability import Availability
+from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
+from gpudeck.model.target import Target
+from gpudeck.model.text import AMOUNT, parse_memory
+from gpudeck.model.view import Fleet, FleetColumns, Gpu, Totals
+from gpudeck.server.admission import checkpoint
+from gpudeck.views.users import Users, describe_users
+
+_REPORT = "/api/v1/report"
+_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
-@get("/api/v1/fleet", opt=access("read"), responses={200: documented(Fleet, "The whole fleet as of the last second")})
-async def read_fleet(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
+@get(
+    "/api/v1/fleet",
+    opt=access("read"),
+    responses=documented(Fleet | FleetColumns, "The whole fleet as of the last second", {400: "No such shape"}),
+)
+async def read_fleet(
+    hub: TheHub,
+    policy: ThePolicy,
+    request: HubRequest,
+    shape: Annotated[
+        Literal["objects", "columns"],
+        QueryParameter(description="columns: a list for each field over all GPUs, without processes"),
+    ] = "objects",
+) -> Stream:
     """Everything now: hosts, GPUs, processes, totals."""
-    sight = policy.sight(caller_of(request))
-    document = await hub.stream.fresh_document(sight)
-    if len(document) > LEAST_PACKED and takes_gzip(request):
-        return answer_bytes(await hub.stream.packed_document(sight), is_packed=True)
-    return answer_bytes(document)
+    visibility = policy.visibility(caller_of(request))
+
+    async def make() -> Iterable[bytes]:
+        if shape == "columns":
+            return await encode_columns(hub)
+        return hub.fleet.encode_in_parts(hub.stream.time, demo=hub.stream.demo, visibility=visibility)
+
+    return await answer_in_parts(request, make, hub.stream.kept_parts(visibility), ("fleet", shape))
 
 
 @get("/api/v1/totals", opt=access("read"))
 async def read_totals(hub: TheHub) -> Totals:
-    """How many GPUs are free, busy, held, booked, unknown; hosts, people and power."""
+    """How many GPUs are free, busy, idle, reserved and unknown; hosts, users and power."""
     return hub.fleet.totals()
 
 
-ROUTES = [read_fleet, read_totals]
+class GpuOfHost(Gpu, kw_only=True):
+    """A GPU with the name and the id of its host."""
+
+    host: str
+    host_id: str
+
+
+class GpuList(Struct, frozen=True):
+    """GPUs across hosts. `total` is how many fit, also where only some of them were asked for."""
+
+    gpus: list[GpuOfHost]
+    total: int
+
+
+_encoder = msgspec.json.Encoder()
+GPUS_AT_ONCE = 256
+
+_Text = Annotated[str | None, QueryParameter(max_length=256)]
+
+
+@get(
+    "/api/v1/gpus",
+    opt=access("read"),
+    responses=documented(
+        GpuList, "The GPUs that match, by host and index", {400: "A filter that cannot be understood"}
+    ),
+)
+async def list_gpus(
+    *,
+    hub: TheHub,
+    policy: ThePolicy,
+    request: HubRequest,
+    availability: Annotated[
+        list[Availability] | None, QueryParameter(description="Only these states; may be given several times")
+    ] = None,
+    min_memory: Annotated[
+        str | None,
+        QueryParameter(description="At least this much memory, in GiB: 40G", schema_extra={"pattern": AMOUNT}),
+    ] = None,
+    model: _Text = None,
+    user: _Text = None,
+    host: _Text = None,
+    limit: Limit = None,
+    offset: Offset = 0,
+) -> Stream:
+    """GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case."""
+    wanted = GpuRequest(memory_bytes=_least_memory(min_memory), model=model, host=host)
+    visibility = policy.visibility(caller_of(request))
+
+    async def make() -> Iterable[bytes]:
+        hosts = (
+            hub.fleet.ordered()
+            if host is None
+            else [one for one in hub.fleet.hosts.values() if wanted.is_on(one.name, one.id)]
+        )
+        await checkpoint()
+        found = _find_gpus(hub.fleet.table, hosts, wanted, availability or (), user)
+        rows = found[page_of(limit, offset)].tolist()
+        gpus = [gpu for row in rows if (gpu := hub.fleet.table.gpu_at[row]) is not None]
+        return _encode_gpus(hub.fleet.table, gpus, len(found), visibility)
+
+    return await answer_in_parts(request, make, {})
+
+
+def _find_gpus(
+    table: FleetTable,
+    hosts: Sequence[HostState],
+    wanted: GpuRequest,
+    availability: Sequence[Availability],
+    user: str | None,
+) -> Rows:
+    """Their rows, in the order of the hosts."""
+    table.settle()
+    gpus = table.gpus
+    rows = rows_of([host.rows for host in hosts]) if hosts else np.empty(0, np.int64)
+    if availability:
+        rows = rows[np.isin(gpus.availability[rows], [AVAILABILITY_CODES[word] for word in availability])]
+    if wanted.model:
+        kinds = [
+            code for name, code in gpus.models.items() if has_model(wanted.model, name, table.names.of_model(name))
+        ]
+        rows = rows[np.isin(gpus.model[rows], kinds)]
+    if wanted.memory_bytes:
+        amounts, at = np.unique(gpus.metric("memory_total_bytes")[rows], return_inverse=True)
+        bound = MemoryBound(">=", wanted.memory_bytes)
+        fits = [bound.fits(None if isnan(amount) else amount) for amount in amounts.tolist()]
+        rows = rows[np.array(fits, np.bool_)[at]]
+    if user is not None:
+        shared = [gpu.row for gpu in table.shared if user in gpu.users]
+        rows = rows[(gpus.user[rows] == table.find_user(user)) | np.isin(rows, shared)]
+    return rows
+
+
+def _encode_gpus(table: FleetTable, gpus: Sequence[GpuState], total: int, visibility: Visibility) -> Iterator[bytes]:
+    """Some at a time; those that leave meanwhile are left out."""
+    yield b'{"total":%d,"gpus":[' % total
+    before = b""
+    for start in range(0, len(gpus), GPUS_AT_ONCE):
+        table.settle()
+        there = [gpu for gpu in gpus[start : start + GPUS_AT_ONCE] if table.gpu_at[gpu.row] is gpu]
+        rows = np.array([gpu.row for gpu in there], np.int64)
+        owners = [table.host_at[row] for row in table.gpus.host[rows].tolist()]
+        heads = [
+            _encoder.encode({"host": host.name, "host_id": host.id})[:-1] + b"," for host in owners if host is not None
+        ]
+        encoded = encode_gpus(table, there, rows, visibility) if there else ()
+        items = [
+            b"".join((own, head[1:], metrics, tail))
+            for own, (_, head, metrics, tail) in zip(heads, encoded, strict=True)
+        ]
+        if items:
+            yield before + b",".join(items)
+            before = b","
+    yield b"]}"
+
+
+def _least_memory(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_memory(text)
+    except ValueError as error:
+        raise ValidationException(f"min_memory: {error}") from error
+
+
+@get("/api/v1/users", opt=access("read"), responses=documented(Users, "Who is on GPUs as of the last second"))
+async def read_users(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
+    """Who is on which GPUs now: memory, processes, and where."""
+    visibility = policy.visibility(caller_of(request))
+    return await answer_json(request, await hub.stream.answer(visibility, _encode_users))
+
+
+def _encode_users(fleet: Fleet) -> bytes:
+    return msgspec.json.encode(describe_users(fleet))
+
+
+class TargetGroup(Struct, frozen=True):
+    """One agent: `targets` has one place. Labels begin with two underscores, so that none of them stands in the way of
+    those on the agent's page; a rule of Prometheus' relabel_configs keeps the ones that a site wants."""
+
+    targets: list[str]
+    labels: dict[str, str]
+
+
+def list_targets(fleet: FleetState, port: int) -> list[TargetGroup]:
+    """The agents that the hub pulls, by name. Of an agent that pushes it is not known whether it listens. `port` is
+    where agents listen that say none of their own. No tokens: Prometheus has them in a file."""
+    return [_describe_agent(target, port) for target in fleet.targets if target.via == "pull"]
+
+
+def _describe_agent(target: Target, port: int) -> TargetGroup:
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    # Behind a proxy an agent's paths may all begin with one of its own.
+    path = (target.path or _REPORT).removesuffix(_REPORT) if (target.path or _REPORT).endswith(_REPORT) else ""
+    own = {"__scheme__": target.scheme, "__metrics_path__": f"{path}/metrics", "__meta_gpudeck_host": target.name}
+    return TargetGroup([f"{host}:{target.port or port}"], {**_name_labels(target.labels), **own})
+
+
+def _name_labels(labels: dict[str, str]) -> dict[str, str]:
+    return {f"__meta_gpudeck_label_{_NO_LABEL.sub('_', name)}": value for name, value in sorted(labels.items())}
+
+
+@get("/api/v1/sd", opt=access("read"))
+async def list_agents(hub: TheHub, services: TheServices) -> list[TargetGroup]:
+    """The agents that the hub asks, for Prometheus' http_sd_configs. /metrics has all GPUs, however they come in."""
+    return list_targets(hub.fleet, services.agent_port())

@@ -1,38 +1,164 @@
-"""GET /api/v1/history and /api/v1/history/heat: what happened before, as series and as a map."""
+"""GET /api/v1/history, /history/overview, /history/heat, /runs, /runs/{run} and /usage: what was measured, who used it.
 
-from typing import Annotated, Literal
+`HistoryQueries` runs one query at a time, in a thread, so that heavy ones never starve the live fleet. Two at once
+would not be answered sooner, and would delay the event loop three times as much. Others wait in a fair queue, see
+docs/limits.md.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Hashable
+from contextvars import ContextVar
+from functools import partial
+from time import monotonic, thread_time
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from litestar import Response, get
-from litestar.params import QueryParameter
+from litestar import Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import PathParameter, QueryParameter
 
-from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, documented
-from gpudeck.api.questions import TIME, TIME_SCHEMA, TheQuestions, answer_past, check_names, read_time
-from gpudeck.history.base import MOST_POINTS, Answer, Ask, Heat, HeatAsk
-from gpudeck.server.asgi import ErrorBody
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, answer_json, documented, respond
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
+from gpudeck.fleet.visibility import HIDDEN, Visibility
+from gpudeck.history.base import (
+    MOST_POINTS,
+    Answer,
+    Ask,
+    Heat,
+    HeatAsk,
+    HistoryRefused,
+    Overview,
+    OverviewAsk,
+    Run,
+    Runs,
+    RunsAsk,
+    Store,
+    UsageAsk,
+)
+from gpudeck.history.time_range import load_zone
+from gpudeck.history.usage import to_csv
+from gpudeck.model import clock
+from gpudeck.model.cpu_budget import CpuBudget, checkpoint
+from gpudeck.model.view import By, Usage
+from gpudeck.server.admission import exclude_wait
+from gpudeck.server.fair_queue import FairQueue
+from gpudeck.server.rate_limits import RateLimiter
 
-_ASK = ("metric", "start", "end", "points", "gpu", "host", "user", "run", "fleet", "by")
-_HEAT = ("metric", "start", "end", "step")
+MOST_WAITING: Final = 32
+SHARE, AT_FULL_SPEED = 0.25, 0.5
+"""The part of one processor that questions have when they do not end, and the seconds of work for which they have all
+of it: pages with a dozen charts do not notice, and a flood of questions is not noticed by the live fleet."""
+FORGOTTEN_PER_SECOND, MAX_DEBT = 0.01, 2.0
+"""How much of the work of its questions an asker is forgiven in each second, and for how many seconds of work it comes
+after other askers at most."""
+CACHED_SECONDS: Final = 60
+"""Seconds for which a client may keep an answer about the past."""
+_NOT_FOUND: Final = {"no_history", "unknown_gpu", "unknown_host", "unknown_run"}
 
+T = TypeVar("T")
+_asker: ContextVar[Hashable] = ContextVar("asker", default=None)
 _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as utilization_percent or host_cpu_percent")]
 _Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
+_LARGEST = 2**63 - 1
+
+_RunTime = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
+_UsageTime = Annotated[
+    str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
+]
+_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
+_NO_ANSWER = "A question that has no answer: its code says why, its hint what is possible"
+
+
+def note_asker(asker: Hashable) -> None:
+    """Whose questions those of this request are."""
+    _asker.set(asker)
+
+
+class HistoryQueries:
+    """The way to the store. One event loop owns it. `store` is None where the hub keeps no history."""
+
+    def __init__(self, store: Store | None, now: clock.Clock = clock.wall) -> None:
+        self._store = store
+        self.now = now
+        self._usage = RateLimiter(
+            "seconds of work", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=MAX_DEBT / FORGOTTEN_PER_SECOND
+        )
+        self._queue = FairQueue(self._usage, MOST_WAITING)
+        self._budget = CpuBudget(SHARE, AT_FULL_SPEED)
+
+    def check_kept(self) -> Store:
+        """Raises HistoryRefused where there is no past to ask about."""
+        if self._store is None:
+            raise HistoryRefused("no_history", "this hub keeps no history", "Its setting history.kind is off.")
+        return self._store
+
+    async def ask(self, question: Callable[[Store], T]) -> T:
+        """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
+        store, asker, asked = self.check_kept(), _asker.get(), monotonic()
+        await self._queue.acquire(asker)
+        # A thread cannot be cancelled: the slot is free when it ends, not when the asker disconnects.
+        answer = asyncio.ensure_future(asyncio.to_thread(self._work, question, store))
+        answer.add_done_callback(partial(self._end_turn, asker, monotonic()))
+        found, seconds = await asyncio.shield(answer)
+        # A page asks for a dozen charts at once: the time that each waits for the others costs nothing.
+        exclude_wait(monotonic() - asked - seconds)
+        return found
+
+    def _end_turn(self, asker: Hashable, began: float, answer: "asyncio.Future[Any]") -> None:
+        self._usage.charge(asker, monotonic(), monotonic() - began)
+        self._queue.release()
+        if not answer.cancelled():
+            # Read, so that asyncio does not log an error whose asker has disconnected.
+            answer.exception()
+
+    def _work(self, question: Callable[[Store], T], store: Store) -> tuple[T, float]:
+        """With the seconds for which a processor was busy with it."""
+        began = thread_time()
+        self._budget.apply()
+        found = question(store)
+        # What it did since its last checkpoint counts too.
+        checkpoint()
+        return found, thread_time() - began
+
+
+TheHistory = NamedDependency[HistoryQueries]
+
+
+def on_history_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Response[bytes]:
+    """404 where the thing asked for is not there, 400 where the question makes no sense."""
+    return respond(404 if error.code in _NOT_FOUND else 400, error.code, error.message, error.hint)
+
+
+async def answer_past(request: HubRequest, body: bytes, *, is_over: bool) -> Response[bytes]:
+    """`is_over`: the range lies in the past, so that the answer is good for a while."""
+    if not is_over:
+        return await answer_json(request, body)
+    tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    is_known = tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]
+    answer = Response(b"", status_code=304) if is_known else await answer_json(request, body)
+    answer.headers["Cache-Control"] = f"private, max-age={CACHED_SECONDS}"
+    answer.headers["ETag"] = tag
+    # What one may read another may not, in the same browser.
+    answer.headers["Vary"] = "Accept-Encoding, Authorization, Cookie"
+    return answer
 
 
 @get(
     "/api/v1/history",
     opt=access("read"),
-    responses={
-        200: documented(Answer, "Points of time, mean, smallest and largest value; none where nothing was observed"),
-        400: documented(ErrorBody, "A question that has no answer: its code says why, its hint what is possible"),
-        404: documented(ErrorBody, "No such GPU, host or run, or the hub keeps no history"),
-    },
+    responses=documented(
+        Answer,
+        "Points of time, mean, smallest and largest value; none where nothing was observed",
+        {400: _NO_ANSWER, 404: "No such GPU, host or run, or the hub keeps no history"},
+    ),
 )
 async def read_history(
     *,
     request: HubRequest,
-    questions: TheQuestions,
+    history: TheHistory,
     metric: _Metric,
     start: _Time = "-24h",
     end: _Time = "now",
@@ -54,27 +180,64 @@ async def read_history(
     ] = None,
 ) -> Response[bytes]:
     """A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours."""
-    check_names(request, _ASK)
-    now = questions.now()
+    now = history.now()
     moments = read_time("start", start, now), read_time("end", end, now)
     ask = Ask(metric, *moments, points, gpu=gpu, host=host, user=user, run=run, fleet=fleet, by=by)
-    body = await questions.ask(lambda store: msgspec.json.encode(store.series(ask)))
+    body = await history.ask(lambda store: msgspec.json.encode(store.series(ask)))
+    return await answer_past(request, body, is_over=ask.end <= now)
+
+
+@get(
+    "/api/v1/history/overview",
+    opt=access("read"),
+    responses=documented(
+        Overview,
+        "Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end",
+        {400: _NO_ANSWER, 404: "The hub keeps no history"},
+    ),
+)
+async def read_overview(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    start: _UsageTime = "-7d",
+    end: _UsageTime = "now",
+    by: Annotated[By, QueryParameter(description="What a row of the usage stands for")] = "user",
+    points: Annotated[
+        int,
+        QueryParameter(
+            description=f"About so many points of each curve, at most {MOST_POINTS}",
+            schema_extra={"minimum": 1, "maximum": MOST_POINTS},
+        ),
+    ] = 300,
+    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+    heat: Annotated[bool, QueryParameter(description="Also utilization as a map of hosts × time")] = True,
+) -> Response[bytes]:
+    """The fleet in a period, as the History page shows it: GPUs by state, utilization, power, usage by `by` with the
+    days of the total, and a map of the hosts. Without a range, the last seven days. Of a large fleet the figures end
+    with the last quarter hour that is over."""
+    history.check_kept()
+    now, where = history.now(), load_zone(zone)
+    ask = OverviewAsk(
+        read_time("start", start, now, where), read_time("end", end, now, where), by, points, zone, heat=heat
+    )
+    body = await history.ask(lambda store: msgspec.json.encode(store.overview(ask)))
     return await answer_past(request, body, is_over=ask.end <= now)
 
 
 @get(
     "/api/v1/history/heat",
     opt=access("read"),
-    responses={
-        200: documented(Heat, "A row a host, a column a step; null where nothing was observed"),
-        400: documented(ErrorBody, "A question that has no answer: its code says why, its hint what is possible"),
-        404: documented(ErrorBody, "The hub keeps no history"),
-    },
+    responses=documented(
+        Heat,
+        "A row a host, a column a step; null where nothing was observed",
+        {400: _NO_ANSWER, 404: "The hub keeps no history"},
+    ),
 )
 async def read_heat(
     *,
     request: HubRequest,
-    questions: TheQuestions,
+    history: TheHistory,
     metric: _Metric,
     start: _Time = "-7d",
     end: _Time = "now",
@@ -86,11 +249,106 @@ async def read_heat(
     ] = 3600,
 ) -> Response[bytes]:
     """A metric as a map of hosts × time. Without a range, the last seven days."""
-    check_names(request, _HEAT)
-    now = questions.now()
+    now = history.now()
     ask = HeatAsk(metric, read_time("start", start, now), read_time("end", end, now), step)
-    body = await questions.ask(lambda store: msgspec.json.encode(store.heat(ask)))
+    body = await history.ask(lambda store: msgspec.json.encode(store.heat(ask)))
     return await answer_past(request, body, is_over=ask.end <= now)
 
 
-ROUTES = [read_history, read_heat]
+@get(
+    "/api/v1/runs",
+    opt=access("read"),
+    responses=documented(
+        Runs,
+        "The newest first; `next` is the `before` of the next page",
+        {400: "A question that has no answer", 404: "No such GPU or host, or the hub keeps no history"},
+    ),
+)
+async def list_runs(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    policy: ThePolicy,
+    start: _RunTime = None,
+    end: _RunTime = None,
+    user: _Name = None,
+    host: _Name = None,
+    gpu: _Name = None,
+    now: Annotated[bool, QueryParameter(description="Only those that are there now")] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
+) -> Response[bytes]:
+    """Programs that were on a GPU at some time from `start` until `end`."""
+    moment = history.now()
+    first = None if start is None else read_time("start", start, moment)
+    last = None if end is None else read_time("end", end, moment)
+    ask = RunsAsk(first, last, user, host, gpu, now, limit, before)
+    visibility = policy.visibility(caller_of(request))
+    return await answer_json(request, await history.ask(lambda store: _encode_page(store.runs(ask), visibility)))
+
+
+@get(
+    "/api/v1/runs/{run:int}",
+    opt=access("read"),
+    responses=documented(Run, "The run", {404: "No such run, or no history is kept"}),
+)
+async def read_run(
+    request: HubRequest,
+    history: TheHistory,
+    policy: ThePolicy,
+    run: Annotated[int, PathParameter(description="A run's id")],
+) -> Response[bytes]:
+    """One program from its start to its end, with what it used."""
+    found = await history.ask(lambda store: store.run(run) if 0 < run <= _LARGEST else None)
+    if found is None:
+        raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
+    return await answer_json(request, msgspec.json.encode(_as_seen(found, policy.visibility(caller_of(request)))))
+
+
+def _encode_page(runs: Runs, visibility: Visibility) -> bytes:
+    return msgspec.json.encode(Runs([_as_seen(run, visibility) for run in runs.runs], runs.next))
+
+
+def _as_seen(run: Run, visibility: Visibility) -> Run:
+    """A run's command line is visible to the same callers as that of a process."""
+    if run.command is None or visibility.shows_commands_of(run.user):
+        return run
+    return msgspec.structs.replace(run, command=None, command_reason=HIDDEN)
+
+
+@get(
+    "/api/v1/usage",
+    opt=access("read"),
+    responses=documented(
+        Usage,
+        "A row a user, group, host or model, and how much was observed",
+        {400: _NO_ANSWER, 404: "No such host, or the hub keeps no history"},
+    ),
+)
+async def read_usage(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    by: Annotated[By, QueryParameter(description="What a row stands for")] = "user",
+    start: _UsageTime = "-30d",
+    end: _UsageTime = "now",
+    user: _OnlyName = None,
+    host: _OnlyName = None,
+    model: _OnlyName = None,
+    group: _OnlyName = None,
+    daily: Annotated[bool, QueryParameter(description="Also each day by itself")] = False,
+    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+    format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
+) -> Response[bytes]:
+    """GPU-hours, active hours, idle hours, energy and cost. Without a range, the last 30 days. CSV with `daily` has a
+    line a row and day."""
+    history.check_kept()
+    now, where = history.now(), load_zone(zone)
+    moments = read_time("start", start, now, where), read_time("end", end, now, where)
+    ask = UsageAsk(by, *moments, user, host, model, group, daily, zone)
+    if format == "csv":
+        text = await history.ask(lambda store: to_csv(store.usage(ask), daily=daily))
+        headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
+        return Response(text.encode(), media_type="text/csv", headers=headers)
+    body = await history.ask(lambda store: msgspec.json.encode(store.usage(ask)))
+    return await answer_past(request, body, is_over=ask.end <= now)

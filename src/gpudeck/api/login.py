@@ -1,4 +1,4 @@
-"""Logging in and out, and what somebody may know and change about themselves.
+"""Logging in and out, and what users may know and change about themselves.
 
 POST /api/v1/login · /api/v1/logout · /api/v1/logout-everywhere · /api/v1/first-admin · /api/v1/me/password,
 GET /api/v1/me · /api/v1/me/sessions.
@@ -12,23 +12,19 @@ from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
 from litestar.exceptions import (
     HTTPException,
-    NotAuthorizedException,
     PermissionDeniedException,
     TooManyRequestsException,
-    ValidationException,
 )
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import Policy, access, caller_of, policy_of
-from gpudeck.api.answers import documented
-from gpudeck.api.callers import cookie_name, read_cookie
+from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.session_cookie import cookie_name, make_cookie, read_cookie
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
-from gpudeck.auth.parts import Auth
 from gpudeck.auth.passwords import hash_secret
-from gpudeck.model.errors import UsageError
-from gpudeck.server.asgi import ErrorBody
 
 TheAuth = NamedDependency[Auth]
 AuthRequest = Request[Any, Any, State]
@@ -58,7 +54,7 @@ class Me(Struct, frozen=True):
     """Who asks, and what they may do here. `logins` are their names on the hosts.
 
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
-    that a proxy may say who somebody is: whoever is known by it (`kind` is proxy) cannot log out here.
+    that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here.
     """
 
     kind: Kind
@@ -67,7 +63,7 @@ class Me(Struct, frozen=True):
     logins: list[str]
     may_read: bool
     may_write: bool
-    may_book: bool
+    may_reserve: bool
     may_administer: bool
     can_log_in: bool
     needs_first_admin: bool
@@ -75,7 +71,7 @@ class Me(Struct, frozen=True):
 
 
 class OneSession(Struct, frozen=True):
-    """One place where somebody is logged in."""
+    """One session of an account."""
 
     created_at: float
     seen_at: float
@@ -95,18 +91,18 @@ class Done(Struct, frozen=True):
 @get("/api/v1/me", opt=access("open"))
 async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
     """Who the hub takes you for, and what you may do."""
-    return describe(caller_of(request), policy_of(request), auth)
+    return describe_caller(caller_of(request), policy_of(request), auth)
 
 
 @post(
     "/api/v1/login",
     status_code=200,
     opt=access("open"),
-    responses={
-        200: documented(Me, "Logged in: the answer sets the session's cookie"),
-        401: documented(ErrorBody, "The name and the password do not fit"),
-        429: documented(ErrorBody, "Too many tries: see Retry-After"),
-    },
+    responses=documented(
+        Me,
+        "Logged in: the answer sets the session's cookie",
+        {401: "The name and the password do not fit", 429: "Too many tries: see Retry-After"},
+    ),
 )
 async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth) -> Response[Me]:
     """Log in with a name and a password."""
@@ -117,7 +113,7 @@ async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAut
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     caller = auth.caller_of(account, address)
-    return _with_cookie(describe(caller, policy_of(request), auth), secret, request)
+    return _with_cookie(describe_caller(caller, policy_of(request), auth), secret, request)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
@@ -125,7 +121,7 @@ async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
     """End this session."""
     secret = _session_of(request)
     caller = caller_of(request)
-    # Strangers with a made-up cookie would fill the audit log.
+    # Callers with an invented cookie would fill the audit log.
     if secret and caller.role != "nobody":
         await auth.sessions.end(secret, auth.audit.entry(caller, "logout"))
     return _without_cookie(request)
@@ -155,11 +151,11 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     "/api/v1/me/password",
     status_code=200,
     opt=access("self"),
-    responses={
-        200: documented(Me, "Changed; all other sessions have ended"),
-        400: documented(ErrorBody, "The new password will not do"),
-        401: documented(ErrorBody, "The old password is another one"),
-    },
+    responses=documented(
+        Me,
+        "Changed; all other sessions have ended",
+        {400: "The new password will not do", 401: "The old password is another one"},
+    ),
 )
 async def change_password(request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth) -> Response[Me]:
     """Change your password. Everywhere else you are logged out."""
@@ -169,9 +165,7 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
         account, secret = await auth.login.change_password(caller.name, data.old, data.new, caller.address, agent)
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
-    except UsageError as error:
-        raise ValidationException(str(error)) from error
-    shown = describe(auth.caller_of(account, caller.address), policy_of(request), auth)
+    shown = describe_caller(auth.caller_of(account, caller.address), policy_of(request), auth)
     return _with_cookie(shown, secret, request)
 
 
@@ -179,37 +173,37 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
     "/api/v1/first-admin",
     status_code=201,
     opt=access("open"),
-    responses={
-        201: documented(Me, "Made, and logged in"),
-        400: documented(ErrorBody, "The name or the password will not do"),
-        403: documented(ErrorBody, "The link has been used, or has ended"),
-    },
+    responses=documented(
+        Me,
+        "Made, and logged in",
+        {400: "The name or the password will not do", 403: "The link has been used, or has ended"},
+        status=201,
+    ),
 )
 async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
     """Make the first admin, with the secret of the link that the hub printed when it started."""
     address = request.client.host if request.client else ""
     agent = request.headers.get("user-agent", "")[:256]
     try:
-        # Without the limits for those who guess: whoever has the link need not wait for others at this address.
+        # Without the limits against guessing: the link's owner need not wait for others at this address.
         secret, also = auth.login.begin("make first admin", address, agent)
         account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
     except LinkRefused as refusal:
         raise PermissionDeniedException(str(refusal)) from refusal
-    except UsageError as error:
-        raise ValidationException(str(error)) from error
     auth.note_account()
     caller = auth.caller_of(account, address)
-    return _with_cookie(describe(caller, policy_of(request), auth), secret, request, status=201)
+    return _with_cookie(describe_caller(caller, policy_of(request), auth), secret, request, status=201)
 
 
-def _refuse(refusal: LoginRefused) -> HTTPException:
+def _refuse(refusal: LoginRefused) -> HTTPException | RequestRefused:
+    """The page shows the message alone: it has the next step, too."""
     if not refusal.retry_after:
-        return NotAuthorizedException(str(refusal))
+        return RequestRefused(401, "login_refused", str(refusal))
     return TooManyRequestsException(str(refusal), headers={"Retry-After": str(math.ceil(refusal.retry_after))})
 
 
-def describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
-    """A caller as the page is told of them."""
+def describe_caller(caller: Caller, policy: Policy, auth: Auth) -> Me:
+    """A caller as the page shows them."""
     return Me(
         kind=caller.kind,
         role=caller.role,
@@ -217,7 +211,7 @@ def describe(caller: Caller, policy: Policy, auth: Auth) -> Me:
         logins=sorted(caller.logins),
         may_read=policy.is_readable or caller.is_at_least("viewer"),
         may_write=caller.is_at_least("user"),
-        may_book=caller.is_at_least("user") or policy.is_bookable,
+        may_reserve=caller.is_at_least("user") or policy.reserves_without_account,
         may_administer=caller.is_at_least("admin"),
         can_log_in=auth.has_accounts,
         needs_first_admin=policy.needs_accounts and not auth.has_accounts,
@@ -237,34 +231,17 @@ def _without_cookie(request: AuthRequest) -> Response[Done]:
 
 
 def _cookie(request: AuthRequest, secret: str, max_age: int | None = None) -> Cookie:
-    return Cookie(
-        key=_cookie_name(request),
-        value=secret,
-        path=_path(request),
-        max_age=max_age,
-        httponly=True,
-        samesite="lax",
-        secure=request.url.scheme == "https",
-    )
-
-
-def _cookie_name(request: AuthRequest) -> str:
-    return cookie_name(request.url.scheme == "https", _prefix_of(request))
+    return make_cookie(secret, is_secure=_is_secure(request), prefix=_prefix_of(request), max_age=max_age)
 
 
 def _session_of(request: AuthRequest) -> str:
-    return read_cookie(request.headers.get("cookie", ""), _cookie_name(request))
+    return read_cookie(request.headers.get("cookie", ""), cookie_name(_is_secure(request), _prefix_of(request)))
 
 
-def _path(request: AuthRequest) -> str:
-    """The prefix below which the hub is served, so that a cookie does not reach what else is on that server."""
-    prefix = _prefix_of(request)
-    return f"{prefix}/" if prefix else "/"
+def _is_secure(request: AuthRequest) -> bool:
+    return request.url.scheme == "https"
 
 
 def _prefix_of(request: AuthRequest) -> str:
-    prefix: str = request.scope["house"].prefix  # type: ignore[typeddict-item]
+    prefix: str = request.scope["services"].prefix  # type: ignore[typeddict-item]
     return prefix
-
-
-ROUTES = [read_me, log_in, log_out, log_out_everywhere, list_sessions, change_password, make_first_admin]

@@ -1,51 +1,55 @@
 """GET /metrics: the fleet and the hub itself, as Prometheus reads it.
 
-Unknown values are left out, and so is whatever a host last said before it fell silent: a series that says 0, or what
+Unknown values are left out, and so is the last report of a host that stopped reporting: a series that says 0, or what
 was true an hour ago, is worse than none. Process ids, commands and jobs are never labels: each new one would be a new
 series for ever.
 """
 
-import asyncio
-import gzip
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import chain, compress
+from typing import NamedTuple
 
-from litestar import Response, get
+import msgspec
+import numpy as np
+from litestar import get
 from litestar.di import NamedDependency
+from litestar.response import Stream
 
 from gpudeck import __version__
-from gpudeck.alerts.keeper import Alerts
+from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest
-from gpudeck.hub.fleet import PARTS
-from gpudeck.hub.host import HostState
-from gpudeck.hub.hub import Hub
+from gpudeck.api.answers import HubRequest, answer_in_parts
+from gpudeck.fleet.columns import AVAILABILITY_WORDS, NEVER_SEEN, NONE, STATUS_CODES, UP, Floats, as_json, rows_of
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.state import PARTS
 from gpudeck.model.availability import AVAILABILITIES
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
-from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.exposition import (
     CONTENT_TYPE,
+    OPENMETRICS_END,
     OPENMETRICS_TYPE,
-    Exposed,
+    ExposedMetric,
     Sample,
     expose,
-    to_openmetrics,
+    rewrite_heads,
     wants_openmetrics,
     write_family,
     write_head,
     write_labels,
 )
-from gpudeck.model.report import Number
 from gpudeck.model.view import HostStatus
-from gpudeck.server.admission import KINDS
+from gpudeck.server.admission import KINDS, checkpoint
 
-_STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never")
+_STATUSES: tuple[HostStatus, ...] = ("up", "late", "down", "never_seen")
 _COUNTERS = {
     "reports_taken": "Reports that were taken",
     "reports_late": "Reports among them that came after newer ones of their host",
     "reports_outdated": "Reports that were seen before",
-    "reports_second_way": "Reports of hosts that report on a better way too",
+    "reports_other_source": "Reports of hosts that also report over a better source",
     "values_rejected": "Values in reports that cannot be",
     "poll_failures": "Times that a host could not be read",
     "observer_failures": "Failures of what follows the fleet, such as history and events",
@@ -53,50 +57,111 @@ _COUNTERS = {
 _REFUSED = "refused_"
 _GPU_SERIES = [(metric, expose(metric)) for metric in GPU_METRICS.values()]
 _HOST_SERIES = [(metric, expose(metric)) for metric in HOST_METRICS.values()]
-_Named = tuple[str, HostState]
-_Line = tuple[str, Number | None]
-"""Labels, written, and a value."""
-_GpuKey = tuple[str, str, int, str]
+_HOSTS_AT_ONCE = 128
+_STATES = [f',state="{word}"}} 1'.encode() for word in AVAILABILITY_WORDS]
+_encode = msgspec.json.Encoder().encode
+_Texts = tuple[Sequence[bytes], Sequence[bytes]]
+"""Labels, written, and what follows each of them: a value, or more labels and a value."""
+_Numbers = tuple[Sequence[bytes], Floats]
+"""Labels, written, and metrics of their rows."""
+
+
+class _Labels(NamedTuple):
+    """Of a host and of its GPUs in their order: until it is called otherwise, or its GPUs are others."""
+
+    name: str
+    version: int
+    own: bytes
+    gpus: list[bytes]
+
+
+class _Block(NamedTuple):
+    """Some hosts and their GPUs as they were at one moment: values of those that are up alone."""
+
+    up: _Texts
+    ages: _Texts
+    hosts: _Numbers
+    gpus: _Numbers
+    states: _Texts
+    users: _Texts
 
 
 class MetricsPage:
-    """Made once for all who ask within the same second. One event loop owns it."""
+    """One event loop owns it."""
 
     def __init__(
         self,
         hub: Hub,
         hits: Mapping[str, int] | None = None,
         outbox: MessageOutbox | None = None,
-        alerts: Alerts | None = None,
+        alerts: AlertManager | None = None,
     ) -> None:
         """`hits` counts what limits have refused."""
         self._hub = hub
         self._alerts = alerts
         self._outbox = outbox
         self._hits = Counter() if hits is None else hits
-        self._made_for: float | None = None
-        self._page: asyncio.Task[bytes] | None = None
-        self._labels: dict[_GpuKey, str] = {}
+        self._labels: dict[str, _Labels] = {}
 
-    async def read(self) -> bytes:
-        if self._page is None or self._made_for != self._hub.stream.time:
-            self._made_for = self._hub.stream.time
-            self._page = asyncio.create_task(self._write())
-        # Whoever goes away while it is being made must not take it from the others.
-        return await asyncio.shield(self._page)
+    async def open(self, *, is_openmetrics: bool = False) -> Iterable[bytes]:
+        """The page in parts. The fleet is read before this returns, and written while the parts are taken: a reader
+        that is slow gets the values of then."""
+        blocks = await self._read_fleet()
+        parts = chain((_join(self._write_hub()),), _write_fleet(blocks))
+        return chain(map(rewrite_heads, parts), (OPENMETRICS_END,)) if is_openmetrics else parts
 
-    async def _write(self) -> bytes:
-        blocks = [_join(self._write_hub())]
-        hosts = _name(self._hub.fleet.ordered())
-        for lines in _write_hosts(hosts, self._hub.stream.time):
-            blocks.append(_join(lines))
-            await asyncio.sleep(0)
-        waiting = await self._write_gpus(hosts)
-        while waiting:
-            # One after the other is let go of: to free all lines at once would take as long as to write some.
-            blocks.append(_join(waiting.pop(0)))
-            await asyncio.sleep(0)
-        return b"".join(blocks)
+    @property
+    def kept_parts(self) -> dict[Hashable, list[bytes]]:
+        """Pages that were made since the last tick."""
+        return self._hub.stream.kept_parts()
+
+    async def _read_fleet(self) -> list[_Block]:
+        """All hosts by name. Others are served in between, and a host that leaves meanwhile is left out."""
+        fleet, labels, blocks = self._hub.fleet, dict[str, _Labels](), list[_Block]()
+        hosts = fleet.ordered()
+        for start in range(0, len(hosts), _HOSTS_AT_ONCE):
+            await checkpoint()
+            there = [host for host in hosts[start : start + _HOSTS_AT_ONCE] if fleet.hosts.get(host.id) is host]
+            labels |= {host.id: self._label(host) for host in there}
+            blocks.append(self._read_hosts(there, labels))
+        self._labels = labels
+        return blocks
+
+    def _read_hosts(self, hosts: Sequence[HostState], labels: Mapping[str, _Labels]) -> _Block:
+        table, now = self._hub.fleet.table, self._hub.stream.time
+        table.settle()
+        own = [labels[host.id].own for host in hosts]
+        status = np.array([STATUS_CODES[host.status] for host in hosts])
+        is_up, is_seen = status == UP, (status != NEVER_SEEN).tolist()
+        ages = _show(round(max(0.0, now - host.observed_at), 3) for host in compress(hosts, is_seen))
+        up = list(compress(hosts, is_up))
+        rows = rows_of([host.rows for host in up]) if up else np.empty(0, np.int64)
+        is_current = table.gpus.last_seen[rows] == NONE
+        gpus = list(compress((gpu for host in up for gpu in host.gpus.values()), is_current))
+        shown = list(compress((label for host in up for label in labels[host.id].gpus), is_current))
+        rows, open_labels = rows[is_current], [label[:-2] for label in shown]
+        users = [(label, user) for label, gpu in zip(open_labels, gpus, strict=True) for user in gpu.users]
+        return _Block(
+            up=(own, _show(is_up.astype(int).tolist())),
+            ages=(list(compress(own, is_seen)), ages),
+            hosts=(list(compress(own, is_up)), table.hosts.values[[host.row for host in up]]),
+            gpus=(shown, table.gpus.values[rows]),
+            states=(open_labels, [_STATES[code] for code in table.gpus.availability[rows].tolist()]),
+            users=([label for label, _ in users], [_write_user(user) for _, user in users]),
+        )
+
+    def _label(self, host: HostState) -> _Labels:
+        """With a name that is this host's alone: Prometheus takes no series twice."""
+        name = host.name if len(self._hub.fleet.called(host.name)) == 1 else f"{host.name}/{host.id}"
+        version, kept = int(self._hub.fleet.table.hosts.devices_version[host.row]), self._labels.get(host.id)
+        if kept is not None and kept.name == name and kept.version == version:
+            return kept
+        gpus = [
+            write_labels({"host": name, "gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name})
+            for gpu in host.gpus.values()
+        ]
+        own = write_labels({"host": name})
+        return _Labels(name, version, f"{own} ".encode(), [f"{labels} ".encode() for labels in gpus])
 
     def _write_hub(self) -> Iterator[str]:
         stream, fleet = self._hub.stream, self._hub.fleet
@@ -133,30 +198,10 @@ class MetricsPage:
         if self._outbox is not None and self._outbox.waiting:
             yield from _write_messages(self._outbox)
 
-    async def _write_gpus(self, hosts: Sequence[_Named]) -> list[list[str]]:
-        """The lines of each metric, those of one that is known of no GPU left out."""
-        columns = [(exposed, _begin(metric, exposed)) for metric, exposed in _GPU_SERIES]
-        states = [*write_head("gpudeck_gpu_state", "gauge", "1: is in that state")]
-        users = [*write_head("gpudeck_gpu_users", "gauge", "1: that user is on it")]
-        labels: dict[_GpuKey, str] = {}
-        for at, (host_name, host) in enumerate(hosts):
-            if at % HOSTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            for gpu in host.current_gpus() if host.status == "up" else ():
-                key = (host_name, gpu.uuid, gpu.index, gpu.name)
-                shown = labels[key] = self._labels.get(key) or _gpu_labels(*key)
-                for (exposed, lines), value in zip(columns, gpu.numbers(), strict=True):
-                    if value is not None:
-                        lines.append(f"{exposed.name}{shown} {exposed.scale(value)!r}")
-                states.append(f"gpudeck_gpu_state{_with(shown, 'state', gpu.availability)} 1")
-                users += [f"gpudeck_gpu_users{_with(shown, 'user', user)} 1" for user in gpu.users]
-        self._labels = labels
-        return [lines for lines in (*(lines for _, lines in columns), states, users) if len(lines) > 2]
 
-
-def _write_alerts(alerts: Alerts) -> Iterator[str]:
-    """Those that fire, also where somebody looks after them. A rule that does not fire has no series."""
-    counts = Counter((life.rule, life.severity) for life in alerts.engine.firing())
+def _write_alerts(alerts: AlertManager) -> Iterator[str]:
+    """Those that fire, including acknowledged ones. A rule that does not fire has no series."""
+    counts = Counter((record.rule, record.severity) for record in alerts.engine.firing())
     samples: list[Sample] = [
         ({"rule": rule, "severity": word}, count) for (rule, word), count in sorted(counts.items())
     ]
@@ -177,45 +222,53 @@ def _write_messages(outbox: MessageOutbox) -> Iterator[str]:
     yield from write_family("gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting)
 
 
-def _name(hosts: Iterable[HostState]) -> list[_Named]:
-    """Hosts with names of which each is one host's: Prometheus takes no series twice."""
-    hosts = list(hosts)
-    times = Counter(host.name for host in hosts)
-    return [(host.name if times[host.name] == 1 else f"{host.name}/{host.id}", host) for host in hosts]
+@lru_cache(4096)
+def _write_user(user: str) -> bytes:
+    return f",{write_labels({'user': user})[1:]} 1".encode()
 
 
-def _write_hosts(hosts: Sequence[_Named], now: float) -> Iterator[list[str]]:
-    """The lines of each metric in turn, some of them perhaps none."""
-    shown = [(write_labels({"host": name}), host) for name, host in hosts]
-    up: list[_Line] = [(labels, int(host.status == "up")) for labels, host in shown]
-    yield _write_lines("gpudeck_host_up", "gauge", "1: reports as it should", up)
-    ages: list[_Line] = [
-        (labels, round(max(0.0, now - host.observed_at), 3)) for labels, host in shown if host.status != "never"
-    ]
-    yield _write_lines("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
-    current = [(labels, host) for labels, host in shown if host.status == "up"]
-    for metric, exposed in _HOST_SERIES:
-        told = [(labels, host.value(metric.name)) for labels, host in current]
-        values: list[_Line] = [(labels, exposed.scale(value)) for labels, value in told if value is not None]
-        yield _write_lines(exposed.name, exposed.kind, metric.label, values)
+def _write_fleet(blocks: Sequence[_Block]) -> Iterator[bytes]:
+    """One family after the other, in parts; those without a sample are left out."""
+    yield from _write("gpudeck_host_up", "gauge", "1: reports as it should", (block.up for block in blocks))
+    ages = (block.ages for block in blocks)
+    yield from _write("gpudeck_host_report_age_seconds", "gauge", "Time since the last report", ages)
+    for place, (metric, exposed) in enumerate(_HOST_SERIES):
+        columns = (
+            _known(labels, values[:, place], metric, exposed) for labels, values in (block.hosts for block in blocks)
+        )
+        yield from _write(exposed.name, exposed.kind, metric.label, columns)
+    for place, (metric, exposed) in enumerate(_GPU_SERIES):
+        columns = (
+            _known(labels, values[:, place], metric, exposed) for labels, values in (block.gpus for block in blocks)
+        )
+        yield from _write(exposed.name, exposed.kind, metric.label, columns)
+    yield from _write("gpudeck_gpu_state", "gauge", "1: is in that state", (block.states for block in blocks))
+    yield from _write("gpudeck_gpu_users", "gauge", "1: that user is on it", (block.users for block in blocks))
 
 
-def _write_lines(name: str, kind: str, about: str, values: Iterable[_Line]) -> list[str]:
-    """Like write_family, of labels that are written already; what is None is left out."""
-    lines = [f"{name}{labels} {value!r}" for labels, value in values if value is not None]
-    return [*write_head(name, kind, about), *lines] if lines else []
+def _write(name: str, kind: str, about: str, columns: Iterable[_Texts]) -> Iterator[bytes]:
+    head, line = "\n".join((*write_head(name, kind, about), name)).encode(), f"\n{name}".encode()
+    for labels, texts in columns:
+        if labels:
+            parts = [line] * (3 * len(labels))
+            parts[0], parts[1::3], parts[2::3] = head, labels, texts
+            parts.append(b"\n")
+            head = line[1:]
+            yield b"".join(parts)
 
 
-def _gpu_labels(host: str, uuid: str, index: int, model: str) -> str:
-    return write_labels({"host": host, "gpu": uuid, "index": str(index), "model": model})
+def _known(labels: Sequence[bytes], values: Floats, metric: Metric, exposed: ExposedMetric) -> _Texts:
+    """The values of one metric that are known, as Prometheus has them."""
+    is_known = ~np.isnan(values)
+    if not is_known.all():
+        labels, values = list(compress(labels, is_known.tolist())), values[is_known]
+    if exposed.is_scaled:
+        return labels, _show((values * exposed.times / exposed.per).tolist())
+    return labels, _show(as_json(values[:, None], np.array([metric.precision >= 1]))[0])
 
 
-def _with(labels: str, name: str, value: str) -> str:
-    return f"{labels[:-1]},{write_labels({name: value})[1:]}"
-
-
-def _begin(metric: Metric, exposed: Exposed) -> list[str]:
-    return [*write_head(exposed.name, exposed.kind, metric.label)]
+def _show(numbers: Iterable[Value]) -> list[bytes]:
+    return _encode(list(numbers))[1:-1].split(b",")
 
 
 def _join(lines: Iterable[str]) -> bytes:
@@ -224,17 +277,9 @@ def _join(lines: Iterable[str]) -> bytes:
 
 
 @get("/metrics", opt=access("read"), media_type="text/plain")
-async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Response[bytes]:
+async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Stream:
     """The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it."""
-    body, media_type = await metrics.read(), CONTENT_TYPE.rpartition(";")[0]
-    if wants_openmetrics(request.headers.get("accept", "")):
-        body, media_type = to_openmetrics(body), OPENMETRICS_TYPE
-    headers = {"Cache-Control": "no-store", "Vary": "Accept, Accept-Encoding"}
-    if len(body) > 2_048 and "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        body = await asyncio.to_thread(gzip.compress, body, 1)
-    # The framework adds the charset by itself where the type is one of text.
-    return Response(body, media_type=media_type, headers=headers)
-
-
-ROUTES = [read_metrics]
+    is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
+    headers = {"Content-Type": OPENMETRICS_TYPE if is_openmetrics else CONTENT_TYPE, "Vary": "Accept, Accept-Encoding"}
+    make, key = partial(metrics.open, is_openmetrics=is_openmetrics), ("metrics", is_openmetrics)
+    return await answer_in_parts(request, make, metrics.kept_parts, key, **headers)

@@ -1,34 +1,66 @@
-"""/api/v1/reservations (GET, POST), /api/v1/reservations/{id} (GET, PATCH, DELETE), /api/v1/reservations/next.
+"""/api/v1/reservations (GET, POST), /reservations/{id} (GET, PATCH, DELETE), /reservations/preview, /reservations/next,
+/reservations.ics.
 
-Whoever may look sees all of them. Users book, change and give back their own, admins everybody's; with
-`reservations.without_account` anybody books by a name, and changes what was booked so.
+Everyone who may read sees all of them. Users reserve, change and release their own, admins everyone's; with
+`reservations.without_account` anyone reserves by a name, and changes what was reserved so.
 """
 
-from typing import Annotated
+import asyncio
+import math
+from collections.abc import Iterable, Set
+from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, delete, get, patch, post
-from litestar.exceptions import PermissionDeniedException, ValidationException
+from litestar import Request, Response, delete, get, patch, post
+from litestar.di import NamedDependency
+from litestar.exceptions import (
+    NotAuthorizedException,
+    PermissionDeniedException,
+    TooManyRequestsException,
+    ValidationException,
+)
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, allow, answer_json, documented
-from gpudeck.api.booking_desk import BookingDesk, RefusedReservation, TheBookings
-from gpudeck.api.login import AuthRequest
-from gpudeck.api.moments import Length, Moment, read_amount, read_length, read_moment
-from gpudeck.api.questions import TIME, TIME_SCHEMA, check_names, read_time
+from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
+from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, Length, Moment, read_amount, read_length, read_moment, read_time
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
-from gpudeck.model.quantity import AMOUNT
-from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
-from gpudeck.reservations.requests import MOST_GPUS, Change, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import FURTHEST
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.availability import Availability
+from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.reservation import (
+    GpuReservation,
+    Reservation,
+    ReservationList,
+    ReservedGpu,
+    ShownReservation,
+    ShownSlot,
+)
+from gpudeck.model.text import AMOUNT, show_span
+from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
+from gpudeck.reservations.conflicts import Conflict
+from gpudeck.reservations.ics import CONTENT_TYPE, write_calendar
+from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import FURTHEST, Requester, ReservationChanged, ReservationRefused, describe
+from gpudeck.reservations.service import observe
 from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationAsk, tidy
 from gpudeck.server.addresses import count_as
-from gpudeck.server.asgi import ErrorBody
+from gpudeck.server.asgi import ErrorDetail
+from gpudeck.server.rate_limits import RateLimiter
 
-_ASK = ("start", "end", "host", "gpu", "user", "limit")
-_ASK_NEXT = ("gpus", "memory", "model", "for", "same_host", "host", "start")
+_STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
+    ("not_found", "unknown_gpu"), 404
+)
+
+
+_ONE_OF = "give one of gpus, host (with indexes) and any"
+STRANGERS_BURST = 20
+STRANGERS_PER_SECOND = 1 / 60
+"""How much is reserved, changed and given back from one address without an account."""
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
 _Uuids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=MOST_GPUS)]
@@ -42,21 +74,211 @@ _User = Annotated[str, Meta(min_length=1, max_length=160, pattern=r"\S")]
 _SPAN = "^[1-9][0-9]{0,2}[hd]$"
 """For the API's document: one way to write a length."""
 _Number = Annotated[int, PathParameter(ge=1, le=2**53 - 1, description="The reservation's number")]
+MOST_BESIDE = 50
+"""How many other reservations a preview lists."""
+KEPT_SECONDS = 31 * 86_400.0
+"""How far back a calendar goes."""
+_FEED = ResponseSpec(
+    str, description="The reservations (RFC 5545)", generate_examples=False, media_type="text/calendar"
+)
+_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one's")]
+
+
+class RefusedReservation(Struct, frozen=True, omit_defaults=True):
+    """`conflicts` are those in the way, and `next_free` is when there are none; null: no such time is known. With the
+    code `changed`, `reservation` is what it is now."""
+
+    error: ErrorDetail
+    conflicts: list[ShownReservation] | None = None
+    next_free: ShownSlot | msgspec.UnsetType | None = msgspec.UNSET
+    reservation: ShownReservation | None = None
+
+
+class PreviewedGpu(Struct, frozen=True, kw_only=True):
+    """A GPU that would be reserved, and what is on it now. `users` are those who are known to be on it; null: unknown,
+    as on a host that does not report. `reservation` is the one that counts now."""
+
+    uuid: str
+    host: str
+    label: str
+    display_name: str
+    memory_total_bytes: float | None
+    availability: Availability
+    users: list[str] | None
+    reservation: GpuReservation | None
+
+
+class ReservationPreview(Struct, frozen=True, kw_only=True):
+    """What would be reserved, in Unix seconds. `reservations` are those on the same hosts within that time, by their
+    start; `is_cut`: there are more. `time` is the hub's."""
+
+    start: float
+    end: float
+    gpus: list[PreviewedGpu]
+    reservations: list[ShownReservation]
+    is_cut: bool
+    time: float
+
+
+class ReservationHandler:
+    """What the routes and the chat bot do with reservations: they show, reserve and change them, and record that."""
+
+    def __init__(self, hub: Hub, auth: Auth, calendar: ReservationCalendar) -> None:
+        self._hub = hub
+        self._auth = auth
+        self.calendar = calendar
+        self._strangers = RateLimiter("reservations without an account", STRANGERS_PER_SECOND, STRANGERS_BURST)
+
+    def now(self) -> float:
+        return self.calendar.now()
+
+    async def find(self, number: int) -> ShownReservation:
+        return self.show(await self.calendar.find(number))
+
+    async def next_free(self, wanted: ReservationRequest, length: float, start: float | None) -> ShownSlot | None:
+        slot = await self.calendar.next_free(wanted, length, observe(self._hub.fleet), start=start)
+        return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+
+    async def check_stranger(self, user: str | None) -> str:
+        """The name by which a caller without an account reserves. Raises ValidationException where none is given, and
+        NotAuthorizedException for that of an account."""
+        if user is None:
+            raise ValidationException(
+                "user: a reservation without an account needs a name: gpudeck reserve --user NAME"
+            )
+        if await self._auth.accounts.find(user) or await self._auth.accounts.find(user.lower()):
+            raise NotAuthorizedException(f"{user} has an account here: log in to reserve by that name")
+        return user
+
+    def count_stranger(self, address: str) -> None:
+        """Raises TooManyRequestsException where too much was asked from there without an account."""
+        wait = self._strangers.take(address, self.now())
+        if wait:
+            told = f"without an account this is possible again in {show_span(wait)}"
+            raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
+
+    async def reserve(self, draft: ReservationDraft, caller: Caller, user: str | None) -> ShownReservation:
+        owner, by = self._owner_of(user, caller), _who(caller)
+        made = await self.calendar.reserve(draft, owner, observe(self._hub.fleet), by=by)
+        await self._auth.audit.record(caller, "reserve GPUs", _subject(made), details=describe(made))
+        return self.show(made)
+
+    async def preview(self, draft: ReservationDraft, caller: Caller, user: str | None) -> ReservationPreview:
+        known = observe(self._hub.fleet)
+        plan = await self.calendar.preview(draft, self._owner_of(user, caller), known, by=_who(caller))
+        current = self.calendar.current()
+        return ReservationPreview(
+            start=plan.span.start,
+            end=plan.span.end,
+            gpus=[_show_gpu(known[gpu.uuid], current.get(gpu.uuid)) for gpu in plan.gpus],
+            reservations=self.show_all(plan.beside[:MOST_BESIDE]),
+            is_cut=len(plan.beside) > MOST_BESIDE,
+            time=self.now(),
+        )
+
+    def _owner_of(self, user: str | None, caller: Caller) -> Requester:
+        if user is None or user == caller.name:
+            return _who(caller)
+        return Requester(user, logins=self._auth.users.logins_of(user))
+
+    async def change(self, number: int, change: Change, caller: Caller) -> ShownReservation:
+        edit = await self.calendar.change(number, change, _who(caller), observe(self._hub.fleet))
+        if edit.after is edit.before:
+            return self.show(edit.after)
+        details = f"before: {describe(edit.before)}; after: {describe(edit.after)}"
+        await self._auth.audit.record(caller, "change reservation", _subject(edit.after), details=details)
+        return self.show(edit.after)
+
+    async def release(self, number: int, caller: Caller) -> ShownReservation:
+        edit = await self.calendar.release(number, _who(caller))
+        details = f"before: {describe(edit.before)}; after: {edit.after.state_at(self.now())}"
+        await self._auth.audit.record(caller, "release reservation", _subject(edit.after), details=details)
+        return self.show(edit.after)
+
+    def show(self, one: Reservation) -> ShownReservation:
+        return self.show_all([one])[0]
+
+    def show_all(self, reservations: Iterable[Reservation]) -> list[ShownReservation]:
+        """With what the fleet says of their GPUs: one that is gone is flagged."""
+        there = {uuid for host in self._hub.fleet.hosts.values() for uuid in host.gpus}
+        now = self.now()
+        return [_show(one, there, now) for one in reservations]
+
+    def answer_refusal(self, _: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:
+        """As every error, and with what the caller needs for another try."""
+        detail = ErrorDetail(error.code, error.message, error.hint)
+        body = RefusedReservation(detail)
+        if isinstance(error, Conflict):
+            slot = error.next_free
+            shown = None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+            body = RefusedReservation(detail, self.show_all(error.conflicts), shown)
+        elif isinstance(error, ReservationChanged):
+            body = RefusedReservation(detail, reservation=self.show(error.newer))
+        status = _STATUSES.get(error.code, 400)
+        return Response(msgspec.json.encode(body), status_code=status, media_type="application/json")
+
+
+TheReservations = NamedDependency[ReservationHandler]
+
+
+def _subject(one: Reservation) -> str:
+    return f"reservation {one.id}"
+
+
+def _who(caller: Caller) -> Requester:
+    return Requester(caller.name, is_admin=caller.is_at_least("admin"), logins=caller.logins)
+
+
+def _show(one: Reservation, there: Set[str], now: float) -> ShownReservation:
+    """Field by field: a month's timeline has a thousand of them."""
+    return ShownReservation(
+        id=one.id,
+        kind=one.kind,
+        user=one.user,
+        gpus=[ReservedGpu(gpu.uuid, gpu.host, gpu.label, gpu.uuid in there) for gpu in one.gpus],
+        start=one.start,
+        end=one.end,
+        note=one.note,
+        version=one.version,
+        created_at=one.created_at,
+        created_by=one.created_by,
+        changed_at=one.changed_at,
+        used_at=one.used_at,
+        released_at=one.released_at,
+        release_reason=one.release_reason,
+        state=one.state_at(now),
+    )
+
+
+def _show_gpu(gpu: ObservedGpu, reservation: Reservation | None) -> PreviewedGpu:
+    return PreviewedGpu(
+        uuid=gpu.uuid,
+        host=gpu.host,
+        label=gpu.label,
+        display_name=gpu.display_name,
+        memory_total_bytes=gpu.memory_total_bytes,
+        availability=gpu.availability,
+        users=None if gpu.occupants is None else gpu.users(),
+        reservation=None if reservation is None else show_at_gpu(reservation),
+    )
 
 
 class AnyGpus(Struct, frozen=True, forbid_unknown_fields=True):
-    """So many GPUs, whichever: chosen when they are booked. `model` is any part of its name."""
+    """So many GPUs, whichever: chosen when they are reserved. `model` is any part of its name. MIG slices only with
+    `mig` (nothing else) or, given `memory`, with `allow_mig`."""
 
     gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] = 1
-    memory: Annotated[str, Meta(pattern=AMOUNT)] | None = None
+    memory: Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": AMOUNT})] | None = None
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     host: _Host | None = None
     same_host: bool = False
+    mig: bool = False
+    allow_mig: bool = False
 
 
 class NewReservation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One of `gpus` (UUIDs), `host` (all of its GPUs, or those with `indexes`) and `any`; from `start`, or now, until
-    `end` or for a length. `user` is for admins: whose it is; and for who books without an account: who that is."""
+    `end` or for a length. `user` is for admins: whose it is; and for who reserves without an account: who that is."""
 
     gpus: _Uuids | None = None
     host: _Host | None = None
@@ -85,32 +307,37 @@ class ReservationChange(Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class NextFree(Struct, frozen=True):
-    """`next_free` is null where no such time is known: what fits is in use by people who booked no end."""
+    """`next_free` is null where no such time is known: matching GPUs are in use without a reservation that ends."""
 
     next_free: ShownSlot | None
     time: float
 
 
-_REFUSED = {
-    400: documented(ErrorBody, "What cannot be: its code says why, a limit its name"),
-    404: documented(ErrorBody, "No such GPU, or no such reservation"),
-    409: documented(RefusedReservation, "Others have them then, or somebody changed it meanwhile"),
+_REFUSED: dict[int, str | ResponseSpec] = {
+    400: "What cannot be: its code says why, a limit its name",
+    404: "No such GPU, or no such reservation",
+    409: ResponseSpec(
+        RefusedReservation,
+        description="Others have reserved them, or the reservation was changed meanwhile",
+        generate_examples=False,
+    ),
 }
-_MISSING = {404: documented(ErrorBody, "No such reservation")}
+_MISSING = {404: "No such reservation"}
 
 
 @get(
     "/api/v1/reservations",
     opt=access("read"),
-    responses={
-        200: documented(ReservationList, "Those that count at any time of the range, by their start"),
-        400: documented(ErrorBody, "A question that makes no sense"),
-    },
+    responses=documented(
+        ReservationList,
+        "Those that count at any time of the range, by their start",
+        {400: "The request is invalid"},
+    ),
 )
 async def list_reservations(
     *,
     request: HubRequest,
-    bookings: TheBookings,
+    reservations: TheReservations,
     start: _Time = None,
     end: _Time = None,
     host: Annotated[str | None, QueryParameter(max_length=256, description="A host's name")] = None,
@@ -119,8 +346,7 @@ async def list_reservations(
     limit: Annotated[int, QueryParameter(ge=1, le=MOST_LISTED, description="At most so many")] = MOST_LISTED,
 ) -> Response[bytes]:
     """Who has which GPUs when. Without a range, from now on."""
-    check_names(request, _ASK)
-    now = bookings.now()
+    now = reservations.now()
     ask = ReservationAsk(
         start=now if start is None else read_time("start", start, now),
         end=None if end is None else read_time("end", end, now),
@@ -129,93 +355,102 @@ async def list_reservations(
         user=user,
         limit=limit,
     )
-    found = bookings.show_all(await bookings.search(ask))
+    found = reservations.show_all(await reservations.calendar.search(ask))
     return await answer_json(request, msgspec.json.encode(ReservationList(found, now, len(found) == limit)))
 
 
 @post(
     "/api/v1/reservations",
-    opt=access("book"),
-    responses={201: documented(ShownReservation, "The new reservation"), **_REFUSED},
+    opt=access("reserve"),
+    responses=documented(ShownReservation, "The new reservation", _REFUSED, status=201),
 )
-async def book(request: AuthRequest, data: JSONBody[NewReservation], bookings: TheBookings) -> ShownReservation:
-    """Book GPUs: those that are named, or any that fit."""
-    now, caller = bookings.now(), _find_asker(request, bookings)
-    user = _read_owner(data.user, caller) if caller.name else await bookings.check_stranger(_tidy(data.user))
-    draft = ReservationDraft(
-        wish=_read_any(data.any) if data.any is not None else _read_wish(data.gpus, data.host, data.indexes),
-        start=read_moment("start", data.start, now),
-        end=read_moment("end", data.end, now),
-        length=read_length(data.length),
-        note=data.note,
-    )
-    if data.any is not None and (data.gpus or data.host or data.indexes):
-        bookings.refuse_both()
-    return await bookings.book(draft, caller, user)
+async def reserve(
+    request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
+) -> ShownReservation:
+    """Reserve GPUs: those that are named, or any that fit."""
+    caller = _find_asker(request, reservations)
+    user = _read_owner(data.user, caller) if caller.name else await reservations.check_stranger(_tidy(data.user))
+    return await reservations.reserve(_read_draft(data, reservations.now()), caller, user)
+
+
+@post(
+    "/api/v1/reservations/preview",
+    status_code=200,
+    opt=access("reserve"),
+    responses=documented(ReservationPreview, "What would be reserved", _REFUSED),
+)
+async def preview_reservation(
+    request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
+) -> ReservationPreview:
+    """Which GPUs a new reservation would take, who is on them now, and what else is reserved on their hosts then.
+
+    The same decision as when it is made, and the same refusals. Nothing is reserved, and nothing is set aside.
+    """
+    caller = caller_of(request)
+    user = _read_owner(data.user, caller) if caller.name else _tidy(data.user)
+    return await reservations.preview(_read_draft(data, reservations.now()), caller, user)
 
 
 @get(
     "/api/v1/reservations/{number:int}",
     opt=access("read"),
-    responses={200: documented(ShownReservation, "The reservation, also one that is over"), **_MISSING},
+    responses=documented(ShownReservation, "The reservation, also one that is over", _MISSING),
 )
-async def read_reservation(number: _Number, bookings: TheBookings) -> ShownReservation:
+async def read_reservation(number: _Number, reservations: TheReservations) -> ShownReservation:
     """One reservation."""
-    return await bookings.find(number)
+    return await reservations.find(number)
 
 
 @patch(
     "/api/v1/reservations/{number:int}",
-    opt=access("book"),
-    responses={200: documented(ShownReservation, "The reservation as it is now"), **_REFUSED},
+    opt=access("reserve"),
+    responses=documented(ShownReservation, "The reservation as it is now", _REFUSED),
 )
 async def change_reservation(
-    request: AuthRequest, number: _Number, data: JSONBody[ReservationChange], bookings: TheBookings
+    request: AuthRequest, number: _Number, data: JSONBody[ReservationChange], reservations: TheReservations
 ) -> ShownReservation:
     """Move, extend, shorten or annotate it: all that is asked, or nothing."""
-    now, caller = bookings.now(), _find_asker(request, bookings)
+    now, caller = reservations.now(), _find_asker(request, reservations)
     user = _read_owner(data.user, caller)
     names_gpus = data.gpus is not None or data.host is not None or data.indexes is not None
     change = Change(
         version=data.version,
-        wish=_read_wish(data.gpus, data.host, data.indexes) if names_gpus else None,
+        wanted=_read_wanted(data.gpus, data.host, data.indexes) if names_gpus else None,
         start=read_moment("start", data.start, now),
         end=read_moment("end", data.end, now),
         length=read_length(data.length),
         note=data.note,
         user=user,
     )
-    return await bookings.change(number, change, caller)
+    return await reservations.change(number, change, caller)
 
 
 @delete(
     "/api/v1/reservations/{number:int}",
     status_code=200,
-    opt=access("book"),
-    responses={
-        200: documented(ShownReservation, "What is left of it: its past, where it had begun"),
-        409: documented(ErrorBody, "It is over"),
-        **_MISSING,
-    },
+    opt=access("reserve"),
+    responses=documented(
+        ShownReservation, "What is left of it: its past, where it had begun", {409: "It is over", **_MISSING}
+    ),
 )
-async def release(request: AuthRequest, number: _Number, bookings: TheBookings) -> ShownReservation:
+async def release(request: AuthRequest, number: _Number, reservations: TheReservations) -> ShownReservation:
     """Give it back. One that has begun ends now, and its past stays. Nobody's process is ended."""
-    return await bookings.release(number, _find_asker(request, bookings))
+    return await reservations.release(number, _find_asker(request, reservations))
 
 
 @get(
     "/api/v1/reservations/next",
     opt=access("read"),
-    responses={
-        200: documented(NextFree, "The first time at which that is free"),
-        400: documented(ErrorBody, "A question that makes no sense"),
-        404: documented(ErrorBody, "The fleet has not so many such GPUs"),
-    },
+    responses=documented(
+        NextFree,
+        "The first time at which that is free",
+        {400: "The request is invalid", 404: "The fleet does not have that many matching GPUs"},
+    ),
 )
 async def find_next(
     *,
     request: HubRequest,
-    bookings: TheBookings,
+    reservations: TheReservations,
     span: Annotated[
         str,
         QueryParameter(
@@ -224,49 +459,63 @@ async def find_next(
     ],
     gpus: Annotated[int, QueryParameter(ge=1, le=MOST_GPUS, description="How many")] = 1,
     memory: Annotated[
-        str | None, QueryParameter(description="Each with at least so much: 40GiB", schema_extra={"pattern": AMOUNT})
+        str | None,
+        QueryParameter(
+            description="Each with at least this much memory, in GiB: 40G", schema_extra={"pattern": AMOUNT}
+        ),
     ] = None,
     model: Annotated[str | None, QueryParameter(max_length=256, description="Any part of the model's name")] = None,
     host: _Name = None,
     same_host: Annotated[bool, QueryParameter(description="All of them on one host")] = False,
+    mig: Annotated[bool, QueryParameter(description="MIG slices only")] = False,
+    allow_mig: Annotated[bool, QueryParameter(description="With memory: MIG slices that have that much, too")] = False,
     start: _Time = None,
 ) -> NextFree:
     """When so many GPUs are free for so long."""
-    check_names(request, _ASK_NEXT)
-    now = bookings.now()
-    wish = ReservationRequest(count=gpus, memory_bytes=read_amount(memory), model=model, host=host, same_host=same_host)
-    # What was free in the past is nobody's question, nor what will be in ten years.
+    now = reservations.now()
+    kind = _read_kind(AnyGpus(gpus, memory, model, host, same_host, mig, allow_mig))
+    # Neither the past nor what is ten years away is searched.
     begin = None if start is None else min(max(read_time("start", start, now), now), now + FURTHEST / 2)
-    return NextFree(await bookings.next_free(wish, read_length(span) or 0.0, begin), now)
+    return NextFree(await reservations.next_free(ReservationRequest(any=kind), read_length(span) or 0.0, begin), now)
 
 
-allow_reservations = allow("/api/v1/reservations", "GET", "POST")
-allow_reservation = allow("/api/v1/reservations/{number:int}", "GET", "PATCH", "DELETE")
-
-
-def _read_wish(gpus: list[str] | None, host: str | None, indexes: list[int | str] | None) -> ReservationRequest:
-    if gpus is not None and (host is not None or indexes is not None):
-        BookingDesk.refuse_both()
-    return ReservationRequest(gpus=tuple(gpus or ()), host=host, labels=tuple(map(str, indexes or ())))
-
-
-def _read_any(wanted: AnyGpus) -> ReservationRequest:
-    return ReservationRequest(
-        count=wanted.gpus,
-        memory_bytes=read_amount(wanted.memory),
-        model=wanted.model,
-        host=wanted.host,
-        same_host=wanted.same_host,
+def _read_draft(data: NewReservation, now: float) -> ReservationDraft:
+    if data.any is not None and (data.gpus or data.host or data.indexes):
+        raise ValidationException(_ONE_OF)
+    return ReservationDraft(
+        wanted=ReservationRequest(any=_read_kind(data.any))
+        if data.any is not None
+        else _read_wanted(data.gpus, data.host, data.indexes),
+        start=read_moment("start", data.start, now),
+        end=read_moment("end", data.end, now),
+        length=read_length(data.length),
+        note=data.note,
     )
 
 
-def _find_asker(request: AuthRequest, bookings: BookingDesk) -> Caller:
-    """Who asks. Of somebody without an account no more than the address is known, and they are counted by that."""
+def _read_wanted(gpus: list[str] | None, host: str | None, indexes: list[int | str] | None) -> ReservationRequest:
+    if gpus is not None and (host is not None or indexes is not None):
+        raise ValidationException(_ONE_OF)
+    return ReservationRequest(gpus=tuple(gpus or ()), host=host, labels=tuple(map(str, indexes or ())))
+
+
+def _read_kind(wanted: AnyGpus) -> GpuRequest:
+    """Raises ValidationException."""
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if name != "memory"}
+    memory_bytes = read_amount(wanted.memory)
+    try:
+        return GpuRequest(**given, memory_bytes=memory_bytes)
+    except ValueError as error:
+        raise ValidationException(str(error)) from error
+
+
+def _find_asker(request: AuthRequest, reservations: ReservationHandler) -> Caller:
+    """The caller. Without an account only the address is known, and requests are counted by that."""
     caller = caller_of(request)
     if caller.name:
         return caller
     address = request.client.host if request.client else ""
-    bookings.count_stranger(count_as(address))
+    reservations.count_stranger(count_as(address))
     return msgspec.structs.replace(caller, address=address)
 
 
@@ -280,17 +529,43 @@ def _tidy(named: str | None) -> str | None:
 def _read_owner(named: str | None, caller: Caller) -> str | None:
     user = _tidy(named)
     if user not in {None, caller.name} and not caller.is_at_least("admin"):
-        raise PermissionDeniedException("only admins book for others")
+        raise PermissionDeniedException("only admins reserve for others")
     return user
 
 
-ROUTES = [
-    allow_reservations,
-    allow_reservation,
-    list_reservations,
-    book,
-    find_next,
-    read_reservation,
-    change_reservation,
-    release,
-]
+@get("/api/v1/reservations.ics", opt=access("open"), responses={200: _FEED})
+async def read_calendar(
+    *,
+    request: AuthRequest,
+    auth: TheAuth,
+    policy: ThePolicy,
+    reservations: TheReservations,
+    user: _OnlyName = None,
+    host: _OnlyName = None,
+    token: Annotated[str | None, QueryParameter(max_length=1024, description="A token with the role calendar")] = None,
+) -> Response[bytes]:
+    """The reservations as a calendar to subscribe to: all, a user's or a host's; the last month and all to come.
+
+    A hub that shows nothing without a login requires a token with the role `calendar`, here or as a header.
+    """
+    caller = caller_of(request) if token is None else _find_token(auth, token)
+    if caller.role != "calendar":
+        policy.check("read", caller)
+    found = await reservations.calendar.search(
+        ReservationAsk(start=reservations.now() - KEPT_SECONDS, user=user, host=host)
+    )
+    name = " ".join(filter(None, ["GPUs", user, host and f"on {host}"]))
+    headers = {"Cache-Control": "private, no-store", "Content-Disposition": 'inline; filename="reservations.ics"'}
+    # Thousands of reservations take tens of milliseconds, and calendars ask all at the same minute.
+    body = await asyncio.to_thread(write_calendar, found, name)
+    return Response(body, media_type=CONTENT_TYPE, headers=headers)
+
+
+def _find_token(auth: Auth, token: str) -> Caller:
+    """Addresses stand in logs and histories: what is there may open nothing but this door."""
+    caller = auth.find_token(token)
+    if caller is None:
+        raise NotAuthorizedException(UNKNOWN_TOKEN)
+    if caller.role != "calendar":
+        raise PermissionDeniedException(f"a token in an address has to have the role calendar, not {caller.role}")
+    return caller

@@ -8,24 +8,19 @@ from typing import Any
 import msgspec
 from litestar.connection import Request
 from litestar.openapi.plugins import JsonRenderPlugin
+from msgspec import Struct
 
-from gpudeck.api.callers import COOKIE
+from gpudeck.api.session_cookie import COOKIE
 from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import CONTENT_TYPES, Envelope, ShortReport
 
-_STRICT = (
-    *("NewHost", "Credentials", "FirstAccount", "NewPassword", "NewAccount", "AccountChange", "NewToken"),
-    *("NewReservation", "ReservationChange", "AnyGpus"),
-    "NewRequest",
-)
-"""What comes in. A field that nobody knows is a mistake there."""
 _EVERYWHERE = {
-    "401": "Nobody the hub knows: log in, or send a token",
-    "403": "Who asks may not do that",
-    "404": "There is no such thing",
+    "401": "Not authenticated: log in, or send a token",
+    "403": "Not allowed for this role",
+    "404": "Not found",
     "429": "Too many requests: see Retry-After",
-    "500": "A bug of the hub",
-    "503": "Not now: see Retry-After",
+    "500": "Internal error: see the hub's log",
+    "503": "Temporarily unavailable: see Retry-After",
 }
 _SHEET = {"text/csv": {"schema": {"type": "string"}}}
 """What routes with a parameter `format` answer too."""
@@ -49,10 +44,7 @@ _RAW_PATHS: dict[str, Any] = {
             "description": "msgpack or JSON; plain, zstd or gzip (Content-Encoding). `Gpudeck-Sent-At` is the sender's "
             "clock in Unix seconds. A report seen before is answered 200 and changes nothing.",
             "security": [{"bearer": []}],
-            "requestBody": {
-                "required": True,
-                "content": {kind: {"schema": _REPORTS} for kind in CONTENT_TYPES},
-            },
+            "requestBody": {"required": True, "content": {kind: {"schema": _REPORTS} for kind in CONTENT_TYPES}},
             "responses": {
                 "202": {"description": "Taken", "content": {"application/json": {"schema": _STATUS}}},
                 "200": {"description": "Seen before", "content": {"application/json": {"schema": _STATUS}}},
@@ -63,7 +55,7 @@ _RAW_PATHS: dict[str, Any] = {
                 "415": _error("A content type or encoding that is not taken"),
                 "422": _error("A report whose fields are not as described"),
                 "428": _error("A short report whose description is not known: send the whole one"),
-                "500": _error("A bug of the hub"),
+                "500": _error("Internal error: see the hub's log"),
                 "503": _error("The fleet is full"),
             },
         }
@@ -73,8 +65,27 @@ _RAW_PATHS: dict[str, Any] = {
             "operationId": "ReadStream",
             "summary": "The live fleet as server-sent events",
             "description": "One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID.",
+            "parameters": [
+                {
+                    "name": "hosts",
+                    "in": "query",
+                    "description": "Only the hosts with these ids, 200 at most, commas between them, also those that "
+                    "come later; empty: totals, problems, alerts and events alone",
+                    "style": "form",
+                    "explode": False,
+                    "allowEmptyValue": True,
+                    "schema": {"type": "array", "maxItems": 200, "items": {"type": "string"}},
+                },
+                {
+                    "name": "shape",
+                    "in": "query",
+                    "description": "overview: all hosts in short, without metrics and processes; not with `hosts`",
+                    "schema": {"type": "string", "enum": ["overview"]},
+                },
+            ],
             "responses": {
                 "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+                "400": _error("Ids that are too many or too long, or another parameter"),
                 "503": _error("Too many streams are open"),
             },
         }
@@ -89,8 +100,8 @@ def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
     _, schemas = msgspec.json.schema_components([Envelope, ShortReport, ErrorBody], ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
-    # The framework does not tell that fields which nobody knows are refused.
-    strict = {name: told[name] | {"additionalProperties": False} for name in _STRICT if name in told}
+    # The framework's document does not say that unknown fields are refused.
+    strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names(Struct) & told.keys()}
     components = {
         "schemas": schemas | told | strict,
         "securitySchemes": {
@@ -102,6 +113,13 @@ def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"components": components, "paths": paths | _RAW_PATHS}
 
 
+def _strict_names(base: type[Struct]) -> set[str]:
+    """Of all structs that refuse fields they do not have."""
+    below = [_strict_names(one) for one in base.__subclasses__()]
+    own = {base.__name__} if base is not Struct and base.__struct_config__.forbid_unknown_fields else set()
+    return own.union(*below)
+
+
 def _complete(operations: dict[str, Any]) -> dict[str, Any]:
     """A path's operations with the answers of the door, and with our shape of errors in place of the framework's."""
     return {method: operation | {"responses": _answers(operation)} for method, operation in operations.items()}
@@ -110,7 +128,7 @@ def _complete(operations: dict[str, Any]) -> dict[str, Any]:
 def _answers(operation: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = dict(operation["responses"])
     if "400" in told and "ErrorBody" not in str(told["400"]):
-        told["400"] = _error("Something in the request makes no sense")
+        told["400"] = _error("The request is invalid")
     if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
         told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET}
     return {status: _error(why) for status, why in _EVERYWHERE.items()} | told

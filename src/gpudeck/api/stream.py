@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-
-from litestar.exceptions import HTTPException
+from urllib.parse import unquote_to_bytes
 
 from gpudeck.api.access import Policy
-from gpudeck.api.callers import Refusal
+from gpudeck.api.answers import RequestRefused
 from gpudeck.auth.caller import Caller
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.sight import Sight
-from gpudeck.hub.stream import GZIP_HEADER, PublishedEvent, Viewer, deflate
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.stream import GZIP_HEADER, Hosts, PublishedEvent, Viewer, deflate
+from gpudeck.fleet.visibility import Visibility
 from gpudeck.model.errors import Temporary
 from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error
 
 MAX_VIEWERS = 2_000
+MAX_SUBSCRIBED = 200
+"""Hosts in one request: proxies refuse addresses of more than 8 kB."""
+_LONGEST_ID = 512
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -23,11 +25,15 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
     (b"vary", b"accept-encoding"),
 ]
+_HINT = (
+    "Give ids of hosts with commas between them, as /api/v1/hosts lists them: ?hosts=ID,ID. Empty: totals only. "
+    "?shape=overview has all hosts in short."
+)
 _RETRY = b"retry: 2000\n\n"
 
 
 CHECK_SECONDS = 10.0
-"""How long somebody who was logged out elsewhere may still look."""
+"""How long a stream stays open after its session has ended."""
 Identify = Callable[[Scope], Awaitable[Caller]]
 
 
@@ -50,14 +56,18 @@ class StreamRoute:
         except Temporary as error:
             await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
             return
-        except HTTPException as error:
-            code = "unauthorized" if error.status_code == 401 else "forbidden"
-            await send_error(send, error.status_code, code, str(error.detail))
+        except RequestRefused as error:
+            await send_error(send, error.status, error.code, error.message)
             return
         if self._hub.stream.viewers >= MAX_VIEWERS:
             await send_error(
                 send, 503, "too_many", f"{MAX_VIEWERS} streams are open", "Try again.", (b"retry-after", b"10")
             )
+            return
+        try:
+            hosts = read_hosts(scope["query_string"])
+        except ValueError as error:
+            await send_error(send, 400, "bad_request", str(error), _HINT)
             return
         last_event_id, accepted = read_headers(scope, b"last-event-id", b"accept-encoding")
         packed = "gzip" in accepted.lower()
@@ -66,32 +76,56 @@ class StreamRoute:
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
-        sight = self._policy.sight(caller)
-        viewer = self._hub.stream.watch(last_event_id, sight)
-        checking = asyncio.create_task(self._close_when_not_allowed(viewer, scope, sight))
+        visibility = self._policy.visibility(caller)
+        viewer = await self._hub.stream.watch_in_steps(last_event_id, visibility, hosts)
+        checking = asyncio.create_task(self._close_when_not_allowed(viewer, scope, visibility))
         try:
             await _serve(viewer, packed, receive, send)
         finally:
             checking.cancel()
             self._hub.stream.unwatch(viewer)
 
-    async def _close_when_not_allowed(self, viewer: Viewer, scope: Scope, sight: Sight) -> None:
-        """Whoever may see less than at the beginning, or more, has to come again."""
+    async def _close_when_not_allowed(self, viewer: Viewer, scope: Scope, visibility: Visibility) -> None:
+        """Close the stream when the caller's visibility changes: the client connects again."""
         while True:
             await asyncio.sleep(self._every)
             try:
                 caller = await self._identify(scope)
                 self._policy.check("read", caller)
-            except (HTTPException, Refusal):
+            except RequestRefused:
                 viewer.close()
                 return
             except Temporary:
                 continue  # a database that is away ends no stream
             if caller.kind == "unverified":
                 continue
-            if self._policy.sight(caller) != sight:
+            if self._policy.visibility(caller) != visibility:
                 viewer.close()
                 return
+
+
+def read_hosts(query: bytes) -> Hosts:
+    """The ids of the hosts that are asked for, None for all; raises ValueError. A comma in an id is written as %2C."""
+    parameters = [part.partition(b"=") for part in query.split(b"&") if part]
+    if [name for name, _, _ in parameters] == [b"shape"]:
+        if parameters[0][2] != b"overview":
+            raise ValueError("shape has to be overview")
+        return "overview"
+    for name, _, _ in parameters:
+        if name != b"hosts":
+            raise ValueError(f"there is no parameter {name[:40].decode(errors='replace')!r}; did you mean hosts?")
+    values = [value for _, _, value in parameters]
+    ids = [host_id for value in values if value for host_id in value.split(b",")]
+    if len(ids) > MAX_SUBSCRIBED:
+        raise ValueError(f"{len(ids)} ids are given, and a stream takes at most {MAX_SUBSCRIBED}")
+    try:
+        hosts = frozenset(unquote_to_bytes(host_id.replace(b"+", b" ")).decode() for host_id in ids)
+    except UnicodeDecodeError:
+        raise ValueError("an id is not UTF-8") from None
+    for host_id in hosts:
+        if not 0 < len(host_id) <= _LONGEST_ID:
+            raise ValueError(f"an id has {len(host_id)} characters; 1 to {_LONGEST_ID} are possible")
+    return hosts if values else None
 
 
 async def _serve(viewer: Viewer, packed: bool, receive: Receive, send: Send) -> None:

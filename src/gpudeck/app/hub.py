@@ -1,7 +1,8 @@
-"""Start a hub: settings → fleet, API, ticks, and the agent that belongs to it, until it is told to stop."""
+"""Start a hub: settings → fleet, services, API, ticks, and the hub's own agent, until a signal ends it."""
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import resource
@@ -10,61 +11,66 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 import msgspec
 from msgspec import Struct
 
+from gpudeck.agent.child import ChildAgent
+from gpudeck.agent.signals import SystemdNotifier
 from gpudeck.agent.token_file import ensure_token
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
-from gpudeck.api.app import FrontDoor
-from gpudeck.api.host_book import HostBook
-from gpudeck.api.house import House
-from gpudeck.app.auth import grant_by, make_keeper, make_policy, note_configuration, running_auth
-from gpudeck.app.child_agent import ChildAgent
-from gpudeck.app.compat import SideDoors
-from gpudeck.app.history import Archive
-from gpudeck.app.host_lists import HostLists
+from gpudeck.api.app import REPORTS, ApiApp
+from gpudeck.api.hosts import HostAdmin
+from gpudeck.api.install import Installer
+from gpudeck.api.reports import DirectReports
+from gpudeck.api.services import ApiServices
+from gpudeck.app.access import grant_by, make_authenticator, make_policy
 from gpudeck.app.plan import Plan
-from gpudeck.app.reload import HubReload, Part, handle_sighup
-from gpudeck.app.rooms import Rooms
-from gpudeck.app.systemd import SystemdNotifier
-from gpudeck.app.watching import Watching
-from gpudeck.app.ways import make_ways
-from gpudeck.auth.parts import Auth
+from gpudeck.app.poll_methods import make_poll_methods
+from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
+from gpudeck.app.services import HubServices
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.service import note_configuration, running_auth
+from gpudeck.compat.registry import make_providers as make_compat_providers
+from gpudeck.compat.service import CompatRoutes
 from gpudeck.discovery.managed import ManagedHosts
+from gpudeck.discovery.polling import PollingService
+from gpudeck.discovery.registry import HostLists
 from gpudeck.discovery.static import StaticHosts
 from gpudeck.fetch import shared_trust
-from gpudeck.hub.clock_monitor import ClockMonitor
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.stream import Stream
+from gpudeck.fleet.clock_monitor import ClockMonitor
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Observers
+from gpudeck.model.address import open_socket
 from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.listening import open_socket
-from gpudeck.model.settings import Address
+from gpudeck.model.settings import Address, expand_home
 from gpudeck.model.target import Target
-from gpudeck.ops.data_folder import share
+from gpudeck.ops.backup import record_restore
+from gpudeck.ops.data_folder import lock_for_hub
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import App
-from gpudeck.server.connections import ConnectionLimiter
+from gpudeck.server.connections import ConnectionLimiter, DirectRoute
 from gpudeck.server.headers import SafeApp
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
-from gpudeck.server.urls import url_elsewhere, url_here, write_url
-from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_token_file, grouped_usage
-from gpudeck.sources.poller import Way
+from gpudeck.server.urls import note_address, url_elsewhere, url_here, write_url
+from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_missing_extras
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 _HAD_REAL_HOSTS = "had-real-hosts"
 """In the data folder: a hub that has shown real hosts never shows the demo by itself again, not even for a moment."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_LARGE_BYTES = 128 * 1024
 
 
-class Started(Struct, frozen=True):
+class HubStartInfo(Struct, frozen=True):
     """A running hub as its starter wants to know it.
 
     `url` is for this machine, `url_elsewhere` for others: None where they cannot reach it. `config` is the file that
@@ -80,69 +86,10 @@ class Started(Struct, frozen=True):
 
 
 class HubServer:
-    """A hub with its listening socket and files: made by `open`, which raises UsageError, then `serve`d."""
+    """A hub with its listening socket and files: `serve` it once."""
 
     def __init__(
         self,
-        settings: Settings,
-        plan: Plan,
-        config: Path | None,
-        *,
-        data_dir: Path,
-        listening: socket.socket,
-        token_file: Path,
-        managed: ManagedHosts,
-        lists: HostLists,
-        make_ways: Callable[[Settings], dict[str, Way]],
-        side_doors: SideDoors,
-        reread: Callable[[], Settings] | None,
-        lock: IO[bytes],
-        open_again: Callable[[Plan], "HubServer"],
-        systemd: SystemdNotifier,
-    ) -> None:
-        self._settings = settings
-        self._plan = plan
-        self._data_dir = data_dir
-        self._lock = lock
-        self._open_again = open_again
-        self._is_demo_over = self._is_ended = False
-        self._config = config
-        self._listening = listening
-        self._token_file = token_file
-        self._clock = ClockMonitor(data_dir)
-        self.hub = Hub(
-            settings.fleet,
-            names=settings.names,
-            demo=plan.demo_hosts is not None,
-            retention=self._clock.retention,
-        )
-        scheme = "http" if settings.tls is None else "https"
-        self.url = url_here(settings.listen, listening, scheme)
-        self._url_elsewhere = url_elsewhere(settings.listen, listening, scheme, settings.notify.page)
-        self._child: ChildAgent | None = None
-        self._managed = managed
-        self._side_doors = side_doors
-        self._tls = None if settings.tls is None else Tls(settings.tls)
-        self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
-        self._lists = lists
-        self._make_ways = make_ways
-        self._agent_port = settings.pull.port
-        self._watching = Watching(self.hub, lists.providers, make_ways(settings))
-        self._reread = reread
-        self._systemd = systemd
-        self._rooms: Rooms | None = None
-        self._archive = Archive(
-            self.hub,
-            settings.history,
-            grouped_usage(settings),
-            data_dir,
-            demo=plan.demo_hosts,
-            demo_days=plan.demo_days,
-        )
-
-    @classmethod
-    def open(
-        cls,
         settings: Settings,
         plan: Plan,
         config: Path | None = None,
@@ -152,98 +99,118 @@ class HubServer:
         reread: Callable[[], Settings] | None = None,
         listening: socket.socket | None = None,
         systemd: SystemdNotifier | None = None,
-    ) -> "HubServer":
+        first_admin: str | None = None,
+    ) -> None:
         """`config` is the file that the settings came from, for the hub's own agent to read.
 
         `targets` are hosts that an option names, and `ssh_password` what a person typed for hosts that take no key.
-        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError. `listening` and
-        `systemd` are those of the hub in whose place this one starts.
+        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError. `listening`, `systemd`
+        and `first_admin`, the secret of a link that was printed, are those of the hub in whose place this one starts.
+        Raises UsageError.
         """
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
             raise UsageError(f"{problem}.")
-        data_dir = find_data_dir(settings)
-        share(data_dir).close()  # completes a restore that was interrupted, before anything is read
+        self._data_dir = data_dir = find_data_dir(settings)
+        lock_for_hub(data_dir).close()  # completes a restore that was interrupted, before anything is read
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
             plan = msgspec.structs.replace(plan, demo_hosts=None)
-        token_file = find_token_file(settings.token_file) if settings.token_file else data_dir / "agent.token"
-        ensure_token(token_file)
+        self._settings, self._plan, self._config, self._reread = settings, plan, config, reread
+        own_token = data_dir / "agent.token"
+        self._token_file = expand_home("token_file", settings.token_file) if settings.token_file else own_token
+        ensure_token(self._token_file)
         ensure_token(data_dir / "admin.token")
-        managed = ManagedHosts(data_dir / "hosts.yaml")
-        option = [StaticHosts(targets)] if targets else []
-        side_doors = SideDoors(settings)
-        listening, systemd = listening or open_socket(settings.listen), systemd or SystemdNotifier.of_this_process()
-        return cls(
+        self._listening = listening or open_socket(settings.listen)
+        self._systemd = systemd or SystemdNotifier.of_this_process()
+        self._first_admin = first_admin
+        self._make_next = partial(
+            HubServer,
             settings,
-            plan,
+            msgspec.structs.replace(plan, demo_hosts=None),
             config,
-            data_dir=data_dir,
-            listening=listening,
-            token_file=token_file,
-            managed=managed,
-            # Whom an option or a file names counts before whom somebody added by hand.
-            lists=HostLists(settings, config.name if config else "gpudeck.yaml", first=option, last=[managed]),
-            make_ways=lambda settings: make_ways(settings, ssh_password, side_doors.nodes),
-            side_doors=side_doors,
+            targets=targets,
+            ssh_password=ssh_password,
             reread=reread,
-            lock=share(data_dir),
-            open_again=lambda plan: cls.open(
-                settings,
-                plan,
-                config,
-                targets=targets,
-                ssh_password=ssh_password,
-                reread=reread,
-                listening=listening,
-                systemd=systemd,
-            ),
-            systemd=systemd,
+            listening=self._listening,
+            systemd=self._systemd,
         )
+        self._lock = lock_for_hub(data_dir)
+        self._is_demo_over = self._is_ended = False
+        self._clock = ClockMonitor(data_dir)
+        demo = plan.demo_hosts is not None
+        self.hub = Hub(settings.fleet, names=settings.names, demo=demo, retention=self._clock.retention)
+        scheme = "http" if settings.tls is None else "https"
+        self.url = url_here(settings.listen, self._listening, scheme)
+        self._url_elsewhere = url_elsewhere(settings.listen, self._listening, scheme, settings.notify.page)
+        self._tls = None if settings.tls is None else Tls(settings.tls)
+        self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))
+        self._child: ChildAgent | None = None
+        self._services: HubServices | None = None
+        history = settings.history
+        self._compat_routes = CompatRoutes(
+            settings.compat,
+            forget_after=settings.fleet.forget_after,
+            history_kept=max(history.raw, history.quarter_hour, history.hour),
+        )
+        self._managed = ManagedHosts(data_dir / "hosts.yaml")
+        # A host that an option or a file names counts before one that was added on the page.
+        self._lists = HostLists(
+            settings.hosts,
+            settings.discovery,
+            config.name if config else "gpudeck.yaml",
+            first=[StaticHosts(targets)] if targets else [],
+            last=[*make_compat_providers(settings.compat), self._managed],
+        )
+        self._make_poll_methods = partial(make_poll_methods, ssh_password=ssh_password, nodes=self._compat_routes.nodes)
+        self._agent_port = settings.pull.port
+        self._watching = PollingService(self.hub, self._lists.providers, self._make_poll_methods(settings))
 
-    async def serve(self, when_started: Callable[[Started], None]) -> "HubServer | None":
+    async def serve(self, when_started: Callable[[HubStartInfo], None]) -> "HubServer | None":
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
         is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
         with self._lock:
             await self._serve(when_started)
-        if not self._is_demo_over or self._is_ended:
-            return None
-        return self._open_again(msgspec.structs.replace(self._plan, demo_hosts=None))
+        is_over = self._is_demo_over and not self._is_ended
+        return self._make_next(first_admin=self._first_admin) if is_over else None
 
-    async def _serve(self, when_started: Callable[[Started], None]) -> None:
-        retention = self._clock.retention
+    async def _serve(self, when_started: Callable[[HubStartInfo], None]) -> None:
+        settings = self._settings
+        self._report_missing_extras()
         async with running_auth(
-            self._settings, self._data_dir, self._token_file, self._config, retention=retention
+            self._data_dir,
+            self._token_file,
+            self._config,
+            database_url=settings.database,
+            login=settings.login,
+            users=settings.users,
+            retention=self._clock.retention,
+            when_loaded=lambda auth: record_restore(auth.audit, self._data_dir),
         ) as auth:
-            policy = make_policy(self._settings)
-            first_admin = await _make_first_admin(auth) if policy.needs_accounts else None
-            limiter = ConnectionLimiter(self._settings.limits, proxies=self._settings.login.proxy.addresses)
-            self._rooms = rooms = Rooms(
-                self.hub,
-                auth,
-                self._settings,
-                self._archive,
-                clock=self._clock,
-                data_dir=self._data_dir,
-                demo=self._plan.demo_hosts,
+            policy = make_policy(settings)
+            first_admin = await _make_first_admin(auth, self._first_admin) if policy.needs_accounts else None
+            limiter = ConnectionLimiter(settings.limits, proxies=settings.login.proxy.addresses)
+            self._services = services = HubServices(
+                self.hub, auth, policy, settings, plan=self._plan, clock=self._clock, data_dir=self._data_dir
             )
             # Loading this machine's certificates takes 100 ms: not when the first host is read.
-            await asyncio.gather(rooms.open(), asyncio.to_thread(shared_trust))
-            door = await self._open_door(rooms, auth, policy, limiter.hits)
-            plain = [] if self._plain is None else [self._plain]
+            await asyncio.gather(services.open(), asyncio.to_thread(shared_trust))
+            app, direct = await self._open_app(services, auth, policy, limiter.hits)
             server = _Server(
-                door,
+                app,
                 limiter,
                 self._tls,
                 lambda: self._begin(when_started, first_admin, end_demo),
                 self._end,
-                plain=plain,
+                plain=[] if self._plain is None else [self._plain],
+                direct=direct,
             )
 
             def end_demo() -> None:
+                self._first_admin = first_admin if auth.first_admin.is_open else None
                 self._end_demo()
                 server.end()
 
-            ticking = asyncio.create_task(tick_forever(self.hub.stream, self._systemd.alive))
+            ticking = asyncio.create_task(tick_forever(self.hub.fleet.observers, self._systemd.alive))
             try:
                 with handle_sighup(self._make_reload(auth), server.end):
                     # A copy: the server closes it, and connections to the next one wait in the queue of the other.
@@ -252,28 +219,36 @@ class HubServer:
                 self._is_ended = server.is_signalled
                 await self._watching.stop()
                 ticking.cancel()
-                await rooms.close()
+                await services.close()
+
+    def _report_missing_extras(self) -> None:
+        """A channel or a bot that cannot work does not keep the hub from starting. The command is for admins, in the
+        log; everybody who may look sees the rest."""
+        errors = find_missing_extras(self._settings)
+        for error in errors:
+            log.warning("%s", error)
+        self.hub.fleet.say("extras", [error.message for error in errors])
 
     def _make_reload(self, auth: Auth) -> HubReload:
         """What can change while the hub runs. A part of which nothing stands here needs a restart."""
 
         async def change_hosts(settings: Settings) -> None:
-            self._lists.change(settings)
+            self._lists.change(settings.hosts, settings.discovery)
             await self._watching.change(self._lists.providers)
 
         async def change_ways(settings: Settings) -> None:
             self._agent_port = settings.pull.port
-            await self._watching.change(self._lists.providers, self._make_ways(settings))
+            await self._watching.change(self._lists.providers, self._make_poll_methods(settings))
 
         async def change_names(settings: Settings) -> None:
             self.hub.fleet.rename(settings.names)
 
-        async def change_people(settings: Settings) -> None:
-            auth.people.take(settings.people)
+        async def change_users(settings: Settings) -> None:
+            auth.users.take(settings.users)
 
         async def change_alerts(settings: Settings) -> None:
-            if self._rooms is not None:
-                await self._rooms.alarm.change(settings.alerts)
+            if self._services is not None:
+                await self._services.alerts.change(settings.alerts)
 
         async def change_agent(_: Settings) -> None:
             if self._child is not None:
@@ -283,39 +258,49 @@ class HubServer:
             self._settings,
             self._reread or (lambda: self._settings),
             [
-                Part(("hosts", "discovery"), change_hosts),
-                Part(("ssh", "pull", "scrape"), change_ways),
-                Part(("names",), change_names),
-                Part(("people",), change_people),
-                Part(("alerts",), change_alerts),
-                Part(("agent",), change_agent),
+                ReloadablePart(("hosts", "discovery"), change_hosts),
+                ReloadablePart(("ssh", "pull", "scrape"), change_ways),
+                ReloadablePart(("names",), change_names),
+                ReloadablePart(("users",), change_users),
+                ReloadablePart(("alerts",), change_alerts),
+                ReloadablePart(("agent",), change_agent),
             ],
             supervisor=self._systemd,
-            tell=lambda problem: self.hub.fleet.say("settings", [] if problem is None else [problem]),
+            report_problem=lambda problem: self.hub.fleet.say("settings", [] if problem is None else [problem]),
             note=lambda: note_configuration(auth, self._data_dir, self._config),
         )
 
-    async def _open_door(self, rooms: Rooms, auth: Auth, policy: Policy, hits: Counter[str]) -> App:
-        """From the outside in: headers that every answer carries, limits, who it is, the routes."""
+    async def _open_app(
+        self, services: HubServices, auth: Auth, policy: Policy, hits: Counter[str]
+    ) -> tuple[App, DirectReports]:
+        """From the outside in: headers that every answer carries, limits, who it is, the routes. And what serves most
+        reports without all that."""
         settings = self._settings
-        book = HostBook(self._managed, auth.tokens, self._watching.find, url=self._url_elsewhere, url_here=self.url)
-        house = House(
+        installer = Installer(self._data_dir / "wheelhouse", self._url_elsewhere or self.url)
+        host_admin = HostAdmin(
+            self._managed,
+            auth.tokens,
+            self._watching.find,
+            installer,
+            note=note_address(settings.listen, self._url_elsewhere, settings.notify.page),
+        )
+        api = ApiServices(
             hub=self.hub,
             auth=auth,
             policy=policy,
-            book=book,
+            host_admin=host_admin,
             prefix=settings.path_prefix,
             hits=hits,
-            history=self._archive.store,
-            events=rooms.diary.events,
-            reservations=rooms.bookings.calendar,
-            waiting=rooms.line.queue,
-            alerts=rooms.alarm.alerts,
-            memory=rooms.memory,
-            watches=rooms.messages.watches,
-            mutes=rooms.messages.mutes,
-            outbox=rooms.messages.outbox,
-            reaches=rooms.messages.reaches,
+            history=services.history.store,
+            events=services.events.events,
+            reservations=services.reservations.calendar,
+            queue=services.queue.queue,
+            alerts=services.alerts.alerts,
+            memory=services.memory,
+            watches=services.messages.watches,
+            mutes=services.messages.mutes,
+            outbox=services.messages.outbox,
+            reaches=services.messages.reaches,
             agent_port=lambda: self._agent_port,
             place=HubPlace(
                 listen=str(settings.listen),
@@ -324,31 +309,33 @@ class HubServer:
                 database=auth.database.place,
             ),
         )
-        keeper = make_keeper(settings, auth)
-        door = FrontDoor(house, grant_by(auth), keeper, await self._side_doors.open(house, keeper, rooms.open_part))
+        authenticator = make_authenticator(settings, auth)
+        compat_routes = await self._compat_routes.open(api, authenticator, services.open_part)
+        api_app = ApiApp(api, grant_by(auth), authenticator, compat_routes)
         limited = AdmissionGate(
-            door,
+            api_app,
             settings.limits,
             proxies=settings.login.proxy.addresses,
             hits=hits,
-            senders=self._side_doors.senders,
+            senders=self._compat_routes.senders,
             prefix=settings.path_prefix,
         )
-        return SafeApp(limited)
+        paths = sorted({REPORTS, settings.path_prefix.rstrip("/") + REPORTS})
+        return SafeApp(limited), DirectReports(api_app.reports, limited, paths)
 
     async def _end(self) -> None:
-        """Before the door closes: the hub's own agent, which would find it closed, and what is kept open: the streams,
+        """Before the server stops: the hub's own agent, which would find it closed, and what is kept open: the streams,
         which never end, and the questions of those who wait."""
         if not self._is_demo_over:
             self._systemd.stopping()
         if self._child is not None:
             await self._child.stop()
         self.hub.stream.close()
-        if self._rooms is not None:
-            await self._rooms.hush()
+        if self._services is not None:
+            await self._services.queue.close()
 
     def _begin(
-        self, when_started: Callable[[Started], None], first_admin: str | None, end_demo: Callable[[], None]
+        self, when_started: Callable[[HubStartInfo], None], first_admin: str | None, end_demo: Callable[[], None]
     ) -> None:
         arguments = ["--hub", self._url_of_child(), "--token-file", str(self._token_file)]
         if self._config is not None:
@@ -362,11 +349,11 @@ class HubServer:
         if self._child is not None:
             self._child.start()
         self._watching.start()
-        if self._rooms is not None:
-            self._rooms.start()
+        if self._services is not None:
+            self._services.start()
         self._systemd.ready(f"serving {self._url_elsewhere or self.url}")
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
-        when_started(Started(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
+        when_started(HubStartInfo(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
     def _url_of_child(self) -> str:
         """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
@@ -374,17 +361,20 @@ class HubServer:
 
     def _end_demo(self) -> None:
         if not self._is_demo_over:
-            log.info("a real host reports: the hub starts again without the simulated fleet")
+            log.info("a real host reports or was added: the hub restarts without the simulated fleet")
         self._is_demo_over = True
         with contextlib.suppress(OSError):
             (self._data_dir / _HAD_REAL_HOSTS).touch()
 
 
-async def _make_first_admin(auth: Auth) -> str | None:
+async def _make_first_admin(auth: Auth, secret: str | None) -> str | None:
     try:
-        return await auth.first_admin.make()
+        return await auth.first_admin.make(secret)
     except Temporary:
-        log.warning("whether there are accounts is not known yet: `gpudeck account add` makes the first one")
+        log.warning(
+            "no link for the first admin: the database does not answer; `gpudeck account add NAME --role admin` "
+            "creates the account later"
+        )
         return None
 
 
@@ -394,7 +384,7 @@ def _simulate(hosts: int) -> list[str]:
 
 
 class _Server(LimitedServer):
-    """A server that tells when it has started and before it stops."""
+    """A server that calls back when it has started and before it stops."""
 
     def __init__(
         self,
@@ -405,8 +395,9 @@ class _Server(LimitedServer):
         before_end: Callable[[], Awaitable[None]],
         *,
         plain: Sequence[socket.socket],
+        direct: DirectRoute,
     ) -> None:
-        super().__init__(app, limiter, tls, plain=plain, timeout_graceful_shutdown=5, backlog=2048)
+        super().__init__(app, limiter, tls, plain=plain, direct=direct, timeout_graceful_shutdown=5, backlog=65_535)
         self._when_started = when_started
         self._before_end = before_end
         self.is_signalled = False
@@ -429,30 +420,27 @@ class _Server(LimitedServer):
         await super().shutdown(sockets)
 
 
-async def tick_forever(stream: Stream, when_done: Callable[[], None] = lambda: None) -> None:
-    """Publish once a second, and have the fleet's observers do what else is due. A tick that fails is logged, and the
-    next one comes; `when_done` is called after each that does not."""
+async def tick_forever(observers: Observers, when_done: Callable[[], None] = lambda: None) -> None:
+    """Have the fleet's observers publish it once a second, and do what else is due. `when_done` is called after each
+    second in which it could be published."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
-        try:
-            await run_in_steps(stream.tick_in_steps())
+        if await run_in_steps(observers.publish_in_steps()):
             when_done()
-        except Exception:
-            log.exception("a tick failed")
         await asyncio.sleep(0)
-        stream.fleet.observers.on_second()
+        observers.on_second()
         due = max(due + TICK_SECONDS, loop.time())
         await asyncio.sleep(due - loop.time())
 
 
-def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -> None:
+def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], None]) -> None:
     """Serve in this thread until Ctrl-C or SIGTERM."""
     import uvloop  # noqa: PLC0415 - only the running hub needs it
 
     is_ended = False
 
-    def begin(started: Started) -> None:
+    def begin(started: HubStartInfo) -> None:
         # A hub keeps hundreds of thousands of small objects that never form circles: what was loaded is never looked
         # through again, and all of the rest seldom. A look at the newest is short, whatever comes in: each object
         # takes up to 3 µs, and the event loop waits.
@@ -477,6 +465,16 @@ def run_hub(server: HubServer | None, when_started: Callable[[Started], None]) -
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(THREAD_SECONDS)
+    _return_large_blocks()
     with contextlib.suppress(KeyboardInterrupt):
         while server is not None and not is_ended:
             server = uvloop.run(server.serve(begin))
+
+
+def _return_large_blocks() -> None:
+    """Have glibc give large blocks back to the system as soon as they are free: a delta of thousands of hosts has
+    megabytes, and the small objects made meanwhile would keep them. A few heaps are enough for the hub's threads."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_ARENA_MAX, 2)

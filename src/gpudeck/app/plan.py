@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gpudeck.compat.registry import names_hosts as compat_names_hosts
 from gpudeck.compat.settings import CompatSettings
-from gpudeck.compat.ways import names_hosts as compat_names_hosts
 from gpudeck.demo.backfill import DAYS
 from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.settings import Settings
@@ -17,7 +17,8 @@ class Plan(Struct, frozen=True):
     """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report; `demo_days` is how
     long a past it begins with.
 
-    `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where nobody does.
+    `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where none are
+    named.
     """
 
     demo_hosts: int | None = None
@@ -29,18 +30,18 @@ class Plan(Struct, frozen=True):
 
 def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool], *, ssh_hosts: int = 0) -> Plan:
     """The demo when it is asked for; else this machine where it has GPUs, and the hosts that are named; and where there
-    is neither, and no monitor that came before, the demo until somebody reports."""
+    is neither, and no monitor that came before, the demo until a host reports."""
     if demo_hosts is not None:
         return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
     named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
     if settings.local == "auto" and has_gpus():
         return Plan(watch_this_machine=True, named_hosts=named)
-    # Whoever had another monitor has hosts, and readers who would take simulated ones for theirs.
+    # Users of another monitor have hosts, and readers who would take simulated ones for real.
     is_demo = settings.demo == "auto" and named is None and settings.compat == CompatSettings()
     return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
 
 
 def names_hosts(settings: Settings) -> bool:
-    """Whether the settings say of any host that it is there, or of anybody who knows."""
+    """Whether the settings name hosts, or a list of hosts."""
     is_found = settings.discovery != DiscoverySettings() or compat_names_hosts(settings.compat)
     return bool(settings.hosts) or is_found

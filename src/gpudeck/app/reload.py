@@ -12,15 +12,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpudeck.app.signals import ControllingTerminal
-from gpudeck.app.systemd import SystemdNotifier
+from gpudeck.agent.signals import ControllingTerminal, SystemdNotifier
 from gpudeck.model.errors import UsageError
 from gpudeck.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-class Part(Struct, frozen=True):
+class ReloadablePart(Struct, frozen=True):
     """Something that can be changed while the hub runs: the settings that it is made of, by their names in the file,
     and what makes new ones count. `take` gets all settings as they are to be, and is called where some of these
     changed."""
@@ -30,17 +29,17 @@ class Part(Struct, frozen=True):
 
 
 class HubReload:
-    """`read` gives the settings as they are written now and raises UsageError; `tell` shows a problem on the page, None
-    takes it back."""
+    """`read` gives the settings as they are written now and raises UsageError; `report_problem` shows a problem on the
+    page, None takes it back."""
 
     def __init__(
         self,
         settings: Settings,
         read: Callable[[], Settings],
-        parts: Sequence[Part],
+        parts: Sequence[ReloadablePart],
         *,
         supervisor: SystemdNotifier,
-        tell: Callable[[str | None], None],
+        report_problem: Callable[[str | None], None],
         note: Callable[[], Awaitable[None]],
     ) -> None:
         """`note` writes down that other settings count."""
@@ -48,7 +47,7 @@ class HubReload:
         self._read = read
         self._parts = parts
         self._supervisor = supervisor
-        self._tell = tell
+        self._report_problem = report_problem
         self._note = note
         self._turn = asyncio.Lock()
 
@@ -72,14 +71,14 @@ class HubReload:
                     self._current, **{name: getattr(wanted, name) for name in part.names}
                 )
                 await part.take(self._current)
-        self._tell(None)
+        self._report_problem(None)
         self._say(sorted(changed), sorted(changed_names(self._current, wanted)))
         if changed:
             await self._note()
 
     def _refuse(self, error: UsageError) -> None:
-        told = f"the settings from before stay, as the new ones cannot be used: {error}"
-        self._tell(f"{told.splitlines()[0]}; mend that and reload the hub again")
+        told = f"the new settings cannot be used, the previous ones stay in effect: {error}"
+        self._report_problem(f"{told.splitlines()[0]}; fix that and reload the hub again")
         log.error("%s", told)
 
     def _say(self, changed: list[str], waiting: list[str]) -> None:
@@ -87,7 +86,7 @@ class HubReload:
         if now:
             log.info("read the settings again: %s changed", ", ".join(now))
         if waiting:
-            log.warning("these settings have changed and count after a restart: %s", ", ".join(waiting))
+            log.warning("these settings have changed and take effect after a restart: %s", ", ".join(waiting))
         if not changed:
             log.info("read the settings again: nothing has changed")
 
@@ -96,7 +95,7 @@ class HubReload:
 def handle_sighup(reload: HubReload, end: Callable[[], None]) -> Iterator[None]:
     """SIGHUP reads the settings again as long as the block lasts; that of a terminal which was closed is the end."""
     loop, terminal, looks = asyncio.get_running_loop(), ControllingTerminal(), set[asyncio.Task[None]]()
-    # nohup: whoever started this wants it to outlive its terminal.
+    # nohup: the process is meant to outlive its terminal.
     outlives_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
     def hang_up() -> None:

@@ -17,11 +17,11 @@ from gpudeck.model.errors import UsageError
 
 _table = schema.accounts
 _IS_ENABLED_ADMIN = (_table.c.role == "admin") & (_table.c.is_disabled == 0)
-_LAST_ADMIN_HINT = "Make another account an admin first: nobody could change anything any more."
+_LAST_ADMIN_HINT = "Make another account an admin first: a hub needs one."
 
 
 class Account(Struct, frozen=True):
-    """Somebody who may log in. Without a password they come through a proxy alone. `last_login_at` is None until they
+    """A user who may log in. Without a password only a proxy can log them in. `last_login_at` is None until they
     log in for the first time. Times are Unix seconds."""
 
     id: int
@@ -49,7 +49,7 @@ class Accounts:
     """
 
     def __init__(self, database: Database, passwords: Passwords, now: clock.Clock = clock.wall) -> None:
-        self._database = database
+        self.database = database
         self._passwords = passwords
         self._now = now
         self._watchers: list[Callable[[int], None]] = []
@@ -59,13 +59,7 @@ class Accounts:
         self._watchers.append(changed)
 
     async def add(
-        self,
-        name: str,
-        role: AccountRole,
-        password: str | None,
-        also: Also = _nothing,
-        *,
-        logs_in: bool = False,
+        self, name: str, role: AccountRole, password: str | None, also: Also = _nothing, *, logs_in: bool = False
     ) -> Account:
         """Raises UsageError for a name that is taken or cannot be one, and for a bad password. `logs_in`: its first
         session begins with it."""
@@ -75,7 +69,7 @@ class Accounts:
             self._passwords.check(password, name)
             values["password_hash"] = await self._passwords.hash(password)
         try:
-            async with self._database.begin() as connection:
+            async with self.database.begin() as connection:
                 await connection.execute(insert(_table).values(name=name, **values))
                 return await _complete(connection, name, also)
         except IntegrityError as error:
@@ -87,28 +81,25 @@ class Accounts:
     async def find_with_hash(self, name: str) -> tuple[Account | None, str | None]:
         """The account and the hash of its password, as far as there are any."""
         # A name that cannot be one is looked for as well: that takes as long as looking for another.
-        async with self._database.begin() as connection:
-            row = (await connection.execute(_named(read_name(name) or ""))).one_or_none()
+        row = (await self.database.execute(_named(read_name(name) or ""))).one_or_none()
         return (None, None) if row is None else (read_account(row), row.password_hash)
 
     async def list(self) -> list[Account]:
         """By name."""
-        async with self._database.begin() as connection:
-            return [read_account(row) for row in await connection.execute(select(_table).order_by(_table.c.name))]
+        return [read_account(row) for row in await self.database.execute(select(_table).order_by(_table.c.name))]
 
     async def count(self) -> int:
-        async with self._database.begin() as connection:
-            return int((await connection.execute(select(func.count()).select_from(_table))).scalar_one())
+        return int((await self.database.execute(select(func.count()).select_from(_table))).scalar_one())
 
     async def remove(self, name: str, also: Also = _nothing) -> Account:
         """With it go its sessions and its tokens. Returns what it was."""
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             account = await _get(connection, name)
             await _check_admin_is_left(connection, account, "removed")
             await connection.execute(delete(_table).where(_table.c.id == account.id))
             for statement in also(account):
                 await connection.execute(statement)
-        self._tell(account)
+        self._notify(account)
         return account
 
     async def change(
@@ -122,23 +113,23 @@ class Accounts:
     ) -> Account:
         """All of it or nothing; what is None stays. Returns what it is now. Raises UsageError for what will not do.
 
-        A new password ends the account's sessions. Somebody who is disabled is logged out everywhere, and nobody until
+        A new password ends the account's sessions. A disabled account is logged out everywhere, and nobody until
         they are enabled again.
         """
         values = await self._read_change(name, role, is_disabled, password)
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             account = await _get(connection, name)
             if is_disabled:
                 await _check_admin_is_left(connection, account, "disabled")
             if role not in {None, "admin"}:
                 await _check_admin_is_left(connection, account, f"made a {role}")
-            # The account first: whoever logs in meanwhile waits for its row, and is refused then.
+            # The account first: a log-in at the same time waits for its row, and is refused then.
             if values:
                 await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
             if is_disabled is not None or password is not None:
                 await _end_sessions(connection, account)
             changed = await _complete(connection, name, also)
-        self._tell(account)
+        self._notify(account)
         return changed
 
     def check_password(self, name: str, password: str) -> None:
@@ -162,12 +153,12 @@ class Accounts:
     async def note_login(
         self, account: Account, password_hash: str, renewed: str | None = None, also: Also = _nothing
     ) -> Account | None:
-        """Write down that somebody logged in with the password of that hash, and a newer hash of it if there is one.
+        """Record a log-in with the password of that hash, and a newer hash of it if there is one.
 
         None when it counts no more: the account was removed or disabled, or its password changed, in the meantime.
         """
         values = {"last_login_at": self._now(), "password_hash": renewed or password_hash}
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
             return await _complete(connection, account.name, also) if changed.rowcount else None
 
@@ -177,16 +168,16 @@ class Accounts:
         """A new password, if the account's still is the one of that hash; else None. All its sessions end."""
         self.check_password(account.name, password)
         values = {"password_hash": await self._passwords.hash(password)}
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
             if not changed.rowcount:
                 return None
             await _end_sessions(connection, account)
             replaced = await _complete(connection, account.name, also)
-        self._tell(account)
+        self._notify(account)
         return replaced
 
-    def _tell(self, account: Account) -> None:
+    def _notify(self, account: Account) -> None:
         for changed in self._watchers:
             changed(account.id)
 

@@ -1,6 +1,7 @@
 """The audit log: who did what, when and from where. Rows are added and, when old, deleted: never changed."""
 
 import logging
+from collections.abc import Mapping
 
 from msgspec import Struct
 from sqlalchemy import Executable, insert, select
@@ -11,7 +12,7 @@ from gpudeck.database.engine import Database, delete_old
 from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _LENGTHS = {name: getattr(table.c[name].type, "length", None) or MOST_DETAILS fo
 
 class AuditEntry(Struct, frozen=True):
     """`at` is in Unix seconds. `who` is an account's name, "ada (token 7)" for a token of that account, "token NAME"
-    for one that belongs to none, or "nobody" for somebody who is not known."""
+    for one that belongs to none, or "nobody" for an unknown caller."""
 
     id: int
     at: float
@@ -47,14 +48,22 @@ class Audit:
         self, caller: Caller, action: str, subject: str = "", *, outcome: str = "done", details: str = ""
     ) -> None:
         """Add an entry. Where the database cannot take it, it goes into the hub's own log, and the caller goes on."""
-        row = _fit_all(caller, action, subject, outcome, details)
+        await self._add([_fit_all(caller, action, subject, outcome, details)])
+
+    async def record_all(self, caller: Caller, action: str, subjects: Mapping[str, str]) -> None:
+        """Add an entry for each subject, with its details, in one step."""
+        await self._add([_fit_all(caller, action, subject, "done", details) for subject, details in subjects.items()])
+
+    async def _add(self, rows: list[dict[str, str]]) -> None:
+        if not rows:
+            return
+        now, written = self._now(), "; ".join(map(_write, rows))
         try:
-            async with self._database.begin() as connection:
-                await connection.execute(insert(table).values(at=self._now(), **row))
+            await self._database.execute(insert(table), [{"at": now, **row} for row in rows])
         except Temporary as error:
-            log.warning("not in the audit log: %s; because %s", _write(row), error)
+            log.warning("not in the audit log: %s; because %s", written, error)
         except SQLAlchemyError:
-            log.exception("not in the audit log: %s", _write(row))
+            log.exception("not in the audit log: %s", written)
 
     def entry(self, caller: Caller, action: str, subject: str = "", *, details: str = "") -> Executable:
         """What adds an entry, for the transaction of the change that it is about."""
@@ -65,8 +74,7 @@ class Audit:
         wanted = select(table).order_by(table.c.id.desc()).limit(max(0, min(limit, MOST_ENTRIES)))
         if before_id is not None:
             wanted = wanted.where(table.c.id < before_id)
-        async with self._database.begin() as connection:
-            return [AuditEntry(**row) for row in (await connection.execute(wanted)).mappings()]
+        return [AuditEntry(**row) for row in (await self._database.execute(wanted)).mappings()]
 
     async def trim(self, before: float) -> int:
         """Delete the entries from before that time; how many there were. Raises Temporary."""
@@ -74,7 +82,7 @@ class Audit:
 
 
 def _name(caller: Caller) -> str:
-    """A token is told from the account that it belongs to, so that it can be found and revoked."""
+    """With the token beside its account, so that it can be found and revoked."""
     if caller.kind == "token" and caller.account_id is not None:
         return f"{caller.name} (token {caller.token_id})"
     return caller.name or "nobody"

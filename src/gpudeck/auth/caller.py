@@ -11,17 +11,17 @@ from gpudeck.server.addresses import Networks
 
 Role = Literal["nobody", "agent", "calendar", "viewer", "user", "admin"]
 RANKS: dict[str, int] = {"nobody": 0, "agent": 0, "calendar": 0, "viewer": 1, "user": 2, "admin": 3}
-"""An agent's and a calendar's token open one door each and rank nowhere else."""
+"""An agent's and a calendar's token open one route each and have no rank elsewhere."""
 
 Kind = Literal["nobody", "unverified", "local", "account", "token", "proxy"]
-"""How somebody is known: not at all; not yet, as the database is away; because they sit at the machine of a hub that
-nobody else can reach; by a session; by a token; by the name that a trusted proxy tells."""
+"""How a caller is identified: not at all; not yet, as the database is away; by being at the machine of a hub that
+no other machine can reach; by a session; by a token; by the name in a trusted proxy's header."""
 
 
 class Caller(Struct, frozen=True):
-    """Whoever makes a request. `name` is for the audit log and for showing; `logins` are their names on the hosts.
+    """Who makes a request. `name` is for the audit log and for showing; `logins` are their names on the hosts.
 
-    A token of no account is called "token NAME": its name is anybody's choice, and no account's has a blank.
+    A token of no account is called "token NAME": its name is chosen freely, and no account's has a blank.
     """
 
     kind: Kind = "nobody"
@@ -38,12 +38,14 @@ class Caller(Struct, frozen=True):
 
 NOBODY = Caller()
 UNVERIFIED = Caller(kind="unverified")
-"""Somebody with a session, or whom a proxy names, while the database cannot say who it is: they see what everybody
+"""A caller with a session, or named by a proxy, while the database cannot say who it is: they see what everyone
 may."""
 LOCAL_ADMIN = Caller(kind="local", role="admin", name="local admin")
 
 
-def caller_of(header_value: str | Sequence[str] | None, peer_address: str, settings: ProxySettings) -> str | None:
+def read_proxied_name(
+    header_value: str | Sequence[str] | None, peer_address: str, settings: ProxySettings
+) -> str | None:
     """The account's name, or None: no header is configured, the peer is not the proxy, or the header is no one name.
 
     `header_value` is what stands in the request's header of that name: all of them where it came several times, which

@@ -26,7 +26,7 @@ class LocalCopy(Generic[_T]):
         self._writing = threading.Lock()
 
     async def write(self, content: _T) -> None:
-        """A copy that cannot be written is told once in the log."""
+        """A copy that cannot be written is logged once."""
         body = msgspec.json.encode(content)
         try:
             await asyncio.to_thread(self._replace, body)

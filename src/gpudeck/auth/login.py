@@ -17,7 +17,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.passwords import Passwords, hash_secret, make_secret
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
-from gpudeck.auth.throttle import Throttle
+from gpudeck.auth.throttle import LoginThrottle
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, UsageError
 
@@ -26,11 +26,11 @@ MOST_AT_ONCE = 32
 _BUSY_SECONDS = 2.0
 _T = TypeVar("_T")
 VALID_SECONDS = 3600.0
-_HINT = "Start the hub again for a new one, or run `gpudeck account add NAME --role admin` on its machine."
+_HINT = "The hub prints a new link at each start. Or run `gpudeck account add NAME --role admin` on its machine."
 
 
 class LoginRefused(GpudeckError):
-    """Nobody was logged in. `retry_after` is in seconds, 0 when the name and the password were looked at."""
+    """The log-in was refused. `retry_after` is in seconds, 0 when the name and the password were looked at."""
 
     def __init__(self, message: str, hint: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message, hint)
@@ -41,12 +41,12 @@ class Login:
     """Logs people in. Makes `sessions` forget at once what it knows of an account that `accounts` changes."""
 
     def __init__(
-        self, accounts: Accounts, sessions: Sessions, passwords: Passwords, throttle: Throttle, audit: Audit
+        self, accounts: Accounts, sessions: Sessions, passwords: Passwords, throttle: LoginThrottle, audit: Audit
     ) -> None:
         self._accounts = accounts
         self._sessions = sessions
         self._passwords = passwords
-        self._throttle = throttle
+        self.throttle = throttle
         self._audit = audit
         self._under_way = 0
         accounts.watch(sessions.forget)
@@ -54,7 +54,7 @@ class Login:
     async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str]:
         """The account, and the secret for the cookie of its new session.
 
-        Raises LoginRefused, with the same text and after the same work for a name that nobody has, a wrong password,
+        Raises LoginRefused, with the same text and after the same work for an unknown name, a wrong password,
         an account without one, and a disabled account; Temporary when the database does not answer.
         """
         async with self._turn(name, address) as tried:
@@ -87,7 +87,7 @@ class Login:
         """One try, under the name as it is counted: it is a failure until it has passed. Raises LoginRefused."""
         tried = read_name(name) or name
         self._check_turn(tried, address)
-        self._throttle.note_failure(tried, address)
+        self.throttle.note_failure(tried, address)
         self._under_way += 1
         try:
             yield tried
@@ -95,14 +95,14 @@ class Login:
             self._under_way -= 1
 
     def _check_turn(self, name: str, address: str) -> None:
-        """Raises LoginRefused when it is not this address's turn to try that name, or nobody's."""
-        wait = self._throttle.wait_before(name, address)
+        """Raises LoginRefused when this address may not try that name now, or too many try at once."""
+        wait = self.throttle.wait_before(name, address)
         if wait > 0:
             hint = f"Try again in {describe_wait(wait)}."
-            raise LoginRefused("there were too many failed tries to log in.", hint, retry_after=wait)
+            raise LoginRefused("too many failed logins.", hint, retry_after=wait)
         if self._under_way >= MOST_AT_ONCE:
             hint = f"Try again in {describe_wait(_BUSY_SECONDS)}."
-            raise LoginRefused("too many people log in at this moment.", hint, retry_after=_BUSY_SECONDS)
+            raise LoginRefused("too many users are logging in right now.", hint, retry_after=_BUSY_SECONDS)
 
     async def _compare(self, name: str, password: str) -> tuple[Account | None, str | None]:
         """Who has that name; and the hash of the password, if it is that one and they may use it. The same work for
@@ -112,13 +112,13 @@ class Login:
         return account, password_hash if is_right and account is not None and not account.is_disabled else None
 
     async def _pass(self, action: str, done: _T | None, account: Account | None, name: str, address: str) -> _T:
-        """Raises LoginRefused where it was not done. Names that nobody has are left out of the audit log: people type
+        """Raises LoginRefused where it was not done. Unknown names are left out of the audit log: people type
         their password there by mistake."""
         if done is None:
             subject = account.name if account is not None else "a name that nobody has"
             await self._audit.record(Caller(address=address), action, subject, outcome="refused")
-            raise LoginRefused("the name or the password is wrong.", "Ask an admin of this hub if you cannot log in.")
-        self._throttle.note_success(name, address)
+            raise LoginRefused("the name or the password is wrong.", "Try again, or ask an admin for a new password.")
+        self.throttle.note_success(name, address)
         return done
 
     async def _start(
@@ -144,7 +144,7 @@ class Login:
 
 
 def describe_wait(seconds: float) -> str:
-    """Rounded up: whoever waits so long may go."""
+    """Rounded up, so that waiting so long is enough."""
     whole = math.ceil(seconds)
     if whole >= 120:
         return f"{math.ceil(whole / 60)} minutes"
@@ -164,12 +164,18 @@ class FirstAdmin:
         self._hash: str | None = None
         self._made_at = 0.0
 
-    async def make(self) -> str | None:
-        """The secret, which replaces an earlier one; None where there is any account already."""
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a secret that was not used and is not too old."""
+        return self._hash is not None and 0 <= self._now() - self._made_at <= VALID_SECONDS
+
+    async def make(self, secret: str | None = None) -> str | None:
+        """The secret, which replaces an earlier one; None where there is any account already. `secret` is one that was
+        printed before: it is valid for another hour."""
         if await self._accounts.count():
             self._hash = None
             return None
-        secret = make_secret()
+        secret = secret or make_secret()
         self._hash, self._made_at = hash_secret(secret), self._now()
         return secret
 
@@ -189,10 +195,11 @@ class FirstAdmin:
         return await self._accounts.add(name, "admin", password, also, logs_in=True)
 
     def _take(self, secret: str) -> str:
-        """Whoever takes it is the only one: of two who come at once the second is refused."""
+        """Of two requests at once the second is refused."""
         taken = self._hash
-        is_old = not 0 <= self._now() - self._made_at <= VALID_SECONDS
-        if taken is None or is_old or not hmac.compare_digest(taken, hash_secret(secret)):
-            raise LinkRefused("this link does not work, or no longer.", _HINT)
+        if taken is None or not self.is_open or not hmac.compare_digest(taken, hash_secret(secret)):
+            raise LinkRefused(
+                "this link does not work: it was used, is older than an hour, or the hub was restarted since.", _HINT
+            )
         self._hash = None
         return taken

@@ -33,7 +33,7 @@ LENGTH = 43
 
 
 class Passwords:
-    """Hashes and compares, in threads of its own: no more than two at once, whoever stops waiting for one.
+    """Hashes and compares, in threads of its own: no more than two at once, also when a caller stops waiting.
 
     The same letters count as the same password however a keyboard composes them.
     """
@@ -41,7 +41,7 @@ class Passwords:
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="password")
-        self._nobodys = _hash_of_nothing(self._hasher)
+        self._placeholder = _hash_of_nothing(self._hasher)
 
     def check(self, password: str, name: str) -> None:
         """Raises UsageError when the account of that name cannot have that password."""
@@ -74,8 +74,8 @@ class Passwords:
         return await self._run(lambda: self._matches(password_hash, prepared))
 
     async def waste_time(self) -> None:
-        """As much work as comparing a password, for names that nobody has."""
-        await self._run(lambda: self._matches(self._nobodys, b""))
+        """As much work as comparing a password, for names that do not exist."""
+        await self._run(lambda: self._matches(self._placeholder, b""))
 
     def is_outdated(self, password_hash: str) -> bool:
         """Whether it was made with other parameters than new ones are: it should be made anew at the next chance."""
@@ -118,5 +118,5 @@ def make_secret() -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """What is kept of it. Fast on purpose: nobody can try 2^256 of them. Takes any text."""
+    """What is kept of it. Fast on purpose: 2^256 of them cannot be tried. Takes any text."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Executable, Row, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Executable, delete, insert, or_, select, update
 
 from gpudeck.auth.accounts import Account, Also, read_account
 from gpudeck.auth.passwords import LENGTH, hash_secret, make_secret
@@ -11,12 +11,12 @@ from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database, delete_old
 from gpudeck.model import clock
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 CACHE_SECONDS = 2.0
 """How long an answer of the database is believed: what another process changes counts so much later."""
 SEEN_SECONDS = 60.0
-"""How exactly it is known when somebody was last here: writing that down at each request would cost the most of it."""
+"""How exactly the last use is known: writing it down at each request would cost more than the request."""
 MOST_EACH = 50
 """Sessions of one account: past that many the one that was used least lately ends."""
 _MOST_CACHED = 10_000
@@ -25,7 +25,7 @@ _table = schema.sessions
 
 
 class Session(Struct, frozen=True):
-    """A browser that is logged in, to be shown to its owner. `id` tells sessions apart and opens nothing. `seen_at` is
+    """A browser that is logged in, to be shown to its owner. `id` identifies the session and is no secret. `seen_at` is
     up to a minute old. Times are Unix seconds."""
 
     id: str
@@ -46,7 +46,7 @@ class Sessions:
     """All sessions. Raises Temporary when the database does not answer."""
 
     def __init__(self, database: Database, settings: AuthSettings, now: clock.Clock = clock.wall) -> None:
-        self._database = database
+        self.database = database
         self._settings = settings
         self._now = now
         self._cache: dict[str, _Cached] = {}
@@ -56,7 +56,7 @@ class Sessions:
         """A new secret for the cookie, and what starts its session when it is written with a change of the account."""
         secret, now = make_secret(), self._now()
         values = {"hash": hash_secret(secret), "created_at": now, "seen_at": now}
-        # Text of a stranger's request: PostgreSQL takes none that is too long, and no character 0.
+        # Text of an unverified request: PostgreSQL takes none that is too long, and no character 0.
         shown = {"address": clean(address[:64]), "user_agent": clean(user_agent[:256])}
 
         def start(account: Account) -> list[Executable]:
@@ -75,39 +75,39 @@ class Sessions:
         return cached.account if cached is not None and self._counts(cached, now) else None
 
     async def end(self, secret: str, *also: Executable) -> None:
-        """Log out, and write `also` with it. Nobody need be logged in."""
+        """Log out, and write `also` with it. Does nothing where no session has that secret."""
         await self._delete(_table.c.hash == hash_secret(secret), *also)
 
     async def end_all(self, account_id: int, *also: Executable) -> None:
-        """Log somebody out everywhere, and write `also` with it."""
+        """End all sessions of an account, and write `also` with it."""
         await self._delete(_table.c.account_id == account_id, *also)
 
     async def list(self, account_id: int) -> list[Session]:
         """Those that still count, the one used last first."""
         wanted = select(_table).where(_table.c.account_id == account_id, ~self._is_over(self._now()))
-        async with self._database.begin() as connection:
-            rows = await connection.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
-            return [_read_session(row) for row in rows]
+        rows = await self.database.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
+        return [Session(row.hash[:16], row.created_at, row.seen_at, row.address, row.user_agent) for row in rows]
 
     async def trim(self, now: float) -> int:
         """Delete what counts no more at that time. Returns how many."""
-        return await delete_old(self._database, _table, _table.c.seen_at, self._is_over(now))
+        return await delete_old(self.database, _table, _table.c.seen_at, self._is_over(now))
 
     def forget(self, account_id: int | None = None) -> None:
         """Ask the database again about an account's sessions, or about all, however short ago that was done."""
         self._forgotten += 1  # also what is being read right now: it may be from before the change
-        self._cache = {} if account_id is None else _without(self._cache, account_id)
+        kept = {} if account_id is None else self._cache
+        self._cache = {key: cached for key, cached in kept.items() if cached.account.id != account_id}
 
     async def _delete(self, which: ColumnElement[bool], *also: Executable) -> None:
         try:
-            async with self._database.begin() as connection:
+            async with self.database.begin() as connection:
                 for statement in (delete(_table).where(which), *also):
                     await connection.execute(statement)
         finally:
             self.forget()
 
     async def _read(self, secret_hash: str, now: float) -> _Cached | None:
-        """What the database says of a session, or None; written down there if somebody comes back after a while."""
+        """What the database says of a session, or None; its last use is written there once a minute."""
         forgotten = self._forgotten
         accounts = schema.accounts
         wanted = (
@@ -115,7 +115,7 @@ class Sessions:
             .join_from(_table, accounts)
             .where(_table.c.hash == secret_hash, accounts.c.is_disabled == 0)
         )
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             row = (await connection.execute(wanted)).one_or_none()
             read = None if row is None else _Cached(read_account(row), row.started_at, row.seen_at, now)
             if read is not None and self._counts(read, now) and now - read.seen_at >= SEEN_SECONDS:
@@ -145,11 +145,3 @@ def _end_of_surplus(account_id: int) -> Any:
     own = _table.c.account_id == account_id
     latest = select(_table.c.hash).where(own).order_by(_table.c.seen_at.desc(), _table.c.created_at.desc())
     return delete(_table).where(own, _table.c.hash.not_in(latest.limit(MOST_EACH)))
-
-
-def _without(cache: dict[str, _Cached], account_id: int) -> dict[str, _Cached]:
-    return {key: cached for key, cached in cache.items() if cached.account.id != account_id}
-
-
-def _read_session(row: Row[Any]) -> Session:
-    return Session(row.hash[:16], row.created_at, row.seen_at, row.address, row.user_agent)

@@ -31,12 +31,12 @@ _SlackId = Annotated[
 ]
 RuleName = Annotated[
     str,
-    Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "the name of a rule, such as gpu_held_idle"}),
+    Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "the name of a rule, such as gpu_idle"}),
 ]
 
 
-class PersonSettings(Struct, frozen=True):
-    """Somebody with an account. A list in place of all this is their logins."""
+class UserSettings(Struct, frozen=True):
+    """A user with an account. A list in place of this section is their logins."""
 
     logins: list[_Login] | None = None
     """Their names on the hosts; the account's own name if not given."""
@@ -45,18 +45,18 @@ class PersonSettings(Struct, frozen=True):
     slack: _SlackId | None = None
     """Their member ID in Slack: for messages to them, and so that the bot knows them."""
     group: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    """The group in which they are counted and told; for usage a line of `usage.groups` goes first."""
+    """Their group, for usage reports and notifications; for usage a line of `usage.groups` goes first."""
     mute: list[RuleName] = field(default_factory=list)
-    """What they are not told about, by the names of rules; they can mute more by themselves."""
+    """Rules whose alerts they do not get; they can mute more by themselves."""
 
 
-People = dict[_Name, list[_Login] | PersonSettings]
-"""Accounts, with the logins on the hosts that belong to them and the ways to reach the person. An account that does not
+UserEntries = dict[_Name, list[_Login] | UserSettings]
+"""Accounts, with the logins on the hosts that belong to them and how to reach the user. An account that does not
 stand here has the login of its own name."""
 
 
 class ProxySettings(Struct, frozen=True):
-    """A reverse proxy in front of the hub that knows who people are, and says so in a header."""
+    """A reverse proxy in front of the hub that authenticates users and passes their name in a header."""
 
     header: (
         Annotated[
@@ -66,7 +66,7 @@ class ProxySettings(Struct, frozen=True):
     ) = None
     """The header in which the proxy tells the account's name, such as Remote-User. It must not pass on one it gets."""
     addresses: list[str] = field(default_factory=list)
-    """From where that header is believed: the proxy's own addresses, such as 10.0.0.7 or 10.0.0.0/28."""
+    """The addresses from which that header is accepted: the proxy's own addresses, such as 10.0.0.7 or 10.0.0.0/28."""
     role: AccountRole = "user"
     """What a name may do that the hub did not know before: an account is made for it."""
 
@@ -74,16 +74,16 @@ class ProxySettings(Struct, frozen=True):
         for text in self.addresses:
             _check_network(text)
         if self.header is not None and not self.addresses:
-            raise ValueError("header is believed from the proxy alone: name it in addresses, such as 127.0.0.1")
+            raise ValueError("header is accepted only from the proxy: set addresses, such as 127.0.0.1")
 
 
 class AuthSettings(Struct, frozen=True):
     """How people log in, and for how long."""
 
     idle: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 7 * 86_400.0
-    """How long somebody stays logged in who does not come back."""
+    """A session without any request ends after this time."""
     expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 30 * 86_400.0
-    """How long somebody stays logged in at all."""
+    """Every session ends after this time."""
     proxy: ProxySettings = field(default_factory=ProxySettings)
 
     def __post_init__(self) -> None:
@@ -92,42 +92,42 @@ class AuthSettings(Struct, frozen=True):
 
 
 def read_name(text: str) -> str | None:
-    """The account's name that somebody typed or a proxy told, in lower case; None if no account can be called so."""
+    """The account's name as typed or as a proxy sent it, in lower case; None if no account can be called so."""
     # Some letters of other scripts become those of ours in lower case, such as the sign for kelvin.
     name = text.lower() if text.isascii() else ""
     return name if re.match(ACCOUNT_NAME, name) else None
 
 
-def read_person(account: str, entry: list[str] | PersonSettings) -> PersonSettings:
-    """An entry of the setting `people`, with the logins spelled out."""
-    person = PersonSettings(logins=entry) if isinstance(entry, list) else entry
-    return replace(person, logins=[account]) if person.logins is None else person
+def read_user(account: str, entry: list[str] | UserSettings) -> UserSettings:
+    """An entry of the setting `users`, with the logins spelled out."""
+    user = UserSettings(logins=entry) if isinstance(entry, list) else entry
+    return replace(user, logins=[account]) if user.logins is None else user
 
 
-def people_problem(people: People) -> str | None:
-    """What is wrong with the setting `people` as a whole; None if nothing is. Nobody's jobs belong to two accounts, and
-    nobody in Slack is two people."""
+def users_problem(users: UserEntries) -> str | None:
+    """What is wrong with the setting `users` as a whole; None if nothing is. No login belongs to two accounts, and
+    no Slack member is two users."""
     owners: dict[tuple[str, str], str] = {}
-    for account, entry in people.items():
-        person = read_person(account, entry)
-        marks = [("login", login) for login in person.logins or ()]
-        marks += [("Slack ID", person.slack)] if person.slack else []
+    for account, entry in users.items():
+        user = read_user(account, entry)
+        marks = [("login", login) for login in user.logins or ()]
+        marks += [("Slack ID", user.slack)] if user.slack else []
         for mark in marks:
             other = owners.setdefault(mark, account)
             if other != account:
-                return f"people: the {' '.join(mark)} belongs to {other} and to {account}; take it from one of them"
+                return f"users: the {' '.join(mark)} belongs to {other} and to {account}; take it from one of them"
     return None
 
 
-def groups_with(groups: dict[str, list[str]], people: People) -> dict[str, list[str]]:
-    """The groups of usage, and those of people. A login that stands in one of `groups` stays there."""
+def groups_with(groups: dict[str, list[str]], users: UserEntries) -> dict[str, list[str]]:
+    """The groups of usage, and those of users. A login that stands in one of `groups` stays there."""
     named = {login for logins in groups.values() for login in logins}
     found = {group: list(logins) for group, logins in groups.items()}
-    for account, entry in people.items():
-        person = read_person(account, entry)
-        if person.group is not None:
-            known = found.setdefault(person.group, [])
-            known += [login for login in person.logins or () if login not in named]
+    for account, entry in users.items():
+        user = read_user(account, entry)
+        if user.group is not None:
+            known = found.setdefault(user.group, [])
+            known += [login for login in user.logins or () if login not in named]
     return found
 
 

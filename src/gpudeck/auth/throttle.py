@@ -7,7 +7,7 @@ them an address that is new to it waits a few seconds, once for each try, whatev
 which a name logged in before answers for that name alone: others behind the same address do not make it wait.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TypeVar
 
 from msgspec import Struct
@@ -57,7 +57,7 @@ class _Streak(Struct):
     at: float
 
 
-class Throttle:
+class LoginThrottle:
     """Counts failures. `now` is in seconds; it need not be the time of day.
 
     Between `wait_before` and `note_failure` nothing may be awaited: of many tries at once each has to count before the
@@ -71,6 +71,11 @@ class Throttle:
         self._names: dict[str, _Bucket] = {}
         self._told: dict[_Pair, float] = {}
         self._friends: dict[_Pair, None] = {}
+
+    def __len__(self) -> int:
+        """Entries of its longest table."""
+        tables: tuple[Sized, ...] = (self._streaks, self._addresses, self._names, self._told, self._friends)
+        return max(len(table) for table in tables)
 
     def wait_before(self, name: str, address: str) -> float:
         """Seconds until that name may be tried from that address; 0: now."""
@@ -121,7 +126,7 @@ class Throttle:
         return max(0.0, over * ADDRESS_REFILL_SECONDS)
 
     def _wait_of_name(self, pair: _Pair, now: float) -> float:
-        """Whoever was told to wait and did may go, even if a thousand others failed meanwhile."""
+        """A caller who waited as asked may try, even if a thousand others failed meanwhile."""
         bucket = self._names.get(pair[0])
         if bucket is None or bucket.settle(now, NAME_REFILL_SECONDS) < NAME_BURST:
             return 0.0
@@ -134,7 +139,7 @@ class Throttle:
         return NAME_WAIT
 
     def _has_room_to_tell(self, now: float) -> bool:
-        """Nobody's turn is forgotten to note another's: in such a flood a name's own limit is of no use any more."""
+        """No turn is forgotten to note another one: in such a flood a name's own limit is of no use any more."""
         while len(self._told) >= MOST_KEPT:
             oldest = next(iter(self._told))
             if self._told[oldest] > now - TURN_SECONDS:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.auth.caller import RANKS, Role
 from gpudeck.auth.passwords import hash_secret, make_secret
-from gpudeck.auth.token_rules import check_token, matches
+from gpudeck.auth.token_rules import check_token
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model.clock import Clock
@@ -128,7 +128,7 @@ class Tokens:
     def find(self, secret: str) -> Token | None:
         """The token with that secret; None where there is none, or it is expired or revoked. Never waits.
 
-        Looking a hash up in a dictionary tells nobody anything: they cannot choose what their secret's hash begins
+        Looking a hash up in a dictionary leaks nothing: callers cannot choose what their secret's hash begins
         with.
         """
         if len(secret) > SECRET_LENGTH or not secret.isascii():
@@ -137,10 +137,6 @@ class Tokens:
         if token is None or (token.expires_at is not None and token.expires_at <= self.now()):
             return None
         return token
-
-    @staticmethod
-    def may_report_as(token: Token, host: str) -> bool:
-        return token.hosts is None or token.hosts == host or matches(token.hosts, host)
 
     async def create(
         self,
@@ -241,8 +237,7 @@ class Tokens:
 
     async def list(self) -> list[Token]:
         """Every token that there ever was, oldest first. Raises Temporary."""
-        async with self.database.begin() as connection:
-            rows = (await connection.execute(_EVERYTHING.order_by(_table.c.id))).all()
+        rows = (await self.database.execute(_EVERYTHING.order_by(_table.c.id))).all()
         return [self._with_use(_token_of(row)) for row in rows]
 
     def note_use(self, token: Token) -> None:
@@ -256,8 +251,7 @@ class Tokens:
         self._flushed_at = now
         uses = dict(self._uses)
         async with self._tolerating("written"):
-            async with self.database.begin() as connection:
-                await connection.execute(_USE, [{"used_id": id_, "used_at": at} for id_, at in uses.items()])
+            await self.database.execute(_USE, [{"used_id": id_, "used_at": at} for id_, at in uses.items()])
             self._uses = {id_: at for id_, at in self._uses.items() if uses.get(id_) != at}
 
     async def _read(self, connection: AsyncConnection, mark: object) -> None:

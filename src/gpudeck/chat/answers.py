@@ -1,68 +1,84 @@
-"""What the bot says about the fleet and its use, for a phone: a line each, and a snippet for what is too long. Pure.
+"""What the bot says about the fleet, its use and reservations, for a phone: a line each, and a snippet for what is too
+long. Pure.
 
 Takes the fleet without what the asker may not see. What is unknown is a dash, never a zero. Everything that comes from
 outside is escaped.
 """
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck import __version__
-from gpudeck.chat.blocks import ChatAnswer, attach, escape, say, show_time, tell
-from gpudeck.chat.commands import Asked, near_commands
+from gpudeck.chat.blocks import Block, ChatAnswer, attach, button, escape, list_answer, show_time, text_answer
+from gpudeck.chat.commands import ParsedRequest, near_commands
 from gpudeck.model.availability import Availability
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_gib, show_span
-from gpudeck.model.usage import Usage, UsageRow
-from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, ShownProcess
-from gpudeck.model.wanted import OfferedGpu, choose, fits, is_usable, offer_all, rank
-from gpudeck.views.filter import choose_hosts, choose_user, choose_words, join, near_hosts, parse_query
-from gpudeck.views.lists import render_free
-from gpudeck.views.people import Person, rank_people, render_people
-from gpudeck.views.text import for_everybody, name_problem, render_alert, render_fleet, render_hosts, show_number
-from gpudeck.views.usage import name_of, render_usage
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.gpu_request import CandidateGpu, candidates, choose, is_usable, matches, rank
+from gpudeck.model.reservation import Reservation, ReservedGpu, ShownReservation
+from gpudeck.model.text import clean, show_age, show_gib, show_length, show_span
+from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Usage, UsageRow
+from gpudeck.reservations.conflicts import Conflict, FreeSlot
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
+from gpudeck.views.filter import choose_hosts, choose_user, choose_words, explain_unclear, join, near_hosts, parse_query
+from gpudeck.views.lists import render_free, render_reservations
+from gpudeck.views.text import (
+    for_everybody,
+    join_places,
+    name_problem,
+    render_alert,
+    render_fleet,
+    render_hosts,
+    show_number,
+    show_status,
+)
+from gpudeck.views.usage import describe_coverage, name_of, render_usage
+from gpudeck.views.users import UserActivity, rank_users, render_users
 
-SIGNS: Final[dict[Availability, str]] = {"free": "🟢", "busy": "🔴", "held": "🟡", "booked": "🔵", "unknown": "⚪"}
-_STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never": "⚪"}
+SIGNS: Final[dict[Availability, str]] = {"free": "🟢", "busy": "🔴", "idle": "🟡", "reserved": "🔵", "unknown": "⚪"}
+_STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never_seen": "⚪"}
 _MOST_USERS: Final = 6
 _MOST_PROCESSES: Final = 20
-_DEMO: Final = "DEMO DATA, simulated"
 _WIDTH: Final = 160
 """Columns of a snippet: people turn their phones for those."""
 _HELP = (
     "*What I answer* (in a direct message, to a mention, to `/gpu`)",
     "• `free`  what can be used now · `free h100`  · `free 2 40G same-host`",
     "• `gpu07`  one host · `gpu07 detail` · `hosts`  all hosts · `all`  all GPUs · `all down`  those that fit",
-    "• `who gpu07` or `who gpu07:3`  who is on it · `where ada`  where somebody is · `users`  everybody",
+    "• `who gpu07` or `who gpu07:3`  who is on it · `where ada`  where a user is · `users`  all users",
     "• `alerts`  what is wrong · `alerts gpu07` · `where`  the hub itself",
     "• `all_cmd`  all GPUs as a table · `all_detail`  everything, as curl shows it",
-    "• `book gpu07:0,1 for 4h` · `book 2 h100 for 1d from tomorrow 9:00 note a paper`",
-    "• `bookings`, `bookings mine` · `release 12`",
-    "• `watch 2 h100 40G`  tells you when they are free · `watches` · `unwatch 3`",
+    "• `reserve gpu07:0,1 for 4h` · `reserve 2 h100 for 1d from tomorrow 9:00 note a paper`",
+    "• `reservations`, `reservations mine` · `release 12`",
+    "• `watch 2 h100 40G`  notifies you when they are free · `watches` · `unwatch 3`",
     "• `report`  who used how much · `report host 7d`",
-    "Words mean what they mean in the page's search: `free`, `busy`, `held`, `&gt;40G`, `user:ada`, `-down` …",
+    "Words mean what they mean in the page's search: `free`, `busy`, `idle`, `&gt;40G`, `user:ada`, `-down` …",
 )
+RESERVE = "gpudeck_reserve"
+RELEASE = "gpudeck_release"
+"""The names of buttons in Slack's messages."""
+_NOTE = 200
 
 
-def free_lines(found: Sequence[OfferedGpu]) -> list[str]:
+def free_lines(found: Sequence[CandidateGpu]) -> list[str]:
     """A line a host and model, in the order in which they fit."""
-    groups: dict[tuple[str, str, str], list[OfferedGpu]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[CandidateGpu]] = defaultdict(list)
     for gpu in found:
         groups[gpu.host, gpu.display_name, show_gib(gpu.memory_total_bytes, 0)].append(gpu)
     return [
-        f"{SIGNS['free']} *{escape(host)}:{join_labels(gpu.label for gpu in gpus)}*  {escape(model)}, {memory} GiB"
+        f"{SIGNS['free']} *{escape(host)}:{escape(','.join(gpu.label for gpu in gpus))}*  {escape(model)}, {memory} GiB"
         for (host, model, memory), gpus in groups.items()
     ]
 
 
 def host_line(host: Host) -> str:
-    name = f"{_STATUS[host.status]} *{escape(host.name)}*  {host.status}"
-    if host.status == "never" or not host.gpus:
+    name = f"{_STATUS[host.status]} *{escape(host.name)}*  {show_status(host)}"
+    if host.status == "never_seen" or not host.gpus:
         reason = host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs")
         return f"{name}: {escape(reason)}"
     states = Counter(gpu.availability for gpu in host.gpus)
@@ -73,13 +89,7 @@ def title_of(host: Host, now: float) -> str:
     seen = host.last_report_at
     age = "" if host.status == "up" or seen is None else f", last report {show_span(now - seen)} ago"
     states = count_states(Counter(gpu.availability for gpu in host.gpus))
-    return f"{escape(host.name)} is {host.status if host.status != 'never' else 'awaited'}{age}: {states}"
-
-
-def place_line(host: Host, now: float) -> str:
-    """Its addresses, and when it last reported."""
-    seen, addresses = host.last_report_at, escape(", ".join(host.addresses)) or "address not known"
-    return f"{addresses}, {'no report yet' if seen is None else f'last report {show_span(now - seen)} ago'}"
+    return f"{escape(host.name)} is {show_status(host)}{age}: {states}"
 
 
 def gpu_lines(host: Host) -> list[str]:
@@ -96,43 +106,34 @@ def gpu_line(host: Host, gpu: Gpu) -> str:
         f"{show_gib(gpu.memory_used_bytes, 0)}/{show_gib(gpu.memory_total_bytes, 0)} GiB",
         show_number(gpu.temperature_celsius, " °C"),
     ]
-    whose = _users(gpu.users) or _booked_by(gpu)
+    whose = _users(gpu.users) or _reserved_by(gpu)
     health = f"  ⚠ {escape(gpu.health_reason)}" if gpu.health_reason else ""
     return f"{SIGNS[state]} *{escape(host.name)}:{escape(gpu.label)}*  {' · '.join(figures)}{whose}{health}"
 
 
 def who_lines(gpu: Gpu, now: float) -> list[str]:
-    since = show_span(now - gpu.since)
-    head = f"{SIGNS[gpu.availability]} *{escape(gpu.label)}*  {gpu.availability} for {since}{_booked_by(gpu)}"
+    since = show_age(gpu.since, now)
+    head = f"{SIGNS[gpu.availability]} *{escape(gpu.label)}*  {gpu.availability} for {since}{_reserved_by(gpu)}"
     if gpu.availability == "unknown":
         return [f"{head}: {escape(gpu.availability_reason or 'not known')}"]
     processes = gpu.processes
     if processes is None:
         return [f"{head}: {escape(gpu.reasons.get('processes', 'its processes are not known'))}"]
-    return [head, *(f"      {_process(process, now)}" for process in processes[:_MOST_PROCESSES])]
+    lines = [head]
+    for process in processes[:_MOST_PROCESSES]:
+        user = "unknown user" if process.user is None else escape(process.user)
+        age = "" if process.started_at is None else f", {show_span(now - process.started_at)}"
+        lines.append(f"      *{user}*  {show_gib(process.memory_used_bytes)} GiB, pid {process.pid}{age}")
+    return lines
 
 
-def _process(process: ShownProcess, now: float) -> str:
-    started = process.started_at
-    age = "" if started is None else f", {show_span(now - started)}"
-    return f"*{_user(process)}*  {show_gib(process.memory_used_bytes)} GiB, pid {process.pid}{age}"
-
-
-def person_line(person: Person) -> str:
-    """Somebody with the memory, the processes and the places that they have; a sum of which a part is not known is at
-    least so much."""
-    name = "somebody" if person.user is None else escape(person.user)
-    least = "≥ " if person.memory is not None and person.is_memory_part else ""
-    processes = "" if person.processes is None else f" in {count(person.processes, 'process', 'processes')}"
-    places: dict[str, list[str]] = defaultdict(list)
-    for holding in person.holdings:
-        places[holding.host.name].append(holding.gpu.label)
-    where = " ".join(f"{host}:{','.join(labels)}" for host, labels in places.items())
-    return f"*{name}*  {escape(where, 400)}  {least}{show_gib(person.memory)} GiB{processes}"
-
-
-def _user(process: ShownProcess) -> str:
-    return escape(process.user) if process.user is not None else "somebody"
+def user_line(activity: UserActivity) -> str:
+    """A user with memory, processes and places; a partly unknown sum is marked with ≥."""
+    name = "unknown user" if activity.user is None else escape(activity.user)
+    least = "≥ " if activity.memory is not None and activity.is_memory_part else ""
+    processes = "" if activity.processes is None else f" in {count(activity.processes, 'process', 'processes')}"
+    where = " ".join(join_places((use.host.name, use.gpu.label) for use in activity.uses))
+    return f"*{name}*  {escape(where, 400)}  {least}{show_gib(activity.memory)} GiB{processes}"
 
 
 def _users(users: Sequence[str]) -> str:
@@ -140,9 +141,9 @@ def _users(users: Sequence[str]) -> str:
     return f"  *{', '.join(map(escape, users[:_MOST_USERS]))}*{more}" if users else ""
 
 
-def _booked_by(gpu: Gpu) -> str:
+def _reserved_by(gpu: Gpu) -> str:
     found = gpu.reservation
-    return "" if found is None else f"  booked by {escape(found.user)}"
+    return "" if found is None else f"  reserved by {escape(found.user)}"
 
 
 def count_states(counts: Mapping[Availability, int]) -> str:
@@ -150,13 +151,9 @@ def count_states(counts: Mapping[Availability, int]) -> str:
     return " ".join(told) or "no GPUs"
 
 
-def join_labels(labels: Iterable[str]) -> str:
-    return escape(",".join(labels))
-
-
 def notes(fleet: Fleet) -> list[str]:
-    """What stands below every answer about the fleet. What is wrong is told by who asks for it: see `trouble`."""
-    return [_DEMO] if fleet.demo else []
+    """What stands below every answer about the fleet. `trouble` has what is wrong."""
+    return ["DEMO DATA, simulated"] if fleet.demo else []
 
 
 def trouble(fleet: Fleet) -> list[str]:
@@ -179,30 +176,36 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
-def answer_free(fleet: Fleet, asked: Asked, names: Collection[str], kept: Collection[str]) -> ChatAnswer:
-    """What whoever has these `names` could use now; `kept` are the GPUs that wait for others."""
+def answer_free(fleet: Fleet, asked: ParsedRequest, names: Collection[str], claimed: Collection[str]) -> ChatAnswer:
+    """What a user with these `names` could use now; `claimed` are the GPUs claimed for others."""
     part, query = choose_words(fleet, join(asked.words))
     if query.unclear:
-        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
-    offered = offer_all(part.hosts)
-    usable = [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in kept]
-    fitting = [gpu for gpu in usable if fits(gpu, asked.wanted)]
+        return text_answer(f"{escape(explain_unclear(query.unclear[0]))}. `help` lists the words.")
+    offered = candidates(part.hosts)
+    usable = [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in claimed]
+    fitting = [gpu for gpu in usable if matches(gpu, asked.wanted)]
     if asked.is_counted:
         return _answer_counted(fleet, asked, usable, fitting)
     found = rank(fitting)
     total = fleet.totals.gpus
     title = f"{len(found)} of {count(total, 'GPU')} can be used now"
     if not found:
-        return say(f"*{title}.*", "`watch` tells you when there is one.", *notes(fleet))
-    return tell(title, free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
+        return text_answer(f"*{title}.*", "`watch` notifies you when there is one.", *notes(fleet))
+    return list_answer(title, free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
 
 
-def _answer_counted(fleet: Fleet, asked: Asked, usable: list[OfferedGpu], fitting: list[OfferedGpu]) -> ChatAnswer:
+def _answer_counted(
+    fleet: Fleet, asked: ParsedRequest, usable: list[CandidateGpu], fitting: list[CandidateGpu]
+) -> ChatAnswer:
     found = choose(asked.wanted, usable)
     wanted = escape(asked.wanted.describe())
     if found is None:
-        return say(f"*Not free now: {wanted}.* {len(fitting)} such are.", "`watch` tells you when there are enough.")
-    return tell(f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
+        return text_answer(
+            f"*Not free now: {wanted}.* {len(fitting)} such are.", "`watch` notifies you when there are enough."
+        )
+    return list_answer(
+        f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet)
+    )
 
 
 def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
@@ -213,7 +216,7 @@ def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     hosts, totals = part.hosts, part.totals
     title = f"{totals.hosts_up} of {count(len(hosts), 'host')} up, {totals.free} of {totals.gpus} GPUs free"
     small = [*notes(fleet), *trouble(part)]
-    return tell(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", small)
+    return list_answer(title, [host_line(host) for host in hosts], lambda: render_hosts(hosts, _WIDTH), "hosts", small)
 
 
 def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, table: bool = False) -> ChatAnswer:
@@ -229,16 +232,16 @@ def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, ta
             title, render_fleet(part, detail=detail, width=_WIDTH), "detail" if detail else "all", notes(part)
         )
     lines = [line for host in part.hosts for line in gpu_lines(host)]
-    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
+    return list_answer(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
 
 
 def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet | ChatAnswer:
     """What fits the words; an answer where they are not understood, or nothing does."""
     part, query = choose_words(fleet, join(words))
     if query.unclear:
-        return say(f"“{escape(query.unclear[0])}” is not understood. `help` tells the words.")
+        return text_answer(f"{escape(explain_unclear(query.unclear[0]))}. `help` lists the words.")
     if not part.hosts:
-        return say("Nothing fits." if fleet.hosts else "No host has reported yet.")
+        return text_answer("Nothing matches." if fleet.hosts else "No host has reported yet.")
     return part
 
 
@@ -249,9 +252,11 @@ def answer_alerts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
         return part
     wrong = list_wrong(part)
     if not wrong:
-        return say("Nothing is wrong that I know of.", *notes(fleet))
+        return text_answer("Nothing is wrong that I know of.", *notes(fleet))
     lines = [escape(line, 400) for line in wrong]
-    return tell("What is wrong", lines, lambda: "".join(f"{clean(line)}\n" for line in wrong), "alerts", notes(fleet))
+    return list_answer(
+        "What is wrong", lines, lambda: "".join(f"{clean(line)}\n" for line in wrong), "alerts", notes(fleet)
+    )
 
 
 def answer_host(fleet: Fleet, name: str) -> ChatAnswer | None:
@@ -261,10 +266,10 @@ def answer_host(fleet: Fleet, name: str) -> ChatAnswer | None:
         return None
     host = part.hosts[0]
     problems = [escape(name_problem(host.name, problem), 300) for problem in host.problems[:5]]
-    # Of the host alone: the hub's own are told by `alerts`.
+    # Of the host alone: `alerts` has the hub's own.
     alerts = list_wrong(replace(part, problems=[], alerts=[one for one in part.alerts if one.host_id]))
     title, small = title_of(host, fleet.time), [*notes(fleet), *problems, *(escape(one, 300) for one in alerts[:4])]
-    return tell(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
+    return list_answer(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
 
 
 def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatAnswer:
@@ -277,29 +282,33 @@ def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatA
     wanted = {label.strip() for label in labels.split(",") if label.strip()}
     gpus = [gpu for gpu in host.gpus if not wanted or gpu.label in wanted or str(gpu.index) in wanted]
     if not gpus:
-        return say(f"{escape(host.name)} has no GPU {escape(labels) or 'at all'}.")
-    lines = [place_line(host, fleet.time)] if with_address else []
+        return text_answer(f"{escape(host.name)} has no GPU {escape(labels) or 'at all'}.")
+    lines = []
+    if with_address:
+        seen, addresses = host.last_report_at, escape(", ".join(host.addresses)) or "address not known"
+        age = "no report yet" if seen is None else f"last report {show_span(fleet.time - seen)} ago"
+        lines.append(f"{addresses}, {age}")
     lines += [line for gpu in gpus for line in who_lines(gpu, fleet.time)]
-    return tell(title_of(host, fleet.time), lines, lambda: render_fleet(part, width=_WIDTH), "who", notes(fleet))
+    return list_answer(title_of(host, fleet.time), lines, lambda: render_fleet(part, width=_WIDTH), "who", notes(fleet))
 
 
 def answer_where(fleet: Fleet, name: str, logins: Collection[str]) -> ChatAnswer:
-    """The GPUs that somebody is on, under any of these logins, in whatever case they were typed."""
+    """The GPUs that a user is on, under any of these logins, in any case."""
     wanted = {login.lower() for login in logins}
     seen = {user for host in fleet.hosts for gpu in host.gpus for user in gpu.users}
     part = choose_user(fleet, *(user for user in seen if user.lower() in wanted))
     lines = [gpu_line(host, gpu) for host in part.hosts for gpu in host.gpus]
     if not lines:
-        return say(f"{escape(name)} is on no GPU that can be seen.")
+        return text_answer(f"{escape(name)} is on no GPU that can be seen.")
     title = f"{escape(name)} is on {count(len(lines), 'GPU')}"
-    return tell(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
+    return list_answer(title, lines, lambda: render_fleet(part, width=_WIDTH), "where", notes(fleet))
 
 
 def answer_hub(fleet: Fleet, address: str) -> ChatAnswer:
     """The hub itself: where it is, and how much it watches."""
     totals = fleet.totals
     watched = f"{count(totals.hosts, 'host')}, {totals.hosts_up} of them up, {count(totals.gpus, 'GPU')}"
-    return say(f"*gpudeck {__version__}*  {escape(address)}", watched, *notes(fleet))
+    return text_answer(f"*gpudeck {__version__}*  {escape(address)}", watched, *notes(fleet))
 
 
 def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
@@ -307,24 +316,24 @@ def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     part = _choose(fleet, words)
     if isinstance(part, ChatAnswer):
         return part
-    people = rank_people(part)
-    if not people:
-        return say("Nobody is seen on any GPU.", *notes(fleet))
-    title = f"{count(len(people), 'person', 'people')} on GPUs"
-    lines = [person_line(person) for person in people]
-    return tell(title, lines, lambda: render_people(part, width=_WIDTH), "where", notes(fleet))
+    users = rank_users(part)
+    if not users:
+        return text_answer("Nobody is seen on any GPU.", *notes(fleet))
+    title = f"{count(len(users), 'user')} on GPUs"
+    lines = [user_line(activity) for activity in users]
+    return list_answer(title, lines, lambda: render_users(part, width=_WIDTH), "where", notes(fleet))
 
 
 def no_such_host(fleet: Fleet, name: str) -> ChatAnswer:
     near = near_hosts(fleet, name.partition(":")[0])
     hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else " `hosts` lists them."
-    return say(f"No host or GPU is called “{escape(name)}”.{hint}")
+    return text_answer(f"No host or GPU is called “{escape(name)}”.{hint}")
 
 
-def no_such_command(fleet: Fleet, name: str) -> str:
+def no_such_command(fleet: Fleet, name: str) -> ChatAnswer:
     near = [*near_commands(name), *near_hosts(fleet, name)][:3]
     hint = f" Did you mean {' or '.join(map(escape, near))}?" if near else ""
-    return f"I do not understand “{escape(name)}”.{hint}"
+    return text_answer(f"I do not understand “{escape(name)}”.{hint}", *_HELP)
 
 
 def is_search(fleet: Fleet, words: Sequence[str]) -> bool:
@@ -358,35 +367,123 @@ def _find_gpu(fleet: Fleet, uuid: str) -> Fleet | None:
     return None
 
 
-def answer_help(hint: str = "") -> ChatAnswer:
-    """`hint` stands above it, escaped already."""
-    return say(*([hint] if hint else []), *_HELP)
+def answer_help() -> ChatAnswer:
+    return text_answer(*_HELP)
 
 
 def answer_report(usage: Usage) -> ChatAnswer:
     """What is unknown is a dash."""
     days = (usage.end - usage.start) / 86_400
-    title = f"Use by {usage.by}, last {days:.0f} days" if days >= 2 else f"Use by {usage.by}, last {days * 24:.0f} h"
+    title = (
+        f"Usage by {usage.by}, last {days:.0f} days" if days >= 2 else f"Usage by {usage.by}, last {days * 24:.0f} h"
+    )
     if not usage.rows:
-        return say(f"*{title}*", "Nobody was seen on any GPU.", _coverage(usage))
+        nobody = [] if usage.coverage is None else ["Nobody used a GPU."]
+        return text_answer(f"*{title}*", *nobody, describe_coverage(usage, show_time))
     lines = [_usage_line(row, name_of(usage, row)) for row in usage.rows] + [_usage_line(usage.total, "all together")]
-    return tell(title, lines, lambda: render_usage(usage, UTC, width=120), "report", [_coverage(usage)])
+    return list_answer(
+        title, lines, lambda: render_usage(usage, UTC, width=120), "report", [describe_coverage(usage, show_time)]
+    )
 
 
 def _usage_line(row: UsageRow, name: str) -> str:
-    worked, idle = row.worked_hours, row.idle_held_hours
-    parts = [f"{_hours(row.gpu_hours)} GPU-hours", f"{_hours(worked)} worked", f"{_hours(idle)} held idle"]
+    active, idle = row.active_hours, row.idle_hours
+    parts = [f"{_hours(row.gpu_hours)} GPU-hours", f"{_hours(active)} active", f"{_hours(idle)} idle"]
     return f"*{escape(name)}*  {', '.join(parts)}"
-
-
-def _coverage(usage: Usage) -> str:
-    """Rounded down: what was not observed in full is never called 100 %."""
-    since = usage.known_since
-    if usage.coverage is None:
-        return f"No GPU was known in the period{'' if since is None else f': the records begin {show_time(since)}'}."
-    span = "the period" if since is None else f"the time since {show_time(since)}"
-    return f"Observed {math.floor(1000 * usage.coverage + 1e-9) / 10:.1f} % of {span}."
 
 
 def _hours(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}"
+
+
+Button = TypeVar("Button", "ReservationOffer", "ReleaseOffer")
+
+
+class ReservationOffer(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a button reserves: these GPUs at that time, for the asker only."""
+
+    asker: str
+    gpus: list[str]
+    start: float
+    length: float
+    note: str = ""
+
+    @property
+    def draft(self) -> ReservationDraft:
+        return ReservationDraft(
+            wanted=ReservationRequest(gpus=tuple(self.gpus)), start=self.start, length=self.length, note=self.note
+        )
+
+
+class ReleaseOffer(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a button gives back."""
+
+    asker: str
+    number: int
+
+
+def answer_reserved(made: Reservation, asker: str) -> ChatAnswer:
+    text = (
+        f"Reserved: *{_gpus(made.gpus)}* for {escape(made.user)}, {show_time(made.start)} until {show_time(made.end)} "
+        f"({show_length(made.end - made.start)}). It is reservation {made.id}."
+    )
+    value = msgspec.json.encode(ReleaseOffer(asker, made.id)).decode()
+    sure = "Others can have these GPUs then. No process is ended."
+    return text_answer(text, buttons=[*filter(None, [button("Give it back", RELEASE, value, sure=sure)])])
+
+
+def answer_conflict(refusal: Conflict, asker: str, note: str) -> ChatAnswer:
+    """With the next time at which it would be possible, as a button where one can carry it."""
+    lines = [f"*Not reserved:* {explain(refusal)}"]
+    lines += [f"That one ends {show_time(one.end)}." for one in refusal.conflicts[:1]]
+    slot = refusal.next_free
+    if slot is None:
+        return text_answer(*lines)
+    lines.append(f"Next free: *{_gpus(slot.gpus)}*, {show_time(slot.start)} until {show_time(slot.end)}.")
+    return text_answer(*lines, buttons=[*filter(None, [_offer(slot, asker, note)])])
+
+
+def answer_released(after: Reservation, state: str) -> ChatAnswer:
+    word = "cancelled" if state == "cancelled" else "released"
+    return text_answer(f"Reservation {after.id} of *{_gpus(after.gpus)}* is {word}.")
+
+
+def answer_reservations(found: Sequence[ShownReservation], now: float) -> ChatAnswer:
+    if not found:
+        return text_answer("Nothing is reserved.", "`reserve gpu07:0 for 4h` reserves.")
+    title = count(len(found), "reservation")
+    return list_answer(
+        title,
+        [_line(one) for one in found],
+        lambda: render_reservations(found, now, UTC, 160, colour=False) + "\nTimes are UTC.\n",
+        "reservations",
+    )
+
+
+def explain(error: GpudeckError) -> str:
+    """An error in Slack's markup. Commands stand in quotes there: a backtick of a name must not begin code."""
+    return escape(str(error).replace("`", "'"), 500)
+
+
+def read_button(value: str, kind: type[Button]) -> Button | None:
+    """What a button carries; None where that is not ours, or of another version."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def _line(one: Reservation) -> str:
+    note = f"  _{escape(one.note)}_" if one.note else ""
+    what = "claim" if one.kind == "claim" else "reservation"
+    times = f"{show_time(one.start)} until {show_time(one.end)}"
+    return f"{what} {one.id}: *{escape(one.user)}*  {_gpus(one.gpus)}  {times}{note}"
+
+
+def _offer(slot: FreeSlot, asker: str, note: str) -> Block | None:
+    offer = ReservationOffer(asker, [gpu.uuid for gpu in slot.gpus], slot.start, slot.end - slot.start, note[:_NOTE])
+    return button("Reserve that", RESERVE, msgspec.json.encode(offer).decode(), primary=True)
+
+
+def _gpus(gpus: Sequence[ReservedGpu]) -> str:
+    return escape(" ".join(join_places((gpu.host, gpu.label) for gpu in gpus)), 300)

@@ -1,7 +1,7 @@
 """An answer as Slack shows it: Block Kit within its limits, and a snippet for what is too long for a phone. Pure.
 
-Everything that comes from outside goes through `escape` on its way out: names of hosts, people and models, notes, what
-somebody typed.
+Everything that comes from outside goes through `escape` on its way out: names of hosts, people and
+models, notes, questions.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 LONGEST_NAME = 120
 """Characters of one name. Longer ones are cut: a phone shows forty on a line."""
@@ -43,7 +43,7 @@ def escape(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def unescape(text: str) -> str:
-    """What somebody typed, out of what Slack sends: links as their text, entities as characters, and the quotes and
+    """What a person typed, out of what Slack sends: links as their text, entities as characters, and the quotes and
     dashes that phones put in as those that were meant. Mentions of people stay: <@U012AB3CD>."""
     plain = _LINK.sub(lambda found: found[1] if found[1] is not None else found[2], text)
     plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
@@ -61,7 +61,7 @@ class Snippet(Struct, frozen=True):
 class ChatAnswer(Struct, frozen=True):
     """`text` is what notifications and screen readers say; it is escaped as the blocks are.
 
-    `is_private` is for whoever asked, and for nobody else in the channel.
+    `is_private`: only the asker sees it, not the channel.
     """
 
     text: str
@@ -70,13 +70,13 @@ class ChatAnswer(Struct, frozen=True):
     is_private: bool = False
 
 
-def say(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> ChatAnswer:
+def text_answer(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> ChatAnswer:
     """A few lines, escaped already. What is too much for a message is cut."""
-    blocks = [*_sections(lines), *_actions(buttons)]
+    blocks = [*_sections(lines), *([{"type": "actions", "elements": list(buttons[:5])}] if buttons else [])]
     return ChatAnswer(_fallback(lines[0]), tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
 
 
-def tell(
+def list_answer(
     title: str, lines: Sequence[str], sheet: Callable[[], str], name: str, notes: Iterable[str] = ()
 ) -> ChatAnswer:
     """A list below its title: as lines where a phone can show them, else as a snippet of `sheet`, plain text.
@@ -89,13 +89,11 @@ def tell(
 
 
 def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> ChatAnswer:
-    """A snippet below its title."""
     snippet = Snippet(f"gpudeck {name}", f"gpudeck-{name}.txt", text)
     return ChatAnswer(_fallback(title), (*_sections([f"*{title}*"]), *_small(notes)), snippet)
 
 
 def add_note(blocks: Sequence[Block], note: str) -> list[Block]:
-    """With a line in small print below."""
     return [*blocks[: MOST_BLOCKS - 1], *_small([note])]
 
 
@@ -117,12 +115,12 @@ def button(text: str, action: str, value: str, *, sure: str | None = None, prima
 
 
 def link_button(text: str, url: str) -> Block:
-    """One that opens an address of ours. Slack tells us that it was pressed, which is nothing to us."""
+    """One that opens an address of ours. Slack reports that it was pressed; that is ignored."""
     return {"type": "button", "text": _plain(text), "action_id": "open_page", "url": url[:MOST_URL]}
 
 
 def show_time(at: float) -> str:
-    """A moment on the clock of whoever reads it; Slack knows their zone."""
+    """A moment in the time zone of the reader, which Slack knows."""
     plain = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"<!date^{int(at)}^{{date_short_pretty}} {{time}}|{plain}>"
 
@@ -169,10 +167,6 @@ def _sections(lines: Iterable[str]) -> list[Block]:
 def _small(notes: Iterable[str]) -> list[Block]:
     texts = [{"type": "mrkdwn", "text": cut(note, SECTION), "verbatim": True} for note in notes]
     return [{"type": "context", "elements": texts[:10]}] if texts else []
-
-
-def _actions(buttons: Sequence[Block]) -> list[Block]:
-    return [{"type": "actions", "elements": list(buttons[:5])}] if buttons else []
 
 
 def _plain(text: str) -> Block:

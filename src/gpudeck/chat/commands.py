@@ -1,8 +1,8 @@
-"""What somebody types to the bot, read: the command and its words. Case does not matter. Pure.
+"""Parses what people type to the bot: the command and its words. Case does not matter. Pure.
 
 The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, WHERE, HELP and the name of a host.
 
-Which GPUs somebody asks for is read here too: `2 h100 40G same-host`, or with the options of the command line.
+Requests for GPUs are parsed here too: `2 h100 40G same-host`, or with the options of the command line.
 """
 
 import difflib
@@ -12,82 +12,38 @@ from datetime import UTC, tzinfo
 from typing import Final, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.chat.blocks import unescape
 from gpudeck.history.base import UsageAsk
 from gpudeck.model.errors import UsageError
-from gpudeck.model.moments import read_moment, read_span
-from gpudeck.model.quantity import AMOUNT, parse_bytes
-from gpudeck.model.times import parse_span, parse_time
-from gpudeck.model.usage import By
-from gpudeck.model.wanted import MOST_GPUS, Wanted
+from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.text import AMOUNT, parse_memory
+from gpudeck.model.times import parse_duration, parse_time, read_moment, read_span
+from gpudeck.model.view import By
 from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 
-Name = Literal[
-    "free",
-    "who",
-    "where",
-    "hosts",
-    "all",
-    "all_cmd",
-    "all_detail",
-    "users",
-    "alerts",
-    "book",
-    "release",
-    "bookings",
-    "watch",
-    "watches",
-    "unwatch",
-    "report",
-    "help",
-    "other",
-]
+_Look = Literal["free", "who", "where", "hosts", "all", "all_cmd", "all_detail", "users", "alerts", "report", "help"]
+_Change = Literal["reserve", "release", "reservations", "watch", "watches", "unwatch"]
+Name = Literal[_Look, _Change, "other"]
 LONGEST: Final = 1000
-"""Characters that are read; more is nobody's command."""
+"""Characters that are read; no command is longer."""
 _COMMANDS: Final[dict[str, Name]] = {
-    "free": "free",
-    "who": "who",
-    "where": "where",
-    "hosts": "hosts",
-    "all": "all",
+    **{name: name for name in get_args(Name) if name != "other"},
     "show": "all",
-    "all_cmd": "all_cmd",
-    "all_detail": "all_detail",
-    "users": "users",
-    "alerts": "alerts",
     "problems": "alerts",
-    "book": "book",
-    "reserve": "book",
-    "release": "release",
-    "bookings": "bookings",
-    "reservations": "bookings",
-    "watch": "watch",
-    "watches": "watches",
-    "unwatch": "unwatch",
-    "report": "report",
-    "help": "help",
+    "book": "reserve",
+    "bookings": "reservations",
 }
 _MOST_WORDS: Final[dict[Name, int]] = {
-    "who": 1,
-    "where": 1,
-    "hosts": 0,
-    "all": 0,
-    "all_cmd": 0,
-    "all_detail": 0,
-    "users": 0,
-    "alerts": 1,
-    "release": 1,
-    "bookings": 1,
-    "watches": 0,
-    "unwatch": 1,
-    "help": 0,
+    **dict.fromkeys(("hosts", "all", "all_cmd", "all_detail", "users", "watches", "help"), 0),
+    **dict.fromkeys(("who", "where", "alerts", "release", "reservations", "unwatch"), 1),
 }
 """After a command where the bot was not addressed: people who talk begin sentences with `all` and `who`."""
 _FEW: Final = 6
 _TOKEN: Final = re.compile(r'[^\s"]*"[^"]*"|\S+')
 _MENTION: Final = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
-_BOOK_HINT: Final = "Such as `book gpu07:0,1 for 4h`, or `book 2 h100 for 4h from tomorrow 9:00`."
+_RESERVE_HINT: Final = "Such as `reserve gpu07:0,1 for 4h`, or `reserve 2 h100 for 4h from tomorrow 9:00`."
 _COUNT: Final = re.compile(r"[0-9]{1,2}|[0-9]{1,4}x")
 """Longer numbers are models: 4090."""
 _LEAST: Final = re.compile(r"(?:>=?)([0-9].*)")
@@ -108,7 +64,7 @@ class Command(Struct, frozen=True):
 
 
 class TooLong(ValueError):
-    """More than anybody's command has."""
+    """Longer than any command."""
 
 
 def read_command(text: str, bot: str | None = None, keywords: Mapping[str, Name] | None = None) -> Command:
@@ -129,12 +85,12 @@ def read_command(text: str, bot: str | None = None, keywords: Mapping[str, Name]
     return Command("other", tuple(words))
 
 
-def is_talk(command: Command) -> bool:
+def is_conversation(command: Command) -> bool:
     """Whether what was said where people talk to each other is not meant for the bot. A single word that is no command
-    may be the name of a host: whoever knows the hosts decides."""
+    may be the name of a host: the caller decides."""
     if command.name == "other":
         return len(command.words) != 1
-    if command.name == "book":
+    if command.name == "reserve":
         return not {"for", "until", "--for", "--until"} & {word.lower() for word in command.words}
     return len(command.words) > _MOST_WORDS.get(command.name, _FEW)
 
@@ -156,25 +112,29 @@ def read_mention(word: str) -> str | None:
     return None if found is None else found[1]
 
 
-class Asked(Struct, frozen=True):
+class ParsedRequest(Struct, frozen=True):
     """`words` are what is left: of the search, or a model. `is_counted` says that so many were asked for."""
 
-    wanted: Wanted
+    wanted: GpuRequest
     words: tuple[str, ...]
     is_counted: bool
 
 
-def read_asked(words: Sequence[str]) -> Asked:
+def read_request(words: Sequence[str]) -> ParsedRequest:
     """A number is how many, an amount how much memory; the rest stays words. Raises UsageError."""
     found: dict[str, str] = {}
     rest: list[str] = []
-    same_host = False
+    same_host = mig = allow_mig = False
     queue = list(words)
     while queue:
         word = queue.pop(0)
         plain = word.lower()
         if plain.replace("-", "_").strip("_") in _SAME_HOST:
             same_host = True
+        elif plain.removeprefix("--") == "mig":
+            mig = True
+        elif plain.removeprefix("--").replace("-", "_") == "allow_mig":
+            allow_mig = True
         elif option := _NAMED.fullmatch(word):
             name = (option[1] or option[3]).lower()
             found[name] = option[2] or (queue.pop(0) if queue else "")
@@ -188,35 +148,30 @@ def read_asked(words: Sequence[str]) -> Asked:
             raise UsageError(f"{word[:40]!r} is not understood.", "Such as `2 h100 40G same-host`.")
         elif plain not in _FILLERS:
             rest.append(word)
-    return Asked(_wanted(found, same_host=same_host), tuple(rest), "gpus" in found)
+    return ParsedRequest(
+        _wanted(found, same_host=same_host, mig=mig, allow_mig=allow_mig), tuple(rest), "gpus" in found
+    )
 
 
-def read_kind(words: Sequence[str]) -> Wanted:
-    """As `read_asked`, where every word has to mean something: `>=40G` is memory, any other the model. Raises
+def read_kind(words: Sequence[str]) -> GpuRequest:
+    """As `read_request`, where every word has to mean something: `>=40G` is memory, any other the model. Raises
     UsageError."""
-    asked = read_asked([_least(word) for word in words])
+    asked = read_request([_least(word) for word in words])
     if not asked.words:
         return asked.wanted
     if asked.wanted.model is not None:
         raise UsageError(f"{asked.words[0]!r} is not understood.", "Such as `2 h100 40G same-host`.")
-    wanted = asked.wanted
-    return Wanted(
-        gpus=wanted.gpus,
-        memory_bytes=wanted.memory_bytes,
-        model=_name("model", " ".join(asked.words)),
-        same_host=wanted.same_host,
-        host=wanted.host,
-    )
+    return replace(asked.wanted, model=_name("model", " ".join(asked.words)))
 
 
-def read_booking(words: Sequence[str], now: float, zone: tzinfo) -> ReservationDraft:
+def read_reservation(words: Sequence[str], now: float, zone: tzinfo) -> ReservationDraft:
     """`gpu07:0,1 for 4h from tomorrow 9:00 note a paper`; times are of `zone`. Raises UsageError."""
     place, clauses = split_clauses(words, _CLAUSES)
     if ("for" in clauses) == ("until" in clauses):
-        raise UsageError("a booking needs `for` or `until`, and not both.", _BOOK_HINT)
+        raise UsageError("a reservation needs `for` or `until`, and not both.", _RESERVE_HINT)
     start = read_moment("from", clauses["from"], now, zone) if "from" in clauses else None
     return ReservationDraft(
-        wish=_read_place(place),
+        wanted=_read_place(place),
         start=start,
         end=read_moment("until", clauses["until"], now, zone, start=start) if "until" in clauses else None,
         length=read_span("for", clauses["for"]) if "for" in clauses else None,
@@ -234,29 +189,27 @@ def split_clauses(words: Iterable[str], names: Sequence[str]) -> tuple[list[str]
         if name not in names or "note" in clauses:
             into.append(word)
         elif name in clauses:
-            raise UsageError(f"`{name}` stands there twice.")
+            raise UsageError(f"`{name}` is given twice.")
         else:
             into = clauses.setdefault(name, [])
     if empty := [name for name, said in clauses.items() if not said and name != "note"]:
-        raise UsageError(f"what comes after `{empty[0]}` is missing.", _BOOK_HINT)
+        raise UsageError(f"what comes after `{empty[0]}` is missing.", _RESERVE_HINT)
     return place, {name: " ".join(said) for name, said in clauses.items()}
 
 
 def _read_place(words: list[str]) -> ReservationRequest:
     if not words:
-        raise UsageError("which GPUs?", _BOOK_HINT)
+        raise UsageError("which GPUs?", _RESERVE_HINT)
     first = words[0]
     if len(words) == 1 and not _COUNT.fullmatch(first.lower()) and not first.startswith("--"):
         return read_named(first)
     at_host = words.index("on") if "on" in words else len(words)
     kind = read_kind([*words[:at_host], *(f"host={host}" for host in words[at_host + 1 :][:1])])
     if len(words) > at_host + 2:
-        raise UsageError(f"{words[at_host + 2]!r} is not understood.", _BOOK_HINT)
-    if not read_asked(words).is_counted and "any" not in {word.lower() for word in words}:
-        raise UsageError("how many GPUs?", _BOOK_HINT)
-    return ReservationRequest(
-        count=kind.gpus, memory_bytes=kind.memory_bytes, model=kind.model, host=kind.host, same_host=kind.same_host
-    )
+        raise UsageError(f"{words[at_host + 2]!r} is not understood.", _RESERVE_HINT)
+    if not read_request([_least(word) for word in words]).is_counted and "any" not in {word.lower() for word in words}:
+        raise UsageError("how many GPUs?", _RESERVE_HINT)
+    return ReservationRequest(any=kind)
 
 
 def read_named(place: str) -> ReservationRequest:
@@ -270,39 +223,47 @@ def read_named(place: str) -> ReservationRequest:
     return ReservationRequest(host=host, labels=named)
 
 
-def _wanted(found: dict[str, str], *, same_host: bool) -> Wanted:
+def _wanted(found: dict[str, str], *, same_host: bool, mig: bool, allow_mig: bool) -> GpuRequest:
     count = found.get("gpus", "1")
     if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MOST_GPUS:
-        raise UsageError(f"how many GPUs has to be a number from 1 to {MOST_GPUS}, not {count[:20]!r}.")
+        raise UsageError(f"how many GPUs must be a number from 1 to {MOST_GPUS}, not {count[:20]!r}.")
     try:
-        memory = parse_bytes(_least(found["memory"])) if "memory" in found else None
+        memory = parse_memory(_least(found["memory"])) if "memory" in found else None
     except ValueError as error:
         raise UsageError(f"memory: {error}.") from error
     if memory is not None and memory >= 2**60:
         raise UsageError("no GPU has so much memory.")
-    return Wanted(
+    if allow_mig and not memory:
+        raise UsageError(
+            "`allow-mig` needs an amount of memory.", "Such as `2 20G allow-mig`; `mig` asks for any slice."
+        )
+    if mig and allow_mig:
+        raise UsageError("`mig` and `allow-mig` exclude each other.")
+    return GpuRequest(
         gpus=int(count),
         memory_bytes=memory,
         model=_name("model", found["model"]) if "model" in found else None,
         same_host=same_host,
         host=_name("host", found["host"]) if "host" in found else None,
+        mig=mig,
+        allow_mig=allow_mig,
     )
 
 
 def _least(word: str) -> str:
-    """`>=40G` as `40G`: more than that much is what everybody means who asks for GPUs."""
+    """`>=40G` as `40G`: at least that much is meant."""
     found = _LEAST.fullmatch(word)
     return found[1] if found and _is_amount(found[1]) else word
 
 
 def _is_amount(word: str) -> bool:
     """With its unit: without one it is a number of something."""
-    return not word[-1:].isdigit() and re.match(AMOUNT, word) is not None
+    return re.match(AMOUNT, word) is not None
 
 
 def _name(option: str, text: str) -> str:
     if not 1 <= len(text) <= 256 or not text.isprintable():
-        raise UsageError(f"{option} has to have between 1 and 256 characters.")
+        raise UsageError(f"{option} must have between 1 and 256 characters.")
     return text
 
 
@@ -322,7 +283,7 @@ def read_report(words: tuple[str, ...], now: float, zone: tzinfo = UTC) -> Usage
 
 def _read_start(word: str, now: float, zone: tzinfo) -> float:
     try:
-        return now - parse_span(word)
+        return now - parse_duration(word)
     except ValueError:
         pass
     try:

@@ -13,7 +13,7 @@ _Channel = Annotated[
 _Keyword = Annotated[str, Meta(pattern=r"^[^\s\"]{1,64}$(?!\n)", extra={"config_words": "a word in lower case"})]
 _KINDS = {
     "app_token": ("xapp-", "it is made under Basic Information, App-Level Tokens"),
-    "bot_token": ("xoxb-", "it stands under OAuth & Permissions, Bot User OAuth Token"),
+    "bot_token": ("xoxb-", "find it under OAuth & Permissions, Bot User OAuth Token"),
 }
 
 
@@ -34,9 +34,9 @@ class SlackSettings(Struct, frozen=True):
         default_factory=dict
     )
     """Other words for commands of vesta's bot, such as `machines: hosts`. Those of the bot stay."""
-    read: Literal["everyone", "people"] | None = None
-    """Who may look: everyone in the workspace, or the people whose Slack ID stands in `people`. If not given, everyone
-    where the hub has `read: open`, and people elsewhere."""
+    read: Literal["everyone", "users"] | None = None
+    """Who may look: everyone in the workspace, or the users whose Slack ID is in `users`. If not given, everyone
+    where the hub has `read: open`, else users."""
     api_url: str = "https://slack.com/api/"
     """Where Slack's Web API is; GovSlack has another."""
 

@@ -32,14 +32,8 @@ from gpudeck.model.settings import is_loopback
 _SECRETS: Final = re.compile(r"x(?:ox[a-z]|app)-[\w-]+|wss?://\S+|[?&](?:ticket|token)=\S+")
 _TOKEN_CODES: Final = frozenset(
     (
-        "invalid_auth",
-        "not_authed",
-        "account_inactive",
-        "token_revoked",
-        "token_expired",
-        "not_allowed_token_type",
-        "access_denied",
-        "org_login_required",
+        *("invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"),
+        *("not_allowed_token_type", "access_denied", "org_login_required"),
     )
 )
 _PERSON_CODES: Final = frozenset(
@@ -78,7 +72,7 @@ def refuse(code: str, needed: str, token: str) -> PluginError:
             "Add it in the app's settings, and install the app again.",
         )
     if code in _PERSON_CODES:
-        return Unreached(f"Slack does not let the bot write to this person ({code}).", "Check their ID in `people`.")
+        return Unreached(f"Slack does not let the bot write to this user ({code}).", "Check their ID in `users`.")
     return Temporary(f"Slack answers {mask(code)[:60]}.", "It is tried again.")
 
 
@@ -87,9 +81,9 @@ def unreachable(error: Exception, host: str) -> Temporary:
     return Temporary(f"Slack cannot be reached at {host}: {reason}.", "It is tried again.")
 
 
-class Where(Struct, frozen=True, kw_only=True):
-    """Where a question was asked. `response_url` is Slack's own way back to a slash command or a button: what is sent
-    there is seen by whoever asked alone. `is_direct` is a direct message."""
+class MessageOrigin(Struct, frozen=True, kw_only=True):
+    """Where a question was asked. `response_url` is Slack's own way back to a slash command or a button: only the
+    asker sees what is sent there. `is_direct` is a direct message."""
 
     user: str
     channel: str = ""
@@ -105,7 +99,7 @@ class Delivery:
         self._web = web
         self._zones: dict[str, tzinfo] = {}
 
-    async def send(self, answer: ChatAnswer, where: Where, *, replace: bool = False) -> None:
+    async def send(self, answer: ChatAnswer, where: MessageOrigin, *, replace: bool = False) -> None:
         """`replace` puts it in the place of the message whose button was pressed."""
         if answer.snippet is None:
             await self._post(answer, list(answer.blocks), where, replace=replace)
@@ -117,12 +111,13 @@ class Delivery:
         except SlackApiError as error:
             # Without the permission for files there is still a message, which holds the beginning.
             log.warning("a snippet could not be sent to Slack: %s", mask(str(error.response.get("error", ""))))
-            await self._post(answer, [_beginning(answer.snippet)], where)
+            lines = "\n".join(escape(line, _WIDEST) for line in answer.snippet.text.splitlines())
+            await self._post(answer, [code(shorten_for_slack(lines, SECTION - 20))], where)
 
     async def write_to(self, user: str, answer: ChatAnswer) -> None:
-        """Into somebody's direct messages, though they did not ask just now."""
+        """Into a person's direct messages, without a question."""
         channel = await self._open_direct(user)
-        await self.send(answer, Where(user=user, channel=channel, is_direct=True))
+        await self.send(answer, MessageOrigin(user=user, channel=channel, is_direct=True))
 
     async def find_zone(self, user: str) -> tzinfo:
         """As their Slack knows it; UTC where that does not say."""
@@ -138,9 +133,17 @@ class Delivery:
         self._zones[user] = zone
         return zone
 
-    async def _post(self, answer: ChatAnswer, blocks: list[Block], where: Where, *, replace: bool = False) -> None:
+    async def _post(
+        self, answer: ChatAnswer, blocks: list[Block], where: MessageOrigin, *, replace: bool = False
+    ) -> None:
         if where.response_url is not None:
-            await self._respond(where.response_url, answer, blocks, replace=replace)
+            hook = AsyncWebhookClient(
+                where.response_url, timeout=self._web.timeout, proxy=self._web.proxy, logger=self._web.logger
+            )
+            kind = None if replace else "ephemeral"
+            sent = await hook.send(text=answer.text, blocks=blocks, response_type=kind, replace_original=replace)
+            if sent.status_code != 200:
+                raise SlackClientError(f"Slack takes no answer: status {sent.status_code}")
             return
         place: dict[str, Any] = {"channel": where.channel, "thread_ts": where.thread}
         if answer.is_private and not where.is_direct:
@@ -151,14 +154,7 @@ class Delivery:
                 text=answer.text, blocks=blocks, unfurl_links=False, unfurl_media=False, **place
             )
 
-    async def _respond(self, url: str, answer: ChatAnswer, blocks: list[Block], *, replace: bool) -> None:
-        hook = AsyncWebhookClient(url, timeout=self._web.timeout, proxy=self._web.proxy, logger=self._web.logger)
-        kind = None if replace else "ephemeral"
-        sent = await hook.send(text=answer.text, blocks=blocks, response_type=kind, replace_original=replace)
-        if sent.status_code != 200:
-            raise SlackClientError(f"Slack takes no answer: status {sent.status_code}")
-
-    async def _upload(self, snippet: Snippet, answer: ChatAnswer, where: Where) -> None:
+    async def _upload(self, snippet: Snippet, answer: ChatAnswer, where: MessageOrigin) -> None:
         """A file can be seen by all of a channel: what is for one person goes into their direct messages."""
         is_apart = _is_apart(answer, where)
         channel, thread = where.channel, where.thread
@@ -179,28 +175,20 @@ class Delivery:
         return str(opened["channel"]["id"])
 
 
-def _is_apart(answer: ChatAnswer, where: Where) -> bool:
+def _is_apart(answer: ChatAnswer, where: MessageOrigin) -> bool:
     """Whether a file cannot stand where the question does."""
     return where.response_url is not None or (answer.is_private and not where.is_direct)
 
 
-def _beginning(snippet: Snippet) -> Block:
-    lines = (escape(line, _WIDEST) for line in snippet.text.splitlines())
-    return code(shorten_for_slack("\n".join(lines), SECTION - 20))
-
-
 async def write_once(settings: SlackSettings, user: str, answer: ChatAnswer) -> None:
-    """Into somebody's direct messages, by a bot that need not run. Raises PluginError."""
+    """Into a person's direct messages, by a bot that need not run. Raises PluginError."""
     web = make_web(settings, read_token(settings, "bot_token"))
     await call(settings, Delivery(web).write_to(user, answer), "bot_token")
 
 
 def make_web(settings: SlackSettings, token: str) -> AsyncWebClient:
-    # Each waits as long as Slack tells it to, twice; then whoever asked has to ask again.
-    again = [
-        AsyncConnectionErrorRetryHandler(max_retry_count=1),
-        AsyncRateLimitErrorRetryHandler(max_retry_count=2),
-    ]
+    # Each waits as long as Slack demands, twice; then the person has to ask again.
+    again = [AsyncConnectionErrorRetryHandler(max_retry_count=1), AsyncRateLimitErrorRetryHandler(max_retry_count=2)]
     address = settings.api_url
     web = AsyncWebClient(token, base_url=address, timeout=CALL_SECONDS, logger=_theirs, retry_handlers=again)
     if is_loopback(urlsplit(address).hostname or ""):
@@ -223,8 +211,7 @@ async def call(settings: SlackSettings, question: Awaitable[_Answered], token: s
 
 
 def read_token(settings: SlackSettings, name: str) -> str:
-    """Read again for every connection: whoever writes another into the file need not start the hub again. Raises
-    Refused."""
+    """Read again for every connection: a new token needs no restart. Raises Refused."""
     given: str | None = getattr(settings, name)
     file: str | None = getattr(settings, f"{name}_file")
     if given is None and file is not None:

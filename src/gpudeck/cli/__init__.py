@@ -13,46 +13,59 @@ from typing import Any
 import click
 
 from gpudeck import __version__
-from gpudeck.model.errors import ConfigurationError, GpudeckError, Unreachable, UsageError
+from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError, exit_code
 
-_COMMANDS = (
-    "up",
-    "agent",
-    "show",
-    "top",
-    "free",
-    "wait",
-    "watch",
-    "reserve",
-    "reservations",
-    "release",
-    "hosts",
-    "check",
-    "doctor",
-    "token",
-    "account",
-    "import",
-    "report",
-    "events",
-    "alerts",
-    "notify",
-    "history",
-    "backup",
-    "restore",
-    "completion",
-)
-_MODULES = {"import": "import_"}
-"""Where a command's name is a word of Python's own."""
+_COMMANDS = {
+    "up": "Start the hub and print the page's address.",
+    "agent": "Report this machine's GPUs to a hub.",
+    "show": "Show the fleet, or a part of it, as a table.",
+    "top": "Show the fleet live in the whole terminal.",
+    "free": "Show the GPUs that you could use right now, best match first.",
+    "wait": "Wait until GPUs are free, then run a command on them.",
+    "watch": "Get notified once when matching GPUs are free.",
+    "login": "Log in to a hub; all further commands use it.",
+    "logout": "Log out, and revoke the token of the login.",
+    "whoami": "Show your account and role on the hub.",
+    "reserve": "Reserve GPUs.",
+    "reservations": "List current and future reservations.",
+    "release": "End a reservation now.",
+    "hosts": "List, add, remove and test the hosts of a hub.",
+    "wheelhouse": "Fetch the wheels from which servers install their agent.",
+    "check": "Check the configuration, and print every mistake at once.",
+    "doctor": "Check this machine, and print what is wrong and the next step.",
+    "token": "Create, list and revoke tokens of the hub on this machine.",
+    "account": "Manage the accounts of the hub on this machine.",
+    "import": "Import the settings and data of another monitor.",
+    "report": "Report who used the GPUs: hours, energy and cost.",
+    "events": "List what happened in the fleet, newest last.",
+    "alerts": "List, acknowledge and mute alerts.",
+    "notify": "List and test the channels to which the hub sends messages.",
+    "history": "Inspect, repair and export the samples that a hub has kept.",
+    "backup": "Write a backup of this machine's hub to a file.",
+    "restore": "Restore the hub on this machine from a backup.",
+    "completion": "Print a completion script for a shell.",
+}
+"""With their descriptions in `gpudeck --help`, which imports none of them."""
+_MODULES = {
+    "import": "import_",
+    "reserve": "reservations",
+    "release": "reservations",
+    "restore": "backup",
+    "check": "doctor",
+    "logout": "login",
+    "whoami": "login",
+}
+"""Of commands that have no module of their name."""
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
   gpudeck up                       start the hub and open the address it prints
-  gpudeck up --demo 100            look around in a simulated fleet of 100 hosts
+  gpudeck up --demo 100            show a simulated fleet of 100 hosts
   gpudeck agent --hub http://hub:8042 --token-file /etc/gpudeck/agent.token
   gpudeck show                     the fleet as a table
   gpudeck show free h200           the H200s that are free
   gpudeck top                      the fleet, live
-  gpudeck free --memory 40G        what I could use right now
+  gpudeck free --memory 40G        GPUs that you could use right now
   gpudeck wait --gpus 1 -- python train.py
   gpudeck reserve gpu07:0,1 --for 4h
   source <(gpudeck completion bash)
@@ -75,6 +88,10 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             if ctx.resilient_parsing:  # a shell completes a line that is not finished
@@ -84,18 +101,26 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
-        command: click.Command = importlib.import_module(f"gpudeck.cli.{_MODULES.get(cmd_name, cmd_name)}").command
+        module = importlib.import_module(f"gpudeck.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command", None) or module.command
         if isinstance(command, click.Group):
-            from gpudeck.cli.examples import share_examples  # noqa: PLC0415 - most commands are no groups
-
-            share_examples(command)
+            _share_examples(command)
         return command
+
+
+def _share_examples(group: click.Group) -> None:
+    """Give each command of a group the lines of the group's examples that call it."""
+    lines = (group.epilog or "").splitlines()
+    for name, command in group.commands.items():
+        own = [line for line in lines if f"gpudeck {group.name} {name} " in f"{line} "]
+        if own and command.epilog is None:
+            command.epilog = "\n".join(["\b", "Examples:", *own])
 
 
 @click.group(cls=LazyGroup, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpudeck", message="%(prog)s %(version)s")
 def gpudeck() -> None:
-    """Shows every GPU of a fleet: which are free, who uses which, and how well."""
+    """Show every GPU of a fleet: which are free, who uses them, and how well."""
 
 
 def main() -> None:
@@ -155,9 +180,3 @@ def _drop_output(stream: Any) -> None:
     """What is left of the output would be tried once more at the interpreter's end, and fail with a trace."""
     if stream is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def exit_code(error: GpudeckError) -> int:
-    if isinstance(error, UsageError):
-        return 2
-    return 3 if isinstance(error, Unreachable) else 1

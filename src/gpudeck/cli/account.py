@@ -1,41 +1,39 @@
 """gpudeck account: the people who may log in. Works on the hub's own database, also before the hub ever ran."""
 
-import os
-import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpudeck.auth.settings import ROLES, AccountRole
 from gpudeck.cli.hub_access import use_database
+from gpudeck.cli.options import hub_config_option
+from gpudeck.cli.terminal import show_table
 from gpudeck.model.errors import UsageError
-from gpudeck.model.quantity import show_span
-from gpudeck.views.table import Cell, Column, render
+from gpudeck.model.text import show_span
+from gpudeck.views.table import Cell, Column
 
 if TYPE_CHECKING:
     from gpudeck.auth.accounts import Account, Accounts, Also
     from gpudeck.database.engine import Database
 
-_T = TypeVar("_T")
 _EXAMPLES = """\b
 Examples:
-  gpudeck account add ada --role admin              asks for the password, twice
-  gpudeck account add ci --password-file ci.txt     its first line is the password; - reads it from the input
-  gpudeck account list                              all of them, and when each was last here
-  gpudeck account password ada                      a new one; ends what ada is logged in to
+  gpudeck account add ada --role admin              prompts for the password
+  gpudeck account add ci --password-file ci.txt     the password is its first line; - is standard input
+  gpudeck account list                              all accounts, with their last login
+  gpudeck account password ada                      a new password; ends all sessions
   gpudeck account role grace viewer
-  gpudeck account disable grace                     out at once, and everything of grace's stays
-  gpudeck account enable grace                      back again, with the same password
-  gpudeck account remove grace                      gone, with tokens and sessions
+  gpudeck account disable grace                     no login from now on; nothing is deleted
+  gpudeck account enable grace                      allow login again, with the same password
+  gpudeck account remove grace                      delete it, with tokens and sessions
 """
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _PASSWORD_FILE = click.option(
-    "--password-file", metavar="FILE", help="The password is the first line of FILE (- for the input): nobody is asked."
+    "--password-file", metavar="FILE", help="Read the password from the first line of FILE; - is standard input."
 )
 _LONGEST_LINE = 16_384
 _COLUMNS = (
@@ -50,22 +48,22 @@ _COLUMNS = (
 
 @click.group("account", epilog=_EXAMPLES)
 def command() -> None:
-    """Accounts of the hub on this machine. Run it as the user whom the hub runs as. A running hub knows of each change
-    within seconds."""
+    """Manage the accounts of the hub on this machine. Run this as the hub's user. A running hub applies
+    changes within seconds."""
 
 
 @command.command("add")
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), default="user", show_default=True, help="What they may do.")
+@click.option("--role", type=click.Choice(ROLES), default="user", show_default=True, help="The role.")
 @_PASSWORD_FILE
-@click.option("--no-password", is_flag=True, help="They come through a proxy that knows them, and in no other way.")
-@_CONFIG
+@click.option("--no-password", is_flag=True, help="Allow login only through an authenticating proxy.")
+@hub_config_option
 def add_account(
     name: str, *, role: AccountRole, password_file: str | None, no_password: bool, config: Path | None
 ) -> None:
-    """Let NAME log in. The password is asked for, or read from a file; it never stands on the command line."""
+    """Create an account. The command prompts for the password, or reads it from a file."""
     if no_password and password_file is not None:
-        raise UsageError("--password-file names a password, and --no-password wants none.", "Leave out one of the two.")
+        raise UsageError("--password-file and --no-password exclude each other.")
 
     async def add(accounts: "Accounts", also: "Also") -> "Account":
         await _check_free(accounts, name)
@@ -75,32 +73,29 @@ def add_account(
         return added
 
     added = _change(config, "add account", add, role)
-    click.echo(f"{added.name} may log in, as {added.role}.")
+    click.echo(f"Account {added.name} is created, with the role {added.role}.")
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON. Times are Unix seconds; null: never.")
-@_CONFIG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. Times are Unix seconds; null means never.")
+@hub_config_option
 def list_accounts(*, as_json: bool, config: Path | None) -> None:
-    """All accounts."""
+    """List all accounts."""
     found = use_database(config, "accounts", lambda database: _open(database).list())
     if as_json:
         click.echo(msgspec.json.encode({"accounts": found}))
     elif not found:
-        click.echo("No account yet. `gpudeck account add NAME --role admin` makes one.")
+        click.echo("No account yet. `gpudeck account add NAME --role admin` creates one.")
     else:
-        has_terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if has_terminal or "COLUMNS" in os.environ else None
-        colour = has_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         now = time.time()
-        click.echo("\n".join(render(_COLUMNS, [_row(account, now) for account in found], width, colour)))
+        show_table(_COLUMNS, [_row(account, now) for account in found])
 
 
 @command.command("remove")
 @click.argument("name")
-@_CONFIG
+@hub_config_option
 def remove_account(name: str, *, config: Path | None) -> None:
-    """Forget NAME, with all sessions and tokens."""
+    """Remove account NAME with its sessions and tokens."""
     removed = _change(config, "remove account", lambda accounts, also: accounts.remove(name, also))
     click.echo(f"{removed.name} is removed.")
 
@@ -108,9 +103,9 @@ def remove_account(name: str, *, config: Path | None) -> None:
 @command.command("password")
 @click.argument("name")
 @_PASSWORD_FILE
-@_CONFIG
+@hub_config_option
 def set_password(name: str, *, password_file: str | None, config: Path | None) -> None:
-    """Give NAME a new password. Ends all sessions of NAME."""
+    """Set a new password, and end all sessions of NAME."""
 
     async def change(accounts: "Accounts", also: "Also") -> "Account":
         await _check_there(accounts, name)
@@ -123,33 +118,32 @@ def set_password(name: str, *, password_file: str | None, config: Path | None) -
 @command.command("role")
 @click.argument("name")
 @click.argument("role", type=click.Choice(ROLES))
-@_CONFIG
+@hub_config_option
 def set_role(name: str, role: AccountRole, *, config: Path | None) -> None:
-    """Say what NAME may do: a viewer looks, a user also changes what is their own, an admin does everything."""
+    """Set the role of NAME: a viewer reads, a user also manages their own things, an admin does everything."""
     changed = _change(config, "change role", lambda accounts, also: accounts.change(name, role=role, also=also), role)
-    click.echo(f"{changed.name} is {role} from now on.")
+    click.echo(f"{changed.name} is now {role}.")
 
 
 @command.command("disable")
 @click.argument("name")
-@_CONFIG
+@hub_config_option
 def disable_account(name: str, *, config: Path | None) -> None:
-    """Keep NAME out, and everything of NAME's as it is."""
-    changed = _change(
-        config, "disable account", lambda accounts, also: accounts.change(name, is_disabled=True, also=also)
-    )
+    """Disable account NAME: no login, and everything else is kept."""
+    changed = _set_disabled(name, config, "disable account", is_disabled=True)
     click.echo(f"{changed.name} is disabled, and logged out everywhere.")
 
 
 @command.command("enable")
 @click.argument("name")
-@_CONFIG
+@hub_config_option
 def enable_account(name: str, *, config: Path | None) -> None:
-    """Let NAME in again."""
-    changed = _change(
-        config, "enable account", lambda accounts, also: accounts.change(name, is_disabled=False, also=also)
-    )
-    click.echo(f"{changed.name} is enabled.")
+    """Enable account NAME again."""
+    click.echo(f"{_set_disabled(name, config, 'enable account', is_disabled=False).name} is enabled.")
+
+
+def _set_disabled(name: str, config: Path | None, action: str, *, is_disabled: bool) -> "Account":
+    return _change(config, action, lambda accounts, also: accounts.change(name, is_disabled=is_disabled, also=also))
 
 
 def _change(
@@ -159,7 +153,7 @@ def _change(
 
     async def change(database: "Database") -> "Account":
         from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the same
-        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         caller, audit = caller_here(), Audit(database)
         return await work(_open(database), lambda account: [audit.entry(caller, action, account.name, details=details)])
@@ -175,26 +169,26 @@ def _open(database: "Database") -> "Accounts":
 
 
 async def _check_free(accounts: "Accounts", name: str) -> None:
-    """Nobody types a password twice to hear that the name was wrong."""
+    """Checked first, so that a wrong name is refused before a password is typed."""
     from gpudeck.auth.accounts import check_name  # noqa: PLC0415 - the hub may not be installed
 
     if await accounts.find(check_name(name)) is not None:
         raise UsageError(
             f"there is an account {check_name(name)} already.",
-            f"`gpudeck account password {check_name(name)}` gives it a new password.",
+            f"`gpudeck account password {check_name(name)}` sets a new password.",
         )
 
 
 async def _check_there(accounts: "Accounts", name: str) -> None:
     if await accounts.find(name) is None:
-        raise UsageError(f"there is no account {name[:80]!r}.", "`gpudeck account list` shows those there are.")
+        raise UsageError(f"there is no account {name[:80]!r}.", "`gpudeck account list` lists all.")
 
 
 def _read_password(file: str | None) -> str:
     """The first line of the file, or what is typed, twice and unseen."""
     if file is None:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise UsageError("there is no terminal to type a password at.", "Give it with --password-file.")
+            raise UsageError("there is no terminal for the password prompt.", "Give it with --password-file.")
         typed: str = click.prompt("Password", hide_input=True, confirmation_prompt="Once more", err=True)
         return typed
     try:

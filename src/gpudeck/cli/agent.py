@@ -8,40 +8,56 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpudeck.cli.terminal import start_logging
+from gpudeck.cli.options import config_option
+from gpudeck.model.address import check_hub_url
 from gpudeck.model.errors import UsageError
-from gpudeck.model.settings import Address
+from gpudeck.model.logs import start_logging
+from gpudeck.model.settings import Address, expand_home
 
 if TYPE_CHECKING:
+    from gpudeck.agent.run import MakePosts
     from gpudeck.agent.settings import AgentSettings
+    from gpudeck.compat.settings import GpuClusterStatusSettings
     from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
   gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
   gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
-  gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that ask, and push nothing
+  gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that poll; push nothing
   gpudeck agent --config /etc/gpudeck/gpudeck.yaml
-  gpudeck agent --once --config /etc/gpudeck/gpudeck.yaml    one report, for a line in a crontab
-  gpudeck agent --debug                                      what would be reported, printed once
+  gpudeck agent --once --config /etc/gpudeck/gpudeck.yaml    one report, for cron
+  gpudeck agent --debug                                      print one report, and send nothing
 """
 
 
 @click.command("agent", epilog=_EXAMPLES)
-@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
-@click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub's address (default http://127.0.0.1:8042).")
-@click.option("--listen", metavar="HOST:PORT", help="Answer hubs that ask here; without --hub nothing is pushed.")
-@click.option("--token-file", metavar="FILE", help="A copy of the hub's token file; made for --listen alone.")
-@click.option("--ca-file", metavar="FILE", help="Certificates of the authority that signed the hub's.")
-@click.option("--interval", metavar="SECONDS", help="How often to report (default 2s).")
-@click.option("--name", help="The name to report under (default: the host's name).")
+@config_option
+@click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub's address. [default: http://127.0.0.1:8042]")
+@click.option("--listen", metavar="HOST:PORT", help="Listen here for hubs that poll; without --hub, nothing is pushed.")
 @click.option(
-    "--simulate", type=click.IntRange(1, 10_000), metavar="HOSTS", help="Report simulated hosts, to a demo hub."
+    "--token-file",
+    metavar="FILE",
+    help="A copy of the hub's token file. With --listen only, it is created if it does not exist.",
 )
-@click.option("--seed", type=int, default=1, help="Which simulated fleet: the same seed gives the same one.")
-@click.option("--debug", is_flag=True, help="Print one report as JSON and exit; nothing is sent anywhere.")
-@click.option("--once", is_flag=True, help="Push one report and end; --interval says when the next one comes (1m).")
+@click.option("--ca-file", metavar="FILE", help="The CA certificates to verify the hub with.")
+@click.option("--interval", metavar="SECONDS", help="How often to report. [default: 2s]")
+@click.option("--name", help="The name to report under. [default: the hostname]")
+@click.option(
+    "--simulate",
+    type=click.IntRange(1, 10_000),
+    metavar="HOSTS",
+    help="Report this many simulated hosts, to a demo hub.",
+)
+@click.option("--seed", type=int, default=1, help="The seed of the simulation; the same seed gives the same fleet.")
+@click.option("--debug", is_flag=True, help="Print one report as JSON and exit. Nothing is sent.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Push one report and exit, for cron. --interval is the time between runs. [default: 1m]",
+)
 @click.option("--until-stdin-closes", is_flag=True, hidden=True)
+@click.option("--print-settings", is_flag=True, hidden=True)
 @click.option("--verbose", is_flag=True, help="Log more.")
 def command(
     *,
@@ -57,16 +73,21 @@ def command(
     debug: bool,
     once: bool,
     until_stdin_closes: bool,
+    print_settings: bool,
     verbose: bool,
 ) -> None:
-    """Report this machine's GPUs to a hub until stopped, or to hubs that ask. Survives the hub's absence."""
+    """Report the GPUs of this machine to a hub, or answer hubs that poll it, until stopped. While the hub is down,
+    reports are kept and delivered later."""
     start_logging(verbose)
     if once and not verbose:
-        # What a crontab calls is mailed to somebody as soon as it says anything.
+        # cron mails every output of a job.
         logging.getLogger().setLevel(logging.WARNING)
-    from gpudeck.app.agent import report_once, run_agent  # noqa: PLC0415
-
-    given: dict[str, Any] = {"hub": hub, "token_file": token_file, "ca_file": ca_file, "name": name}
+    given: dict[str, Any] = {
+        "hub": None if hub is None else check_hub_url(hub),
+        "token_file": token_file,
+        "ca_file": ca_file,
+        "name": name,
+    }
     try:
         if listen is not None:
             given["listen"] = _read_address(listen)
@@ -76,9 +97,20 @@ def command(
         raise UsageError(str(error).rstrip(".") + ".") from error
     given = {key: value for key, value in given.items() if value is not None}
     settings, agent = _load(config, given)
+    if print_settings:
+        click.echo(msgspec.json.encode(agent))
+        return
+    node = settings.compat.gpu_cluster_status
+    from gpudeck.agent.run import check_start, report_once, run_agent  # noqa: PLC0415
+
+    if not once and not debug and simulate is None and node is None:
+        from gpudeck.agent.process import AgentStart, become_agent  # noqa: PLC0415 - of an agent that stays
+
+        check_start(agent, is_child=until_stdin_closes)
+        become_agent(AgentStart(agent, until_stdin_closes, verbose), sys.argv[1:])
     if once:
         _check_once(listen, simulate)
-        from gpudeck.app.agent import push_once  # noqa: PLC0415 - not in an agent that stays
+        from gpudeck.agent.run import push_once  # noqa: PLC0415 - not in an agent that stays
 
         told = push_once(agent, every=given.get("interval"))
         if verbose or sys.stdout.isatty():
@@ -92,14 +124,23 @@ def command(
         simulate=simulate,
         seed=seed,
         until_stdin_closes=until_stdin_closes,
-        as_node=settings.compat.gpu_cluster_status,
+        make_posts=_answer_as_node(node),
         reload=lambda: _load(config, given)[1],
     )
 
 
+def _answer_as_node(settings: "GpuClusterStatusSettings | None") -> "MakePosts | None":
+    """What a main of GPU Cluster Status Monitor asks, where the settings say so."""
+    if settings is None:
+        return None
+    from gpudeck.compat.gpu_cluster_status_node import PATH, NodeResponder  # noqa: PLC0415 - few agents are asked so
+
+    return lambda newest: {PATH: NodeResponder(settings.password, newest).answer}
+
+
 def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentSettings]":
     """The whole file, and what it says of the agent where nothing was given for it. Raises UsageError."""
-    from gpudeck.settings import choose_outbox_dir, find_token_file, load_settings  # noqa: PLC0415
+    from gpudeck.settings import choose_outbox_dir, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)
     try:
@@ -107,7 +148,7 @@ def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentS
     except ValueError as error:
         raise UsageError(str(error).rstrip(".") + ".") from error
     if agent.token_file is not None:
-        agent = msgspec.structs.replace(agent, token_file=str(find_token_file(agent.token_file)))
+        agent = msgspec.structs.replace(agent, token_file=str(expand_home("token_file", agent.token_file)))
     return settings, msgspec.structs.replace(agent, outbox_dir=choose_outbox_dir(settings))
 
 
@@ -131,10 +172,10 @@ def _read_address(text: str) -> Address:
 def _read_interval(text: str) -> float:
     """Raises ValueError."""
     from gpudeck.agent.settings import LONGEST_INTERVAL, SHORTEST_INTERVAL  # noqa: PLC0415
-    from gpudeck.config import format_duration, parse_duration  # noqa: PLC0415
+    from gpudeck.model.times import format_duration, parse_duration  # noqa: PLC0415
 
-    seconds = parse_duration(text)
+    seconds = parse_duration(text, allow_plain_seconds=True)
     if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
         limits = f"{format_duration(SHORTEST_INTERVAL)} and {format_duration(LONGEST_INTERVAL)}"
-        raise ValueError(f"--interval has to be between {limits}")
+        raise ValueError(f"--interval must be between {limits}")
     return seconds

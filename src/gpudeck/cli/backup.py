@@ -1,20 +1,31 @@
-"""gpudeck backup: everything that a hub keeps, in one file, while it runs."""
+"""gpudeck backup and restore: everything that a hub keeps in one file, and back in place of what a stopped hub has."""
 
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpudeck.cli.hub_access import need_hub
+from gpudeck.cli.options import hub_config_option
 from gpudeck.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpudeck.ops.backup import Restored
 
 _EXAMPLES = """\b
 Examples:
   gpudeck backup                               gpudeck-backup-20261115-190000.tar.gz, in this folder
-  gpudeck backup /backup/gpudeck.tar.gz        that file, which must not be there yet
-  gpudeck backup --no-history small.tar.gz     accounts, tokens, hosts and settings alone
-  (umask 077; ssh hub gpudeck backup - > hub.tar.gz)    onto another machine
+  gpudeck backup /backup/gpudeck.tar.gz        this file, which must not exist yet
+  gpudeck backup --no-history small.tar.gz     without the history
+  (umask 077; ssh hub gpudeck backup - > hub.tar.gz)    to another machine
+"""
+_RESTORE_EXAMPLES = """\b
+Examples:
+  systemctl stop gpudeck-hub
+  gpudeck restore gpudeck-backup-20261115-190000.tar.gz
+  systemctl start gpudeck-hub
 """
 
 
@@ -22,25 +33,52 @@ Examples:
 @click.argument(
     "file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 )
-@click.option("--no-history", is_flag=True, help="Leave the history out, which is most of it.")
-@click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
+@click.option("--no-history", is_flag=True, help="Leave out the history, which is most of the data.")
+@hub_config_option
 def command(*, file: Path | None, no_history: bool, config: Path | None) -> None:
-    """Write accounts, tokens, bookings, hosts, history and settings of this machine's hub to FILE. It may be running.
+    """Back up accounts, tokens, reservations, hosts, history and settings of this hub to FILE. The hub may be running.
 
-    Run it as the user whom the hub runs as, or as root. Keep the file as you keep a password: whoever has it can get
-    into the hub.
+    Run this as the hub's user, or as root. Protect the file like a password: it contains tokens.
     """
-    with need_hub("backups"):
+    with need_hub("backups are made on the hub's machine"):
         from gpudeck.ops.backup import make_backup  # noqa: PLC0415 - the hub may not be installed
 
     target = file or Path(f"gpudeck-backup-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     is_streamed = str(target) == "-"
     if is_streamed and sys.stdout.isatty():
-        raise UsageError("a backup is not for a terminal.", "Name a file, or send it into one with `>`.")
+        raise UsageError("a backup cannot be written to a terminal.", "Name a file, or redirect with `>`.")
     manifest = make_backup(None if is_streamed else target, config, with_history=not no_history)
     size = sum(entry.size_bytes for entry in manifest.files)
     names = ", ".join(entry.name for entry in manifest.files)
     told = "The backup" if is_streamed else f"{target}"
     click.echo(f"{told} has {names}: {size / 1024**2:.1f} MiB before packing.", err=True)
     if manifest.database == "postgresql":
-        click.echo("The tables are on PostgreSQL: `pg_dump` is for those.", err=True)
+        click.echo("The tables are on PostgreSQL: back them up with `pg_dump`.", err=True)
+
+
+@click.command("restore", epilog=_RESTORE_EXAMPLES)
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@hub_config_option
+def restore_command(*, file: Path, config: Path | None) -> None:
+    """Replace the data of the hub on this machine with the backup FILE. The hub must be stopped.
+
+    The whole file is checked before anything changes, and the previous data is kept in a folder next to it. The
+    configuration is not changed: if it differs, the one of the backup is saved separately so that you can compare.
+    """
+    with need_hub("backups are made on the hub's machine"):
+        from gpudeck.ops.backup import restore  # noqa: PLC0415 - the hub may not be installed
+
+    _print_result(restore(file, config))
+
+
+def _print_result(restored: "Restored") -> None:
+    manifest = restored.manifest
+    click.echo(f"Restored in {restored.data_dir}: what gpudeck {manifest.gpudeck} on {manifest.host} had.")
+    if restored.aside is not None:
+        click.echo(f"What was there before is in {restored.aside}.")
+    for file, place in restored.apart:
+        where = f"compare it with {place}" if place is not None else "put it where the hub looks for it"
+        click.echo(f"{file.name.removeprefix('restored-')} is in {file}: {where}.")
+    if manifest.database == "postgresql":
+        click.echo("The tables are on PostgreSQL: restore them with `pg_restore`.")
+    click.echo("Tokens that were revoked after the backup work again: check `gpudeck token list`.")

@@ -7,7 +7,7 @@ Examples:
   gpudeck completion bash > ~/.local/share/bash-completion/completions/gpudeck
   gpudeck completion zsh > ~/.zfunc/_gpudeck      with ~/.zfunc in $fpath before compinit
   gpudeck completion fish > ~/.config/fish/completions/gpudeck.fish
-  source <(gpudeck completion bash)               for this shell alone
+  source <(gpudeck completion bash)               for this shell only
 """
 VARIABLE = "_GPUDECK_COMPLETE"
 """Click looks for it: the shell asks with it."""
@@ -16,10 +16,10 @@ VARIABLE = "_GPUDECK_COMPLETE"
 @click.command("completion", epilog=_EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a script that makes SHELL complete the commands of gpudeck, their options, and the names of hosts.
+    """Print a script with which SHELL completes commands, options and hostnames of gpudeck.
 
-    Names come from the hub ($GPUDECK_HUB, or --hub on the line). They are kept for a minute in ~/.cache/gpudeck; a hub
-    that takes longer than a second, or is not there, offers none and says nothing.
+    Hostnames come from the hub ($GPUDECK_HUB, or --hub on the line). They are cached for a minute in ~/.cache/gpudeck.
+    If the hub does not answer within a second, no hostnames are offered.
     """
     from click.shell_completion import ShellComplete, get_completion_class  # noqa: PLC0415 - nothing else needs it
 

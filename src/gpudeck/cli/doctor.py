@@ -1,38 +1,46 @@
-"""gpudeck doctor: what is wrong on this machine, and the next step."""
+"""gpudeck doctor and check: what is wrong on this machine, or in its configuration file, and the next step."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
+
+from gpudeck.cli.options import config_option
+from gpudeck.model.errors import ConfigurationError
+from gpudeck.model.extras import is_installed
+from gpudeck.settings import find_missing_extras, load_settings
 
 if TYPE_CHECKING:
     from gpudeck.ops.doctor.finding import Finding
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck doctor                                what is wrong here: host, agent, hub, as far as they are here
+  gpudeck doctor                                check the host, agent and hub of this machine
   gpudeck doctor --hub https://hub.example --token-file agent.token
-  gpudeck doctor --on hub                       the hub of this machine alone
+  gpudeck doctor --on hub                       only the hub of this machine
   gpudeck doctor --bundle report.tar.gz         an archive for a bug report, without secrets and names
 """
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"), "skip": ("–", "bright_black")}
 
 
 @click.command("doctor", epilog=_EXAMPLES)
-@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
-@click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub that this machine reports to.")
-@click.option("--token-file", metavar="FILE", help="The token that the agent brings (default: agent.token_file).")
+@config_option
+@click.option("--hub", metavar="URL", help="The hub to which this machine reports.")
+@click.option(
+    "--token-file", metavar="FILE", help="The agent's token file. [default: agent.token_file of the configuration]"
+)
 @click.option(
     "--on",
     type=click.Choice(["auto", "host", "hub"]),
     default="auto",
     show_default=True,
-    help="What this machine is looked at as; auto: what is found here.",
+    help="What to check: a GPU host, a hub, or what is found here.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), help="Write an archive for a bug report.")
-@click.option("--with-names", is_flag=True, help="Leave hosts, users and commands in the archive.")
+@click.option("--with-names", is_flag=True, help="Keep the names of hosts and users, and commands, in the archive.")
 def command(
     *,
     config: Path | None,
@@ -43,11 +51,18 @@ def command(
     bundle: Path | None,
     with_names: bool,
 ) -> None:
-    """Say what is wrong on this machine, each line with the next step. Changes nothing. Exit code 1 when something
-    fails."""
+    """Check this machine and print what is wrong, with the next step. Changes nothing. Exit code 1 if a check fails."""
+    from gpudeck.cli.hub_lookup import HUB_VARIABLE, find_hub  # noqa: PLC0415 - the same
     from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
 
-    context = load_context(config, hub, token_file, on)
+    try:
+        choice = find_hub(hub)
+    except ConfigurationError:
+        # Its mistakes are among the findings.
+        choice = None
+    named = None if choice is None or choice.named_by == "default" else choice
+    asked = choice.url if choice is not None and choice.named_by in {"--hub", f"${HUB_VARIABLE}"} else None
+    context = load_context(config, asked, token_file, on, named)
     findings: list[Finding] = []
     for finding in run_checks(context):
         findings.append(finding)
@@ -59,15 +74,13 @@ def command(
 
         fleet, secrets = ask_fleet(context), list_secrets(context)
         members = write_bundle(bundle, context.settings, findings, fleet, secrets, with_names=with_names)
-        click.echo(f"Wrote {bundle}: {', '.join(members)}. Look through it before you send it.", err=True)
+        click.echo(f"Wrote {bundle}: {', '.join(members)}. Check it before you send it.", err=True)
     failed = sum(finding.verdict == "fail" for finding in findings)
     if as_json:
-        import msgspec  # noqa: PLC0415 - the same
-
         click.echo(msgspec.json.encode({"failed": failed, "findings": findings}))
     else:
         warned = sum(finding.verdict == "warn" for finding in findings)
-        click.echo(f"\n{failed} failed, {warned} to look at, {len(findings)} looked at.")
+        click.echo(f"\n{len(findings)} checks: {failed} failed, {warned} {'warning' if warned == 1 else 'warnings'}.")
     sys.exit(1 if failed else 0)
 
 
@@ -79,3 +92,23 @@ def _show(finding: "Finding") -> None:
     click.echo(f"{head} {finding.area:<8} {finding.name:<12} {clean(finding.told)}")
     if finding.next_step:
         click.echo(f"{'':<29}→ {clean(finding.next_step)}")
+
+
+_CHECK_EXAMPLES = """\b
+Examples:
+  gpudeck check                          the file that `gpudeck up` would read
+  gpudeck check --config new.yaml        another file
+"""
+
+
+@click.command("check", epilog=_CHECK_EXAMPLES)
+@config_option
+def check_command(config: Path | None) -> None:
+    """Check the configuration, and print every mistake at once. Opens no socket and reads no GPU. Exit code 2 if there
+    is a mistake."""
+    settings, file = load_settings(config)
+    # On a machine without a hub a file for one can be checked as well: what is installed here says nothing then.
+    errors = find_missing_extras(settings) if is_installed("hub") else []
+    if errors:
+        raise ConfigurationError("\n".join(f"{file}: {error}" for error in errors))
+    click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")

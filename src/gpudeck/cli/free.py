@@ -1,90 +1,98 @@
 """gpudeck free: what I could use right now, best fit first."""
 
+import gc
 import inspect
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
-from gpudeck.cli.request_options import ask_hub, check_place, kind_options, place_options, read_wanted
+from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
+from gpudeck.cli.search import HELP, SearchCommand, choose, complete_search
 from gpudeck.cli.terminal import check_output
-from gpudeck.cli.words import HELP, WordsCommand, choose, complete_words
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_count
-from gpudeck.model.visible import visible_devices
-from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, fits, is_usable, offer_all, rank
-from gpudeck.model.wanted import choose as choose_gpus
+from gpudeck.model.gpu_request import (
+    CandidateGpu,
+    GpuRequest,
+    by_host,
+    candidates,
+    explain_impossible,
+    is_usable,
+    matches,
+    rank,
+)
+from gpudeck.model.gpu_request import choose as choose_gpus
+from gpudeck.model.text import clean, show_count
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
 _AFTER = """\b
-Order: the least memory that is enough; of equals the host with the fewest free
-GPUs left; then by the host's name and the GPU's number.
+Order: the least memory that is enough; then the host with the fewest free GPUs;
+then hostname and GPU index.
 
 \b
 Exit codes:
-  0  there are as many as were asked for
-  1  there are not
-  2  wrong use; --export: they are on several hosts
+  0  there are enough
+  1  there are not enough
+  2  wrong usage; with --export: the GPUs are on several hosts
   3  the hub does not answer
 
 \b
 Examples:
-  gpudeck free                            all that is free
-  gpudeck free h200 '>100G'               what of it fits the words
+  gpudeck free                            all free GPUs
+  gpudeck free h200 '>100G'               those that match the words
   gpudeck free --gpus 2 --memory 40G --same-host
   export $(gpudeck free --host $(hostname) --export) && python train.py
   gpudeck free --json | jq -r '.gpus[].uuid'
 
 \b
 See also:
-  gpudeck wait                            stands in line until there are enough
+  gpudeck wait                            queue until there are enough
 """
 
 
 class _Queue(msgspec.Struct):
     """Of api.queue.QueueList what is looked at here."""
 
-    kept: dict[str, int]
+    claimed: dict[str, int]
 
 
 class Offer(NamedTuple):
-    """`known` is all that there is, whoever is on it; `usable` is what I could have now."""
+    """`known` are all GPUs, in use or not; `usable` those that the caller could use now."""
 
-    known: list[OfferedGpu]
-    usable: list[OfferedGpu]
+    known: list[CandidateGpu]
+    usable: list[CandidateGpu]
 
 
-@click.command("free", cls=WordsCommand, epilog=_AFTER)
-@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
-@click.option("--gpus", type=int, metavar="N", help="The best N of them; exit code 1 where there are fewer.")
+@click.command("free", cls=SearchCommand, epilog=_AFTER)
+@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_search)
+@click.option("--gpus", type=int, metavar="N", help="Show the best N GPUs; exit code 1 if there are fewer.")
 @kind_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--export", is_flag=True, help="As CUDA_VISIBLE_DEVICES=GPU-… for a shell: all on one host.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--export", is_flag=True, help="Print GPUDECK_HOST=… CUDA_VISIBLE_DEVICES=GPU-… for a shell; all on one host."
+)
 @place_options
 def command(
     words: tuple[str, ...],
     *,
     gpus: int | None,
-    memory: str | None,
-    model: str | None,
-    same_host: bool,
-    host: str | None,
     as_json: bool,
     export: bool,
-    hub: str | None,
+    hub: str,
     local: bool,
+    **kind: Any,
 ) -> None:
-    """Show the GPUs that I could use right now, best fit first: nobody is on them, nobody else has booked them, and
-    they are well. What is held, unknown, or kept for somebody who waits is left out; what I have booked myself is not.
+    """Show the GPUs that you could use right now, best match first: free and healthy ones, and those you have reserved.
+
+    GPUs that others have reserved, or that are claimed for a request in the queue, are left out.
     """
     check_output()
     if as_json and export:
         raise UsageError("--json and --export exclude each other.")
-    wanted = read_wanted(1 if gpus is None else gpus, memory, model, host, same_host=same_host)
-    place = check_place(hub, local=local)
-    offered = _read_local(words) if local else _read_hub(place, words)
+    wanted = read_wanted(1 if gpus is None else gpus, **kind)
+    check_place(local=local)
+    offered = _read_local(words) if local else _read_hub(hub, words)
     found = _arrange(wanted, offered.usable) if gpus is None else choose_gpus(wanted, offered.usable) or []
     if as_json:
         click.echo(msgspec.json.encode({"gpus": [_describe(gpu) for gpu in found]}))
@@ -100,53 +108,55 @@ command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
 def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
-    from gpudeck.cli.hub_access import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.cli.hub_access import ask_table  # noqa: PLC0415 - a local reading needs no HTTP
 
-    known = offer_all(choose(ask_fleet(hub).fleet, words).hosts)
-    names = _my_names(hub) if any(gpu.booked_by is not None for gpu in known) else frozenset()
-    kept = _kept(hub) if known else frozenset()
-    return Offer(known, [gpu for gpu in known if is_usable(gpu, names) and gpu.uuid not in kept])
+    # This process ends before any of the hundred thousand objects of a large fleet is garbage.
+    gc.disable()
+    known = candidates(choose(ask_table(hub, words).fleet, words).hosts)
+    names = _my_names(hub) if any(gpu.reserved_by is not None for gpu in known) else frozenset()
+    claimed = _claimed(hub) if known else frozenset()
+    return Offer(known, [gpu for gpu in known if is_usable(gpu, names) and gpu.uuid not in claimed])
 
 
 def _my_names(hub: str) -> frozenset[str]:
-    """Under which my bookings stand, and what was given to me after waiting: the account's, or my login where the hub
-    knows none."""
-    from gpudeck.cli.hub_access import find_name  # noqa: PLC0415 - few fleets have bookings
+    """The names of my reservations and claims: the account's, or my login where the hub knows none."""
+    from gpudeck.cli.hub_access import ask, find_name  # noqa: PLC0415 - few fleets have reservations
     from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
 
     try:
-        return frozenset({ask_hub(hub, find_name)})
+        return frozenset({ask(hub, find_name)})
     except Forbidden:
-        # Nobody has booked anything.
+        # Nobody has reserved anything.
         return frozenset()
 
 
-def _kept(hub: str) -> frozenset[str]:
-    """What waits for the first in line."""
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
+def _claimed(hub: str) -> frozenset[str]:
+    """GPUs that are claimed for requests in the queue."""
+    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - by now it is loaded
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
 
     try:
-        return frozenset(read_answer(ask_hub(hub, lambda client: client.queue()), _Queue, hub).kept)
+        return frozenset(read_answer(ask(hub, lambda client: client.queue()), _Queue, hub).claimed)
     except GpudeckError:
-        # A hub of before has no queue, and keeps nothing.
+        # An older hub has no queue, and no claims.
         return frozenset()
 
 
 def _read_local(words: tuple[str, ...]) -> Offer:
     """This machine; what others who wait here have been given is not for us."""
-    from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.queueing.local_queue import taken_here  # noqa: PLC0415 - the same
+    from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
-    known = offer_all(choose(read_this_machine(find_collector_settings()), words).hosts)
+    known = candidates(choose(read_this_machine(find_collector_settings()), words).hosts)
     usable = [gpu for gpu in known if is_usable(gpu, ())]
     taken = taken_here(gpu.uuid for gpu in usable)
     return Offer(known, [gpu for gpu in usable if gpu.uuid not in taken])
 
 
-def _arrange(wanted: Wanted, offered: list[OfferedGpu]) -> list[OfferedGpu]:
+def _arrange(wanted: GpuRequest, offered: list[CandidateGpu]) -> list[CandidateGpu]:
     """All that fit; one host after the other where that is asked for."""
-    ranked = rank(gpu for gpu in offered if fits(gpu, wanted))
+    ranked = rank(gpu for gpu in offered if matches(gpu, wanted))
     return [gpu for gpus in by_host(ranked).values() for gpu in gpus] if wanted.same_host else ranked
 
 
@@ -164,13 +174,13 @@ class _Free(msgspec.Struct):
     memory_total_bytes: int | None
 
 
-def _describe(gpu: OfferedGpu) -> _Free:
+def _describe(gpu: CandidateGpu) -> _Free:
     size = None if gpu.memory_total_bytes is None else int(gpu.memory_total_bytes)
     place = (gpu.host, gpu.host_id, gpu.uuid, gpu.label, gpu.index)
     return _Free(*place, gpu.name, gpu.display_name, gpu.vendor, size)
 
 
-def _export(found: list[OfferedGpu]) -> str:
+def _export(found: list[CandidateGpu]) -> str:
     hosts = list(dict.fromkeys(gpu.host for gpu in found))
     if len(by_host(found)) > 1:
         raise UsageError(
@@ -178,33 +188,28 @@ def _export(found: list[OfferedGpu]) -> str:
             "Choose with --gpus N --same-host, or --host.",
         )
     variable, value = visible_devices(found)
-    return f"{variable}={value}"
+    # All of it can be given to `export` and `env`.
+    return f"GPUDECK_HOST={clean(hosts[0])} {variable}={value}"
 
 
-def _print_table(found: list[OfferedGpu]) -> None:
-    from gpudeck.cli.terminal import knows_our_signs, terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
+def _print_table(found: list[CandidateGpu]) -> None:
+    from gpudeck.cli.terminal import show, terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
     from gpudeck.views.lists import render_free  # noqa: PLC0415 - the same
-    from gpudeck.views.table import in_ascii  # noqa: PLC0415 - the same
 
-    text = render_free(found, width=terminal_width(), colour=wants_colour())
-    click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
+    show(render_free(found, width=terminal_width(), colour=wants_colour()))
 
 
-def _refuse(wanted: Wanted, offer: Offer, words: tuple[str, ...], *, as_json: bool) -> None:
+def _refuse(wanted: GpuRequest, offer: Offer, words: tuple[str, ...], *, as_json: bool) -> None:
     """Exit code 1, and in words what there is instead. Nobody is sent to wait for what is not there at all."""
     if as_json:
         sys.exit(1)
-    told = f" that fits {clean(' '.join(words))}" if words else ""
-    what = f"{wanted.describe()}{told}"
-    if _most(wanted, offer.known) < wanted.gpus:
-        raise GpudeckError(f"not there at all: {what}.", _SEE)
-    free = [gpu for gpu in offer.usable if fits(gpu, wanted)]
+    typed = clean(" ".join(words))
+    if words and not offer.known:
+        raise GpudeckError(f"no GPU fits {typed}.", _SEE)
+    if why := explain_impossible(wanted, offer.known):
+        raise GpudeckError(f"{typed and f'of the GPUs that fit {typed}: '}{clean(why)}.", _SEE)
+    what = f"{wanted.describe()}{typed and f' that fits {typed}'}"
+    free = [gpu for gpu in offer.usable if matches(gpu, wanted)]
     verb = "is" if len(free) == 1 else "are"
     spread = f" ({len(free)} {verb}, on {show_count(len(by_host(free)), 'host')})" if free else ""
-    raise GpudeckError(f"not free now: {what}{spread}.", "`gpudeck wait` stands in line.")
-
-
-def _most(wanted: Wanted, known: list[OfferedGpu]) -> int:
-    """How many there are, on one host if that is asked for, whoever is on them."""
-    fitting = [gpu for gpu in known if fits(gpu, wanted)]
-    return max(map(len, by_host(fitting).values()), default=0) if wanted.same_host else len(fitting)
+    raise GpudeckError(f"not free now: {what}{spread}.", "`gpudeck wait` waits for it.")

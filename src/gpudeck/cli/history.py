@@ -1,28 +1,28 @@
 """gpudeck history: the hub's own history file, on the hub's machine; a hub may be running meanwhile."""
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 
-from gpudeck.model.errors import UsageError
+from gpudeck.cli.hub_access import need_hub
+from gpudeck.cli.options import hub_config_option
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.export import FileUsage
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck history stats                                        how large it is, and what is in it
-  gpudeck history verify                                       whether all of it is sound; exit code 1 if not
+  gpudeck history stats                                        its size and contents
+  gpudeck history verify                                       check it for damage
   gpudeck history repair                                       set damaged parts aside; the hub must be stopped
   gpudeck history accept-clock                                 the clock is right: old data may be deleted
   gpudeck history export --since -24h --host gpu07 > gpu07.csv
   gpudeck history export --since 2026-10-01 --until 2026-11-01 --metric power_watts > october.csv
 """
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
-_FILE = click.option("--file", type=click.Path(path_type=Path), help="Another file than the hub's.")
+_FILE = click.option("--file", type=click.Path(path_type=Path), help="The history file. [default: the hub's]")
 _PART_NAMES = {
     "chunks": "samples, a host's hour each",
     "quarters": "quarter hours of the GPUs",
@@ -37,18 +37,19 @@ _PART_NAMES = {
 
 @click.group("history", epilog=_EXAMPLES)
 def command() -> None:
-    """The samples that a hub has kept. Run where the hub runs, as a user who may read its files."""
+    """Inspect, repair and export the samples that a hub has kept. Run this on the hub's machine, as a user who can read
+    its files."""
 
 
 @command.command("stats")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_FILE
-@_CONFIG
+@hub_config_option
 def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None:
-    """How large the history is, from when to when it goes, and what its parts take."""
+    """Show the size of the history, the time it covers, and the size of its parts."""
     import msgspec  # noqa: PLC0415 - the help needs none
 
-    history_file = _room()
+    history_file = _load_history_file()
     with history_file.opened(file, config) as (view, path):
         size = history_file.measure_file(view, path)
     if as_json:
@@ -59,10 +60,10 @@ def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None
 
 @command.command("verify")
 @_FILE
-@_CONFIG
+@hub_config_option
 def verify(*, file: Path | None, config: Path | None) -> None:
-    """Read every byte, compare sums with samples, and name what is damaged. Exit code 1 if anything is."""
-    history_file = _room()
+    """Verify every checksum, and list what is damaged. Exit code 1 if anything is."""
+    history_file = _load_history_file()
     path, count = history_file.find_path(file, config), 0
     for sentence in history_file.verify(path):
         count += 1
@@ -71,20 +72,19 @@ def verify(*, file: Path | None, config: Path | None) -> None:
         places = "1 place is damaged" if count == 1 else f"{count} places are damaged"
         click.echo(f"{path}: {places}. Stop the hub, then run: gpudeck history repair", err=True)
         raise SystemExit(1)
-    click.echo(f"{path}: everything can be read and fits together.")
+    click.echo(f"{path}: everything can be read.")
 
 
 @command.command("repair")
 @_FILE
-@_CONFIG
+@hub_config_option
 def repair(*, file: Path | None, config: Path | None) -> None:
-    """Set damaged parts aside, and make sums again from samples. The hub must be stopped.
+    """Set damaged parts aside, and rebuild roll-ups from samples. The hub must be stopped.
 
-    Names the hours and hosts that were rebuilt, and those that are gone. Nothing is thrown away: a file with damaged
-    pages is kept under another name, damaged rows in the table set_aside.
-    Exit code 1 if something damaged is left.
+    Lists the hours and hosts that were rebuilt, and those that are lost. Nothing is deleted: a file with damaged pages
+    is kept under another name, damaged rows in the table set_aside. Exit code 1 if something damaged is left.
     """
-    history_file = _room()
+    history_file = _load_history_file()
     path = history_file.find_path(file, config)
     done = history_file.repair(path)
     if done.aside is not None:
@@ -104,13 +104,13 @@ def repair(*, file: Path | None, config: Path | None) -> None:
 
 
 @command.command("export")
-@click.option("--since", default="-24h", show_default=True, help="From when: -24h, 2026-10-01, 2026-10-01T08:00.")
-@click.option("--until", default="now", show_default=True, help="Until when.")
+@click.option("--since", default="-24h", show_default=True, help="The start: -24h, 2026-10-01, 2026-10-01T08:00.")
+@click.option("--until", default="now", show_default=True, help="The end.")
 @click.option("--host", "hosts", multiple=True, help="Only this host; may be given several times.")
 @click.option("--gpu", "gpus", multiple=True, metavar="UUID", help="Only this GPU; may be given several times.")
 @click.option("--metric", "metrics", multiple=True, help="Only this metric; may be given several times.")
 @_FILE
-@_CONFIG
+@hub_config_option
 def export(  # noqa: PLR0917 - click gives each option by itself
     since: str,
     until: str,
@@ -120,10 +120,10 @@ def export(  # noqa: PLR0917 - click gives each option by itself
     file: Path | None,
     config: Path | None,
 ) -> None:
-    """The samples of a span as CSV on the standard output: a row a GPU and moment, UTC."""
+    """Write samples as CSV to standard output: a row for each GPU and time, in UTC."""
     from gpudeck.views.csv import write_csv  # noqa: PLC0415 - the help needs none
 
-    history_file = _room()
+    history_file = _load_history_file()
     start, end = history_file.read_span(since, until)
     with history_file.opened(file, config) as (view, _):
         choice = history_file.choose(start, end, hosts, gpus, metrics)
@@ -132,24 +132,20 @@ def export(  # noqa: PLR0917 - click gives each option by itself
 
 
 @command.command("accept-clock")
-@_CONFIG
+@hub_config_option
 def accept_clock(*, config: Path | None) -> None:
     """Confirm that this machine's clock is right, when the hub asks for it.
 
-    A hub whose clock has jumped ahead deletes no old data until its agents' clocks agree, or somebody confirms it here.
+    A hub whose clock has jumped ahead deletes no old data until its agents' clocks agree, or you confirm it here.
     """
-    click.echo(f"Accepted: it is {_room().accept_clock(config)}. A running hub goes by it within a minute.")
+    now = _load_history_file().accept_clock(config)
+    click.echo(f"Accepted: it is {now}. A running hub uses it within a minute.")
 
 
-def _room() -> ModuleType:
+def _load_history_file() -> ModuleType:
     """The half of these commands that works on the file: the hub may not be installed."""
-    try:
+    with need_hub("the history is on the hub's machine"):
         from gpudeck.ops import history_file  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(
-            f"the hub's parts are not installed ({error.name}), and the history is where the hub runs.",
-            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
-        ) from error
     return history_file
 
 
@@ -171,4 +167,4 @@ def _megabytes(count: int) -> str:
 
 
 def _moment(at: float | None) -> str:
-    return "–" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    return "–" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M} UTC"

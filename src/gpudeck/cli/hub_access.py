@@ -8,72 +8,91 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gpudeck.cli.words import Reading
-from gpudeck.client import Client, Forbidden
+from gpudeck.cli.hub_lookup import find_token
+from gpudeck.cli.search import FleetDocument
+from gpudeck.client import Client, Forbidden, ReservationTaken
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.printable import clean
-from gpudeck.model.reservation import BookedGpu
+from gpudeck.model.extras import need_hub_python, pip_command
+from gpudeck.model.reservation import ReservedGpu
+from gpudeck.model.text import clean
+from gpudeck.model.times import show_moment
 from gpudeck.model.view import Fleet
+from gpudeck.views.text import join_places
 
 if TYPE_CHECKING:
-    from gpudeck.client import Client, Taken
     from gpudeck.database.engine import Database
 
+MOST_HOSTS = 1500
 T = TypeVar("T")
-_T = TypeVar("_T")
 
 
-def ask_fleet(hub: str) -> Reading:
-    """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
-    try:
-        body = Client(hub, token=os.environ.get("GPUDECK_TOKEN")).fleet()
-    except Forbidden:
-        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.settings import find_own_token  # noqa: PLC0415
-
-        body = Client(hub, token=find_own_token(hub)).fleet()
-    return Reading(read_answer(body, Fleet, hub), body)
-
-
-def ask(hub: str, question: "Callable[[Client], T]") -> T:
-    """What the hub answers, asked with $GPUDECK_TOKEN, or with the token of this machine's hub where it wants one."""
-    from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - the help needs none
-
-    client = Client(hub, token=os.environ.get("GPUDECK_TOKEN"))
+def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
+    """What the hub answers, asked with $GPUDECK_TOKEN, the saved login's token, or that of this machine's hub where it
+    wants one. Raises Unreachable where no hub answers, and Forbidden where it refuses."""
+    known = find_token(hub)
+    client = Client(hub, timeout, token=known)
     try:
         return question(client)
     except Forbidden:
         # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
         from gpudeck.settings import find_own_token  # noqa: PLC0415
 
-        token = find_own_token(hub)
-        if token is None or os.environ.get("GPUDECK_TOKEN"):
+        token = find_own_token(hub) if known is None else None
+        if token is None:
             raise
         return question(client.with_token(token))
 
 
-def find_owner(client: "Client", named: str | None) -> str | None:
-    """Whose a booking is to be where the hub would not know it: whoever sits at its machine, or has its token, is an
-    admin without a name, and books as the login that they have here. None: as the hub knows them."""
+def ask_fleet(hub: str) -> FleetDocument:
+    """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
+    body = ask(hub, lambda client: client.fleet())
+    return FleetDocument(read_answer(body, Fleet, hub), body)
+
+
+def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
+    """The fleet without processes and driver faults, which takes a fraction of the time where it is large.
+
+    With them if `words` search in these; text that may be anywhere does so in fleets of up to `MOST_HOSTS`, as on the
+    page.
+    """
+    from gpudeck.client.columns import read_columns  # noqa: PLC0415 - not every command shows the fleet
+    from gpudeck.views.filter import join, parse_query  # noqa: PLC0415 - the same
+
+    places = {word.place for word in parse_query(join(words)).words}
+    if places & {"command", "xid"}:
+        return ask_fleet(hub)
+    table = FleetDocument(read_columns(ask(hub, lambda client: client.fleet_columns()), hub))
+    return ask_fleet(hub) if "any" in places and len(table.fleet.hosts) <= MOST_HOSTS else table
+
+
+def open_client(hub: str, config: Path | None = None, timeout: float = 10.0) -> Client:
+    """For what only admins do: with $GPUDECK_TOKEN, the admin token of this machine's hub, or the saved login's."""
+    from gpudeck.settings import find_own_token  # noqa: PLC0415 - see above
+
+    return Client(hub, timeout, token=find_own_token(hub, config) or find_token(hub))
+
+
+def find_owner(client: Client, named: str | None) -> str | None:
+    """The owner of a reservation where the hub would not know it: a caller at its machine, or with its token, is an
+    admin without a name, and reserves as the login that they have here. None: as the hub knows them."""
     if named is not None:
         return named
     me = client.me()
     is_nameless = me.kind == "local" or me.name.startswith("token ")
-    return _login() if is_nameless and me.may_administer else None
+    return this_user() if is_nameless and me.may_administer else None
 
 
-def find_name(client: "Client") -> str:
-    """Whose bookings are mine. Raises Forbidden where the hub does not know who asks: it shows others' to anybody."""
-    from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
-
+def find_name(client: Client) -> str:
+    """The name of my reservations. Raises Forbidden where the hub does not know the caller."""
     me = client.me()
     if me.kind == "nobody":
-        raise Forbidden("the hub does not know who asks.", "Set $GPUDECK_TOKEN.")
+        raise Forbidden("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
     return find_owner(client, None) or me.name
 
 
-def _login() -> str:
+def this_user() -> str:
+    """The login of the user who runs this; their number where the system does not know them, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -82,24 +101,19 @@ def _login() -> str:
 
 def machine_zone() -> tzinfo:
     """The zone of this machine, or of $TZ."""
-    from gpudeck.cli.span import local_zone  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.period import local_zone  # noqa: PLC0415 - the help needs none
     from gpudeck.history.time_range import load_zone  # noqa: PLC0415 - the same
 
     return load_zone(local_zone())
 
 
-def name_gpus(gpus: Sequence[BookedGpu]) -> str:
+def name_gpus(gpus: Sequence[ReservedGpu]) -> str:
     """gpu07:0,1 gpu08:3, as it is typed."""
-    hosts: dict[str, list[str]] = {}
-    for gpu in gpus:
-        hosts.setdefault(gpu.host, []).append(gpu.label)
-    return " ".join(f"{clean(host)}:{','.join(labels)}" for host, labels in hosts.items())
+    return " ".join(join_places((clean(gpu.host), gpu.label) for gpu in gpus))
 
 
-def explain_refusal(error: "Taken", now: float, zone: tzinfo) -> GpudeckError:
+def explain_refusal(error: ReservationTaken, now: float, zone: tzinfo) -> GpudeckError:
     """A conflict with the time at which it would be possible, on the clock of this machine."""
-    from gpudeck.model.moments import show_moment  # noqa: PLC0415 - few are refused
-
     slot, conflicts = error.next_free, error.conflicts
     until = f" It ends {show_moment(conflicts[0].end, zone, now)}." if conflicts else ""
     if slot is None:
@@ -109,19 +123,21 @@ def explain_refusal(error: "Taken", now: float, zone: tzinfo) -> GpudeckError:
 
 
 @contextlib.contextmanager
-def need_hub(what: str) -> Iterator[None]:
-    """For imports of the hub's parts. Raises UsageError where they are not installed: `what` are made where it runs."""
+def need_hub(reason: str = "") -> Iterator[None]:
+    """For imports of the hub's parts. Raises UsageError where they are not installed; `reason` is why they are
+    needed."""
+    need_hub_python("the hub")
     try:
         yield
     except ImportError as error:
         raise UsageError(
-            f"the hub's parts are not installed ({error.name}), and {what} are made where the hub runs.",
-            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
+            f"the hub is not installed here ({error.name} is missing){reason and f', and {reason}'}.",
+            f"Install gpudeck with its hub extra: {pip_command('hub')}",
         ) from error
 
 
-def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[_T]]") -> _T:
-    """Do something with it. Raises UsageError where the hub is not installed: `what` are made where it runs."""
-    with need_hub(what):
-        from gpudeck.ops import own_database  # noqa: PLC0415 - the hub may not be installed
+def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[T]]") -> T:
+    """Do something with it. Raises UsageError where the hub is not installed: `what` are managed on its machine."""
+    with need_hub(f"{what} are managed on the hub's machine"):
+        from gpudeck.ops import data_folder as own_database  # noqa: PLC0415 - the hub may not be installed
     return own_database.use_database(config, work)

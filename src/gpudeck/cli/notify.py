@@ -1,14 +1,16 @@
 """gpudeck notify: where messages go, and whether they arrive. Works on the hub's own configuration, without a hub."""
 
 import asyncio
-import importlib.util
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gpudeck.cli.options import hub_config_option, renamed_option
 from gpudeck.model.errors import GpudeckError, PluginError, UsageError
+from gpudeck.model.extras import need
+from gpudeck.settings import load_settings
 
 if TYPE_CHECKING:
     from gpudeck.alerts.message import Message
@@ -19,32 +21,29 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   gpudeck notify list                        the channels of gpudeck.yaml, without their secrets
-  gpudeck notify test ops                    send a test message right now
-  gpudeck notify test mail --person ada      to somebody by themselves
-  gpudeck notify test chat.slack --person ada   the same by the bot in Slack
+  gpudeck notify test ops                    send a test message
+  gpudeck notify test mail --user ada        to one user
+  gpudeck notify test chat.slack --user ada  to one user, from the Slack bot
 
 \b
 Exit codes of test:
-  0  the service took it
-  1  it did not; why is said
+  0  the service accepted the message
+  1  it did not; the reason is printed
   2  there is no such channel, or the configuration has a mistake
 """
 _BOT = "chat.slack"
 """What the bot is called among the channels: see alerts.notifiers.routes.BOT."""
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 
 
 @click.group("notify", epilog=_EXAMPLES)
 def command() -> None:
-    """Channels to which the hub sends messages. Run it where the hub runs."""
+    """List and test the channels to which the hub sends messages. Run this on the hub's machine."""
 
 
 @command.command("list")
-@_CONFIG
+@hub_config_option
 def list_channels(*, config: Path | None) -> None:
-    """The channels, what kind each is, and what goes there. Addresses are secret, and not shown."""
-    from gpudeck.settings import load_settings  # noqa: PLC0415 - the help needs none
-
+    """List the channels, their kinds, and what is sent to each. Addresses are secret and not shown."""
     settings = load_settings(config)[0]
     notify, has_bot = settings.notify, settings.chat.slack is not None
     if not notify.channels and not has_bot:
@@ -52,31 +51,29 @@ def list_channels(*, config: Path | None) -> None:
     for name in notify.channels:
         click.echo(f"{name}: {_kind(name, notify)}; {_purpose(name, notify)}")
     if has_bot and notify.slack is None:
-        click.echo(f"{_BOT}: the bot; Slack messages to people")
+        click.echo(f"{_BOT}: the bot; Slack messages to users")
 
 
 @command.command("test")
 @click.argument("name")
-@click.option("--person", metavar="ACCOUNT", help="To this one of `people` by themselves, through the channel.")
-@_CONFIG
-def test_channel(name: str, *, person: str | None, config: Path | None) -> None:
-    """Send a test message to the channel NAME right now, and say what came of it."""
-    from gpudeck.settings import load_settings  # noqa: PLC0415 - the help needs none
-
+@click.option("--user", metavar="ACCOUNT", help="Send it to this user directly, through the channel.")
+@renamed_option("--person", "--user")
+@hub_config_option
+def test_channel(name: str, *, user: str | None, config: Path | None) -> None:
+    """Send a test message to the channel NAME, and print the result."""
     settings = load_settings(config)[0]
-    if importlib.util.find_spec("apprise") is None:
-        raise UsageError("sending needs the hub's parts.", "Install them with `pip install 'gpudeck[hub]'`.")
+    need("hub", "sending")
     is_bot = name == _BOT and settings.chat.slack is not None
-    sending = _send_by_bot(person, settings) if is_bot else _send(_make_order(name, person, settings))
-    where = name if person is None else f"{person} through {name}"
+    sending = _send_by_bot(user, settings) if is_bot else _send(_make_order(name, user, settings))
+    where = name if user is None else f"{user} through {name}"
     try:
         asyncio.run(sending)
     except PluginError as error:
         raise GpudeckError(f"the test message to {where} did not arrive: {error.message}", error.hint) from error
-    click.echo(f"{where}: the service has taken the test message.")
+    click.echo(f"{where}: the service accepted the test message.")
 
 
-def _make_order(name: str, person: str | None, settings: "Settings") -> "SendRequest":
+def _make_order(name: str, user: str | None, settings: "Settings") -> "SendRequest":
     """Raises UsageError."""
     from gpudeck.alerts.notifiers.sender_process import SendRequest  # noqa: PLC0415 - the help needs none
     from gpudeck.alerts.notifiers.settings import read_url  # noqa: PLC0415 - the same
@@ -90,36 +87,36 @@ def _make_order(name: str, person: str | None, settings: "Settings") -> "SendReq
     return SendRequest(
         url=read_url(name, notify.channels[name]),
         message=_test_message(name),
-        recipient=None if person is None else _recipient(name, person, settings),
+        recipient=None if user is None else _recipient(name, user, settings),
         page=notify.page,
         seconds=notify.deadline,
     )
 
 
 def _recipient(name: str, account: str, settings: "Settings") -> str:
-    from gpudeck.auth.people import PeopleDirectory  # noqa: PLC0415 - few ask for it
+    from gpudeck.auth.users import UserDirectory  # noqa: PLC0415 - few ask for it
 
-    notify, person = settings.notify, PeopleDirectory(settings.people).person_of(account)
+    notify, user = settings.notify, UserDirectory(settings.users).user_of(account)
     if name not in {notify.mail, notify.slack}:
-        raise UsageError(f"{name} sends to nobody by themselves.", "notify.mail and notify.slack name what does.")
+        raise UsageError(f"{name} does not send to single users.", "notify.mail and notify.slack name what does.")
     way = "mail" if name == notify.mail else "slack"
-    recipient: str | None = getattr(person, way)
+    recipient: str | None = getattr(user, way)
     if recipient is None:
-        raise UsageError(f"people.{account}.{way} is not set.")
+        raise UsageError(f"users.{account}.{way} is not set.")
     return recipient
 
 
 async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
-    from gpudeck.auth.people import PeopleDirectory  # noqa: PLC0415 - few ask for it
-    from gpudeck.chat.post import answer_message  # noqa: PLC0415 - the same
+    from gpudeck.auth.users import UserDirectory  # noqa: PLC0415 - few ask for it
+    from gpudeck.chat.direct_messages import answer_message  # noqa: PLC0415 - the same
     from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
 
     if account is None:
-        raise UsageError("the bot writes to people by themselves.", "Name one of them with --person.")
-    slack_id = PeopleDirectory(settings.people).person_of(account).slack
+        raise UsageError("the bot writes to single users.", "Name one of them with --user.")
+    slack_id = UserDirectory(settings.users).user_of(account).slack
     if slack_id is None:
-        raise UsageError(f"people.{account}.slack is not set.")
+        raise UsageError(f"users.{account}.slack is not set.")
     if settings.chat.slack is not None:
         await write_once(settings.chat.slack, slack_id, answer_message(_test_message(_BOT), settings.notify.page))
 
@@ -134,7 +131,7 @@ def _test_message(name: str) -> "Message":
         rule="test",
         severity="info",
         title="A test message of gpudeck",
-        lines=(f"Whoever reads this is reached by the channel {name}.",),
+        lines=(f"This message was sent through the channel {name}.",),
         link="#/",
     )
 
@@ -165,6 +162,6 @@ def _purpose(name: str, notify: "NotifySettings") -> str:
     routes = [route for route in notify.routes if name in route.to]
     told = ["warnings and worse"] if not notify.routes else [f"{len(routes)} of {len(notify.routes)} routes"]
     told += [f"the events {', '.join(channel.events)}"] if channel.events else []
-    told += ["mail to people"] if name == notify.mail else []
-    told += ["Slack messages to people"] if name == notify.slack else []
+    told += ["mail to users"] if name == notify.mail else []
+    told += ["Slack messages to users"] if name == notify.slack else []
     return ", ".join(told)

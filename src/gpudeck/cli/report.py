@@ -1,17 +1,22 @@
 """gpudeck report: who used how many GPU-hours, how well, and what of the period was observed."""
 
-import os
-import sys
 import time
 
 import click
 
-from gpudeck.model.errors import GpudeckError
-from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.cli.hub_access import ask
+from gpudeck.cli.options import hub_option
+from gpudeck.cli.period import local_zone, read_period
+from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
+from gpudeck.client.answers import read_answer
+from gpudeck.history.time_range import load_zone
+from gpudeck.history.usage import to_csv
+from gpudeck.model.view import Usage
+from gpudeck.views.usage import render_usage
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck report                                      everybody's last 30 days
+  gpudeck report                                      the last 30 days, by user
   gpudeck report --by group --since last-month        the whole of last month
   gpudeck report --since 2026-10-01 --until 2026-10-31 --format csv > october.csv
   gpudeck report --by host --since 7d --daily         day by day
@@ -25,70 +30,44 @@ Examples:
     type=click.Choice(["user", "host", "model", "group"]),
     default="user",
     show_default=True,
-    help="What a row stands for.",
+    help="What to group by.",
 )
 @click.option(
     "--since",
     metavar="TIME",
     default="30d",
     show_default=True,
-    help="A time ago (12h), a date (2026-10-01), today, yesterday, this-month or last-month.",
+    help="The start: 12h (ago), 2026-10-01, today, yesterday, this-month or last-month.",
 )
-@click.option("--until", metavar="TIME", help="The same; of a date or a month its end. (default: now)")
+@click.option("--until", metavar="TIME", help="The end; a date or a month is included. [default: now]")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "csv", "json"]),
     default="table",
     show_default=True,
-    help="csv for spreadsheets; json as the hub answers.",
+    help="The output format; json is the hub's answer.",
 )
-@click.option("--daily", is_flag=True, help="Each day by itself, in this machine's time zone.")
-@click.option(
-    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
-)
+@click.option("--daily", is_flag=True, help="Show each day separately, in the time zone of this machine.")
+@hub_option
 def command(*, by: str, since: str, until: str | None, form: str, daily: bool, hub: str) -> None:
-    """Who used the GPUs: hours held, worked and held idle, peak memory, energy and cost. What is unknown is a dash.
+    """Report who used the GPUs: GPU-hours, active and idle hours, peak memory, energy and cost.
 
-    `yesterday` and `last-month` are whole: without --until they end where they do. Exit code 3 when the hub does not
-    answer.
+    Unknown values are a dash. Without --until, `yesterday` and `last-month` are complete periods; all others end now.
+    Exit code 3 if the hub does not answer.
     """
-    from gpudeck.cli.span import local_zone, read_period  # noqa: PLC0415 - the help needs none
-
-    if sys.stdout is None:
-        raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
+    check_output()
     zone = local_zone()
     start, end = read_period(since, until, time.time(), zone)
     query = {"by": by, "start": repr(start), "end": repr(end)} | ({"daily": "true", "zone": zone} if daily else {})
-    _print(_ask(hub, query), form, daily=daily, zone=zone, hub=hub)
-
-
-def _ask(hub: str, query: dict[str, str]) -> bytes:
-    from gpudeck.client import Client, Forbidden  # noqa: PLC0415 - the help needs none
-
-    try:
-        return Client(hub, token=os.environ.get("GPUDECK_TOKEN")).usage(query)
-    except Forbidden:
-        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
-        from gpudeck.settings import find_own_token  # noqa: PLC0415
-
-        return Client(hub, token=find_own_token(hub)).usage(query)
+    _print(ask(hub, lambda client: client.usage(query)), form, daily=daily, zone=zone, hub=hub)
 
 
 def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the help needs none
-    from gpudeck.model.usage import Usage  # noqa: PLC0415 - the same
-
     usage = read_answer(body, Usage, hub)
     if form == "json":
         click.echo(body)
     elif form == "csv":
-        from gpudeck.history.usage import to_csv  # noqa: PLC0415 - few ask for it
-
         click.echo(to_csv(usage, daily=daily), nl=False)
     else:
-        from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - the same
-        from gpudeck.history.time_range import load_zone  # noqa: PLC0415
-        from gpudeck.views.usage import render_usage  # noqa: PLC0415
-
         click.echo(render_usage(usage, load_zone(zone), width=terminal_width(), colour=wants_colour()), nl=False)

@@ -1,7 +1,7 @@
 """gpudeck show: the fleet or a part of it as a table, boxes, JSON, CSV or a page, once or repeatedly (`--watch`)."""
 
+import gc
 import inspect
-import os
 import signal
 import sys
 import time
@@ -12,10 +12,18 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.terminal import Screen, check_output, knows_our_signs, moves_cursor, terminal_width, wants_colour
-from gpudeck.cli.words import HELP, Reading, WordsCommand, choose, complete_words, nothing_fits
+from gpudeck.cli.options import hub_option, local_option
+from gpudeck.cli.search import HELP, FleetDocument, SearchCommand, choose, complete_search, nothing_fits
+from gpudeck.cli.terminal import (
+    Screen,
+    check_output,
+    knows_our_signs,
+    moves_cursor,
+    terminal_width,
+    wants_colour,
+    write_page,
+)
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
 from gpudeck.model.view import Fleet
 from gpudeck.views.filter import forget_states, join
 from gpudeck.views.table import in_ascii
@@ -26,43 +34,40 @@ if TYPE_CHECKING:
 
 _AFTER = """\b
 Environment:
-  GPUDECK_HUB     the hub's address, where --hub is not given
-  GPUDECK_TOKEN   what to show to a hub that wants to know who asks
-  COLUMNS         how wide the table may be, where it is not the terminal
-  NO_COLOR        no colours, whatever the terminal can do
+  GPUDECK_HUB     the hub's address, if --hub is not given
+  GPUDECK_TOKEN   the token to send; `gpudeck login` saves one
+  COLUMNS         the width of the table, if it is not written to a terminal
+  NO_COLOR        turns colors off
 
 \b
 Exit codes:
-  0  done, also when Ctrl-C ends --watch
-  1  nothing fits the words; with --ssh: no host could be read
-  2  wrong use, or a word that is not understood
+  0  success, also if Ctrl-C ends --watch
+  1  nothing matches; with --ssh: no host could be read
+  2  wrong usage, or a word that is not understood
   3  the hub does not answer
 
 \b
 Examples:
   gpudeck show                    every GPU of the fleet
   gpudeck show free h200          H200s that are free
-  gpudeck show '>40G' -alice      large ones without alice; quote < and >
+  gpudeck show '>40G' -alice      large GPUs without alice; quote < and >
   gpudeck show gpu07 --detail     one host with its processes
-  gpudeck show free --watch 5     what is free, again every five seconds
+  gpudeck show free --watch 5     free GPUs, refreshed every five seconds
   gpudeck show --json | jq '.totals.free'
-  gpudeck show --users            who is on which GPUs, the most memory first
+  gpudeck show --users            users and their GPUs, the most memory first
   gpudeck show --csv > fleet.csv
-  gpudeck show --html fleet.html  one file to mail or print, for any browser
-  gpudeck show --local            this machine, without any hub
-  gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without any hub; gpu[01-16] names sixteen
+  gpudeck show --html fleet.html  one file to mail or print
+  gpudeck show --local            this machine, without a hub
+  gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without a hub; gpu[01-16] is sixteen
 
 \b
 See also:
   curl HUB/?q=free+h200           the same table without gpudeck
 """
-# Where gpudeck.config.find_config looks too.
-_CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
-
-Read = Callable[[], Reading]
+Read = Callable[[], FleetDocument]
 
 
-class Look(Struct, frozen=True):
+class ShowOptions(Struct, frozen=True):
     """How the fleet is to be shown."""
 
     form: str
@@ -73,29 +78,37 @@ class Look(Struct, frozen=True):
     refresh: int = 60
 
 
-@click.command("show", cls=WordsCommand, epilog=_AFTER)
-@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
-@click.option("--detail", is_flag=True, help="A box a host, with processes and faults.")
-@click.option("--users", is_flag=True, help="A line a person: memory, processes, and where.")
-@click.option("--watch", type=str, metavar="[S]", help="Again every S seconds (2) in place, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, as the API has it.")
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, a line a GPU, for spreadsheets.")
-@click.option("--columns", type=click.Choice(["web-gpu-monitor"]), help="With --csv: those of its load_data.csv.")
-@click.option("--html", metavar="FILE", help="Into FILE, as a page that needs nothing else; - is the standard output.")
+@click.command("show", cls=SearchCommand, epilog=_AFTER)
+@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_search)
+@click.option("--detail", is_flag=True, help="Show a box for each host, with processes and faults.")
+@click.option("--users", is_flag=True, help="Show a row for each user: memory, processes, and hosts.")
+@click.option("--watch", type=str, metavar="[S]", help="Refresh in place every S seconds, until Ctrl-C. [default: 2]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as the API returns it.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with a row for each GPU.")
+@click.option(
+    "--columns", type=click.Choice(["web-gpu-monitor"]), help="With --csv: the columns of another monitor's file."
+)
+@click.option("--html", metavar="FILE", help="Write a self-contained HTML page to FILE; - is standard output.")
 @click.option(
     "--refresh",
     metavar="S",
     type=click.IntRange(0, 86_400),
-    help="With --html: the page loads itself again every S seconds (60); 0 is never.",
+    help="With --html: the page reloads every S seconds; 0 means never. [default: 60]",
 )
 @click.option(
-    "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="auto: if it is a terminal."
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="When to use colors; auto: in a terminal.",
 )
+@hub_option
+@local_option
 @click.option(
-    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
+    "--ssh",
+    metavar="HOST,HOST",
+    is_eager=True,
+    help="Read these hosts once over SSH, without a hub: [user@]host[:port].",
 )
-@click.option("--local", is_flag=True, help="This machine alone, without any hub.")
-@click.option("--ssh", metavar="HOST,HOST", help="These hosts over SSH, without any hub: [user@]host[:port].")
 def command(
     words: tuple[str, ...],
     *,
@@ -112,10 +125,10 @@ def command(
     local: bool,
     ssh: str | None,
 ) -> None:
-    """Show the fleet, or what of it fits all WORDS. A column that the terminal has no room for is left out; no line is
-    wrapped. What is unknown is a dash.
+    """Show the fleet, or the part that matches all WORDS. Columns that do not fit into the terminal are left out; lines
+    are never wrapped. Unknown values are a dash.
 
-    With --ssh a host that cannot be read is shown with the reason.
+    With --ssh, a host that cannot be read is shown with the reason.
     """
     if local and ssh is not None:
         raise UsageError("--local and --ssh exclude each other.")
@@ -126,20 +139,23 @@ def command(
     if detail and form == "csv":
         raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
     if users and (detail or form == "csv" or html is not None):
-        raise UsageError("--users goes with --json, --watch or nothing: its lines are people, not GPUs.")
+        raise UsageError("--users can only be combined with --json and --watch: its rows are users, not GPUs.")
     if columns is not None and form != "csv":
-        raise UsageError("--columns goes with --csv.")
+        raise UsageError("--columns needs --csv.")
     if html is not None:
-        from gpudeck.cli.terminal import check_alone  # noqa: PLC0415 - few ask for it
-
-        form = check_alone(form, detail=detail, watch=watch)
+        others = [f"--{form}"] if form else ["--detail"] if detail else ["--watch"] if watch else []
+        if others:
+            raise UsageError(f"--html and {others[0]} exclude each other: a page is of one moment, with all details.")
+        form = "html"
     if refresh is not None and html is None:
-        raise UsageError("--refresh goes with --html.")
-    look = Look(form or "text", detail, color, users, columns, 60 if refresh is None else refresh)
-    read = _choose_source(hub, local=local, ssh=ssh, is_table=look.form == "text")
+        raise UsageError("--refresh needs --html.")
+    look = ShowOptions(form or "text", detail, color, users, columns, 60 if refresh is None else refresh)
+    read = _choose_source(hub, look, words, local=local, ssh=ssh)
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
         return
+    # This process ends before any of the hundred thousand objects of a large fleet is garbage.
+    gc.disable()
     reading = read()
     _show_once(reading, words, look, "-" if html is None else html)
     if ssh is not None and not reading.fleet.totals.hosts_up:
@@ -149,42 +165,42 @@ def command(
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
-def _choose(reading: Reading, words: tuple[str, ...]) -> Reading:
-    return Reading(choose(reading.fleet, words), reading.document)
+def _choose(reading: FleetDocument, words: tuple[str, ...]) -> FleetDocument:
+    return FleetDocument(choose(reading.fleet, words), reading.document)
 
 
-def _show_once(reading: Reading, words: tuple[str, ...], look: Look, file: str) -> None:
+def _show_once(reading: FleetDocument, words: tuple[str, ...], look: ShowOptions, file: str) -> None:
     part = _choose(reading, words)
     is_missing = bool(words) and not part.fleet.hosts
     # Who pipes it on gets an empty list; who reads a table gets one line that says it.
     if file != "-":
-        from gpudeck.cli.terminal import write_page  # noqa: PLC0415 - few ask for it
-
         write_page(file, _present(part, words, look))
     elif not is_missing or look.form != "text":
-        _print(_present(part, words, look))
+        # Colours were decided upon: click would take them out wherever it sees no terminal.
+        click.echo(_present(part, words, look), nl=False, color=True)
     if is_missing:
         raise nothing_fits(reading.fleet, words)
 
 
-def _choose_source(hub: str, *, local: bool, ssh: str | None, is_table: bool) -> Read:
+def _choose_source(hub: str, look: ShowOptions, words: tuple[str, ...], *, local: bool, ssh: str | None) -> Read:
     if local:
         return _read_local
     if ssh is not None:
-        return lambda: _read_ssh(ssh, is_table=is_table)
-    from gpudeck.cli.hub_access import ask_fleet  # noqa: PLC0415 - a local reading needs no HTTP
+        return lambda: _read_ssh(ssh, is_table=look.form == "text")
+    from gpudeck.cli.hub_access import ask_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
 
-    return lambda: ask_fleet(hub)
+    needs_processes = look.form != "text" or look.detail or look.is_by_user
+    return lambda: ask_fleet(hub) if needs_processes else ask_table(hub, words)
 
 
-def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
+def _present(part: FleetDocument, words: tuple[str, ...], look: ShowOptions) -> str:
     fleet = part.fleet
     if look.is_by_user:
-        return _present_people(fleet, look)
+        return _present_users(fleet, look)
     if look.form == "json":
         return f"{part.encoded(is_part=bool(words)).decode()}\n"
     if look.columns is not None:
-        from gpudeck.compat.web_gpu_monitor.importer import write_load_data  # noqa: PLC0415 - few ask for it
+        from gpudeck.compat.web_gpu_monitor import write_load_data  # noqa: PLC0415 - few ask for it
 
         return write_load_data(fleet)
     if look.form == "csv":
@@ -195,40 +211,39 @@ def _present(part: Reading, words: tuple[str, ...], look: Look) -> str:
         from gpudeck.views.static_page import render_page  # noqa: PLC0415 - few ask for it
 
         return render_page(fleet, look.refresh)
-    empty = "Nothing fits." if words else NO_HOST
-    text = render_fleet(fleet, detail=look.detail, width=terminal_width(), colour=wants_colour(look.color), empty=empty)
+    empty = "Nothing matches." if words else NO_HOST
+    text = render_fleet(
+        fleet,
+        detail=look.detail,
+        width=terminal_width(),
+        colour=wants_colour(look.color),
+        empty=empty,
+    )
     return text if knows_our_signs() else in_ascii(text)
 
 
-def _present_people(fleet: Fleet, look: Look) -> str:
-    from gpudeck.views.people import describe_people, render_people  # noqa: PLC0415 - few ask for it
+def _present_users(fleet: Fleet, look: ShowOptions) -> str:
+    from gpudeck.views.users import describe_users, render_users  # noqa: PLC0415 - few ask for it
 
     if look.form == "json":
-        return f"{msgspec.json.encode(describe_people(fleet)).decode()}\n"
-    text = render_people(fleet, width=terminal_width(), colour=wants_colour(look.color))
+        return f"{msgspec.json.encode(describe_users(fleet)).decode()}\n"
+    text = render_users(fleet, width=terminal_width(), colour=wants_colour(look.color))
     return text if knows_our_signs() else in_ascii(text)
 
 
-def _print(text: str) -> None:
-    # Colours were decided upon: click would take them out wherever it sees no terminal.
-    click.echo(text, nl=False, color=True)
-
-
-def _read_interval(text: str, look: Look) -> float:
+def _read_interval(text: str, look: ShowOptions) -> float:
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError as error:
         raise UsageError(f"--watch {text!r} is not a number of seconds.") from error
     if not 0.2 <= seconds <= 3600:
-        raise UsageError("--watch has to be between 0.2 and 3600 seconds.")
+        raise UsageError("--watch must be between 0.2 and 3600 seconds.")
     if look.form == "csv":
         raise UsageError("--watch and --csv exclude each other.", "--json gives one line a reading.")
     return seconds
 
 
-def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> None:
-    from gpudeck.cli.terminal import Screen  # noqa: PLC0415 - one look needs none
-
+def _watch(read: Read, words: tuple[str, ...], look: ShowOptions, seconds: float) -> None:
     watching = WatchLoop(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
     is_table = look.form == "text"
     try:
@@ -238,10 +253,10 @@ def _watch(read: Read, words: tuple[str, ...], look: Look, seconds: float) -> No
         return
 
 
-def _read_local() -> Reading:
-    from gpudeck.app.local import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
+def _read_local() -> FleetDocument:
+    from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
-    return Reading(read_this_machine(find_collector_settings()))
+    return _read_once(read_this_machine(find_collector_settings()))
 
 
 def find_collector_settings() -> "CollectorSettings":
@@ -249,8 +264,9 @@ def find_collector_settings() -> "CollectorSettings":
 
     Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.
     """
-    is_named = bool(os.environ.get("GPUDECK_CONFIG"))
-    if not is_named and not any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS):  # noqa: PTH110, PTH111
+    from gpudeck.cli.hub_lookup import has_configuration  # noqa: PLC0415 - the same
+
+    if not has_configuration():
         from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
 
         return CollectorSettings()
@@ -259,24 +275,36 @@ def find_collector_settings() -> "CollectorSettings":
     return load_settings(None)[0].agent
 
 
-def _read_ssh(hosts: str, *, is_table: bool) -> Reading:
-    from gpudeck.app.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
+def _read_ssh(hosts: str, *, is_table: bool) -> FleetDocument:
     from gpudeck.discovery.static import read_option  # noqa: PLC0415 - the same
     from gpudeck.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
+    from gpudeck.sources.ssh_once import ask_password, read_over_ssh  # noqa: PLC0415 - the same
 
     settings, _ = load_settings(None)
     seen = read_over_ssh(read_option(hosts, "--ssh"), settings.ssh, ask_password)
     # A table says it by itself; who pipes JSON on looks at the standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
-    return Reading(seen.fleet)
+    return _read_once(seen.fleet)
+
+
+def _read_once(fleet: Fleet) -> FleetDocument:
+    """A single reading cannot tell since when a GPU has been in its state."""
+    for host in fleet.hosts:
+        for gpu in host.gpus:
+            gpu.since = None
+    return FleetDocument(fleet)
 
 
 class WatchLoop:
     """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
 
     def __init__(
-        self, read: Callable[[], Reading], present: Callable[[Reading], str], seconds: float, words: tuple[str, ...]
+        self,
+        read: Callable[[], FleetDocument],
+        present: Callable[[FleetDocument], str],
+        seconds: float,
+        words: tuple[str, ...],
     ) -> None:
         self._read = read
         self._present = present
@@ -310,7 +338,7 @@ class WatchLoop:
             return self._present(self._reading)
         fleet = forget_states(self._reading.fleet, "the hub is out of reach")
         fleet.time += time.time() - self._read_at
-        return self._present(Reading(fleet, self._reading.document))
+        return self._present(FleetDocument(fleet, self._reading.document))
 
     def _title(self) -> str:
         clock = time.strftime("%H:%M:%S")

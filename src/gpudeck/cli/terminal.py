@@ -1,19 +1,16 @@
-"""Terminal output of commands: width and colours, redrawing for `--watch`, writing a page to a file, log lines."""
+"""Terminal output of commands: width and colours, redrawing for `--watch`, writing a page to a file."""
 
-import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
-from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.hub_url import mask_password
-from gpudeck.model.printable import clean
-from gpudeck.views.table import LEAST, shorten
+from gpudeck.model.errors import GpudeckError
+from gpudeck.views.table import LEAST, Cell, Column, in_ascii, render, shorten
 
 _SLICE = 0.2
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
@@ -21,7 +18,6 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
 """A frame as one: terminals that know how show it at once. Nothing is erased before it is written over."""
-_NOISY = ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore", "alembic", "sqlalchemy", "aiosqlite")
 
 
 def check_output() -> None:
@@ -60,6 +56,15 @@ def knows_our_signs() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def show(text: str) -> None:
+    """Print a text view. Colours were decided upon: click would take them out wherever it sees no terminal."""
+    click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    click.echo("\n".join(render(columns, rows, terminal_width(), wants_colour())), color=True)
 
 
 class Screen:
@@ -110,16 +115,8 @@ def _cut(lines: list[str], height: int, width: int) -> list[str]:
     return [*kept, shorten(f"… {len(lines) - len(kept)} more lines: choose with words", width)]
 
 
-def check_alone(form: str | None, *, detail: bool, watch: str | None) -> str:
-    """The form of a page; raises UsageError beside options that make no sense with it."""
-    others = [*([f"--{form}"] if form else []), *(["--detail"] if detail else []), *(["--watch"] if watch else [])]
-    if others:
-        raise UsageError(f"--html and {others[0]} exclude each other: a page is of one moment, with all details.")
-    return "html"
-
-
 def write_page(file: str, page: str) -> None:
-    """Whoever reads the file meanwhile sees the page before or this one, never a part. Raises GpudeckError."""
+    """Readers of the file see the old page or this one, never a part. Raises GpudeckError."""
     # What a link leads to is replaced, not the link.
     target = Path(os.path.realpath(file))
     try:
@@ -141,21 +138,3 @@ def _replace(target: Path, page: str) -> None:
         fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
-
-
-class OneLine(logging.Formatter):
-    """A message is one clean line without passwords of addresses; only a trace of a bug may be more."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = self.formatTime(record, "%H:%M:%S")
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{stamp} {level}{mask_password(clean(record.getMessage()))}{trace}"
-
-
-def start_logging(verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
-    for noisy in _NOISY:
-        logging.getLogger(noisy).setLevel(logging.WARNING)

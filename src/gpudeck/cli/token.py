@@ -1,20 +1,20 @@
 """gpudeck token: what agents, scripts and calendars show instead of a password. Works on the hub's own database."""
 
-import os
-import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpudeck.cli.hub_access import use_database
+from gpudeck.cli.options import hub_config_option
+from gpudeck.cli.terminal import check_output, show_table
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_length, show_span
-from gpudeck.views.table import Cell, Column, render
+from gpudeck.model.text import clean, show_length, show_span
+from gpudeck.model.times import parse_duration
+from gpudeck.views.table import Cell, Column
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,17 +25,15 @@ if TYPE_CHECKING:
     from gpudeck.auth.tokens import Token, Tokens
     from gpudeck.database.engine import Database
 
-_T = TypeVar("_T")
 _EXAMPLES = """\b
 Examples:
   gpudeck token create gpu07 --role agent --host gpu07
   (umask 077; gpudeck token create gpu07 --role agent --host gpu07 > agent.token)
   gpudeck token create rack3 --role agent --host 'gpu3*' --expires 90d
-  gpudeck token create backup --role viewer    for a script that reads
-  gpudeck token list                           all of them, and when each was last used
-  gpudeck token revoke 7                       the hub knows within seconds
+  gpudeck token create backup --role viewer    for a script that only reads
+  gpudeck token list                           all tokens, with their last use
+  gpudeck token revoke 7                       takes effect within seconds
 """
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
 _COLUMNS = (
     Column("ID", keep=100, align="right", widest=20),
     Column("NAME", keep=99, widest=40),
@@ -53,7 +51,7 @@ _COLOURS = {"live": "green", "expired": "yellow", "revoked": "grey", "account di
 
 @click.group("token", epilog=_EXAMPLES)
 def command() -> None:
-    """Tokens of the hub on this machine. Run it as the user whom the hub runs as."""
+    """Create, list and revoke tokens of the hub on this machine. Run this as the hub's user."""
 
 
 @command.command("create")
@@ -62,22 +60,23 @@ def command() -> None:
     "--role",
     required=True,
     type=click.Choice(["agent", "viewer", "user", "admin", "calendar"]),
-    help="agent: may report, and nothing else; calendar: may read the calendar, and nothing else.",
+    help="What the token allows. agent: only report; calendar: only read the calendar.",
 )
-@click.option("--host", metavar="NAME-OR-PATTERN", help="An agent's: the host that it may report as, such as 'gpu*'.")
-@click.option("--expires", metavar="DURATION", help="When it ends by itself, such as 90d (default: never).")
-@click.option("--account", metavar="NAME", help="Whose it is: it ends with the account, and never ranks above it.")
-@_CONFIG
+@click.option("--host", metavar="NAME-OR-PATTERN", help="With --role agent: the host it may report as, such as 'gpu*'.")
+@click.option("--expires", metavar="DURATION", help="How long it is valid, such as 90d. [default: forever]")
+@click.option(
+    "--account", metavar="NAME", help="The owner. The token ends with the account, and never has a higher role."
+)
+@hub_config_option
 def create_token(
     name: str, *, role: "Role", host: str | None, expires: str | None, account: str | None, config: Path | None
 ) -> None:
-    """Make a token called NAME. Its secret is printed only this once, alone on the standard output."""
-    if sys.stdout is None:
-        raise GpudeckError("the standard output is closed: there is nowhere to show the token.")
+    """Create a token with this NAME. The secret is printed only once, alone on standard output."""
+    check_output()
     expires_at = None if expires is None else time.time() + _parse_duration(expires)
 
     async def create(database: "Database") -> None:
-        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         tokens, caller = _open_tokens(database), caller_here()
         account_id = await _find_account(database, account) if account is not None else None
@@ -94,42 +93,39 @@ def create_token(
             click.echo(secret)
             sys.stdout.flush()
         except OSError:
-            # A secret that nobody could read, on a full disk for example, is taken back.
+            # A secret that could not be shown, on a full disk for example, is revoked.
             await tokens.revoke(token.id, _entry(database, caller, "revoke token"))
             raise
-        click.echo(f"Token {token.id} is kept in {database.place}; its secret is shown only now.", err=True)
-        click.echo(f"`gpudeck token revoke {token.id}` takes it back.", err=True)
+        click.echo(f"Token {token.id} is stored in {database.place}. Its secret is shown only now.", err=True)
+        click.echo(f"`gpudeck token revoke {token.id}` revokes it.", err=True)
 
     use_database(config, "tokens", create)
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON. Times are Unix seconds; null: never.")
-@_CONFIG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. Times are Unix seconds; null means never.")
+@hub_config_option
 def list_tokens(*, as_json: bool, config: Path | None) -> None:
-    """All tokens, also those that are worth nothing any more."""
+    """List all tokens, including expired and revoked ones."""
     found = use_database(config, "tokens", lambda database: _open_tokens(database).list())
     now = time.time()
     if as_json:
         shown = [msgspec.to_builtins(token) | {"state": _state(token, now)} for token in found]
         click.echo(msgspec.json.encode({"tokens": shown}))
     elif not found:
-        click.echo("No token yet. `gpudeck token create NAME --role agent` makes one.")
+        click.echo("No token yet. `gpudeck token create NAME --role agent` creates one.")
     else:
-        has_terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if has_terminal or "COLUMNS" in os.environ else None
-        colour = has_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        click.echo("\n".join(render(_COLUMNS, [_row(token, now) for token in found], width, colour)))
+        show_table(_COLUMNS, [_row(token, now) for token in found])
 
 
 @command.command("revoke")
 @click.argument("token_id", metavar="ID", type=int)
-@_CONFIG
+@hub_config_option
 def revoke_token(token_id: int, *, config: Path | None) -> None:
-    """Take the token with that ID back, for ever. Exit code 1 when there is none."""
+    """Revoke the token with this ID permanently. Exit code 1 if there is none."""
 
     async def revoke(database: "Database") -> "Token":
-        from gpudeck.ops.own_database import caller_here  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
 
         token = await _open_tokens(database).revoke(token_id, _entry(database, caller_here(), "revoke token"))
         if token is None:
@@ -167,10 +163,8 @@ def _entry(database: "Database", caller: "Caller", action: str) -> "Callable[[To
 
 
 def _parse_duration(text: str) -> float:
-    from gpudeck.config import parse_duration  # noqa: PLC0415 - only here
-
     try:
-        return parse_duration(text)
+        return parse_duration(text, allow_plain_seconds=True)
     except ValueError as error:
         raise UsageError(f"--expires: {error}.", "Write 90d or 12h.") from error
 

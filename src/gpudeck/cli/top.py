@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpudeck.cli.options import hub_option, local_option
+from gpudeck.cli.search import HELP, SearchCommand, complete_search
 from gpudeck.cli.terminal import knows_our_signs, moves_cursor
-from gpudeck.cli.words import HELP, WordsCommand, complete_words
 from gpudeck.model.errors import UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
-from gpudeck.views.filter import join, parse_query
+from gpudeck.model.extras import need
+from gpudeck.views.filter import explain_unclear, join, parse_query
 
 if TYPE_CHECKING:
     from gpudeck.tui.feed import Feed
@@ -21,44 +22,43 @@ _AFTER = """\b
 Keys:
   ? h            all keys              q              quit
   / filter       s n search            enter esc      details and back
-  f p u          fleet, processes, people
-  P M T N U      sort by utilization, memory, time, host, user; I turns around, < > the column beside
+  f p u          fleet, processes, users
+  P M T N U      sort by utilization, memory, time, host, user; I reverses, < > next column
   g              group by host, model, user, nothing
-  k              end a process of your own on this machine
+  k              end one of your own processes on this machine
 
 \b
 Environment:
-  GPUDECK_HUB     the hub's address, where --hub is not given
-  GPUDECK_TOKEN   what to show to a hub that wants to know who asks
-  NO_COLOR        no colours, whatever the terminal can do
+  GPUDECK_HUB     the hub's address, if --hub is not given
+  GPUDECK_TOKEN   the token to send; `gpudeck login` saves one
+  NO_COLOR        turns colors off
 
 \b
 Exit codes:
-  0  left with q or Ctrl-C
-  2  wrong use, or a terminal that cannot show it
-  3  the hub does not answer; one that goes away later is waited for
+  0  ended with q or Ctrl-C
+  2  wrong usage, or a terminal that cannot show it
+  3  the hub does not answer at the start; later, gpudeck top reconnects
 
 \b
 Examples:
-  gpudeck top                     the fleet of the hub on this machine, or of $GPUDECK_HUB
-  gpudeck top free h200           what fits the words; / changes them
-  gpudeck top --local             this machine, without any hub
-  gpudeck top --mouse             clicks choose rows and sort, the wheel scrolls
+  gpudeck top                     the fleet of your hub
+  gpudeck top free h200           what matches the words; / changes them
+  gpudeck top --local             this machine, without a hub
+  gpudeck top --mouse             click to select and sort, scroll with the wheel
 """
 
 
-@click.command("top", cls=WordsCommand, epilog=_AFTER)
-@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_words)
-@click.option(
-    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
-)
-@click.option("--local", is_flag=True, help="This machine alone, without any hub, once a second.")
-@click.option("--mouse", is_flag=True, help="Take the mouse. Text is then selected with Shift held down.")
+@click.command("top", cls=SearchCommand, epilog=_AFTER)
+@click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_search)
+@hub_option
+@local_option
+@click.option("--mouse", is_flag=True, help="Use the mouse. To select text, hold Shift.")
 def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> None:
-    """The live fleet, or what of it fits all WORDS: hosts, GPUs, processes and people, until you press q.
+    """Show the fleet live, or the part that matches all WORDS: hosts, GPUs, processes and users. Press q to quit.
 
-    When the hub goes away everything turns grey and unknown, and comes back with it.
+    While the hub does not answer, everything is grey and unknown.
     """
+    need("top", "gpudeck top")
     # Textual draws on the standard error, so that the standard output may be used for results.
     if not moves_cursor() or not sys.stdin.isatty() or not sys.stderr.isatty():
         raise UsageError(
@@ -66,7 +66,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
         )
     text = join(words)
     if unclear := parse_query(text).unclear:
-        raise UsageError(f"{unclear[0]!r} is not understood.", "`gpudeck top --help` tells the words.")
+        raise UsageError(f"{explain_unclear(unclear[0])}.", "`gpudeck top --help` lists the words.")
     # Whatever is logged would be written across the picture.
     logging.getLogger("gpudeck").addHandler(logging.NullHandler())
     logging.getLogger("gpudeck").propagate = False
@@ -74,7 +74,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
         # Textual counts an empty one, too.
         os.environ.pop("NO_COLOR", None)
     for name in ("COLUMNS", "LINES"):
-        # Textual would believe them for ever; the terminal knows its size, and tells when that changes.
+        # Textual would believe them for ever; the terminal knows its size, and reports changes.
         os.environ.pop(name, None)
     feed = _watch_locally() if local else _watch_hub(hub)
     first = feed.first()
@@ -88,6 +88,7 @@ command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
 def _watch_hub(hub: str) -> "Feed":
+    from gpudeck.cli.hub_lookup import find_token as find_saved_token  # noqa: PLC0415 - see above
     from gpudeck.client import Client  # noqa: PLC0415 - see above
     from gpudeck.tui.feed import SILENCE, HubFeed  # noqa: PLC0415 - see above
 
@@ -97,13 +98,13 @@ def _watch_hub(hub: str) -> "Feed":
 
         return find_own_token(hub)
 
-    return HubFeed(Client(hub, SILENCE, token=os.environ.get("GPUDECK_TOKEN")), find_token)
+    return HubFeed(Client(hub, SILENCE, token=find_saved_token(hub)), find_token)
 
 
 def _watch_locally() -> "Feed":
-    from gpudeck.app.local import watch_locally  # noqa: PLC0415 - a hub's answer needs no collectors
     from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.tui.feed import LocalFeed  # noqa: PLC0415 - the same
+    from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - a hub's answer needs no collectors
 
     watch = watch_locally(find_collector_settings())
     return LocalFeed(watch.read, watch.close)

@@ -1,44 +1,51 @@
 """gpudeck up: the hub."""
 
 import gc
+import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from gpudeck import __version__
-from gpudeck.cli.terminal import start_logging
-from gpudeck.model.errors import UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
+from gpudeck.cli.hub_access import need_hub
+from gpudeck.cli.hub_lookup import find_hub
+from gpudeck.cli.options import config_option
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.logs import start_logging
 from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
-    from gpudeck.app.hub import Started
+    from gpudeck.app.hub import HubStartInfo
     from gpudeck.app.plan import Plan
     from gpudeck.model.target import Target
     from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck up                          this machine's GPUs, or a simulated fleet where there are none
-  gpudeck up --ssh gpu01,gpu02        these hosts over SSH, where nothing is installed
+  gpudeck up                          the GPUs of this machine, or a simulated fleet if it has none
+  gpudeck up --ssh gpu01,gpu02        these hosts over SSH, with nothing installed on them
   gpudeck up --demo 500               a simulated fleet of 500 hosts
   gpudeck up --listen 127.0.0.1:9000  another port
-  gpudeck up --config gpudeck.yaml    listen for others: needs `listen:` and `read: open` in that file
+  gpudeck up --config gpudeck.yaml    settings from this file, such as `listen` and `read`
 """
 
 
 @click.command("up", epilog=_EXAMPLES)
-@click.option("--config", type=click.Path(path_type=Path), help="The configuration file (default: see the docs).")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen (default 127.0.0.1:8042).")
+@config_option
+@click.option("--listen", metavar="HOST:PORT", help="The address to listen on. [default: 127.0.0.1:8042]")
 @click.option(
     "--demo",
     type=click.IntRange(1, 10_000),
     is_flag=False,
     flag_value=24,
     metavar="[HOSTS]",
-    help="Show a simulated fleet (24 hosts).",
+    help="Show a simulated fleet. [default: 24 hosts]",
 )
 @click.option(
     "--demo-days",
@@ -46,10 +53,10 @@ Examples:
     default=14,
     show_default=True,
     envvar="GPUDECK_DEMO_DAYS",
-    help="How many simulated days a demo begins with.",
+    help="How many days of simulated history a demo starts with.",
 )
-@click.option("--ssh", metavar="HOST,HOST", help="Watch these hosts over SSH, without any agent: gpu01,gpu[02-16].")
-@click.option("--ask-password", is_flag=True, help="Ask for the SSH password, for hosts that take no key.")
+@click.option("--ssh", metavar="HOST,HOST", help="Monitor these hosts over SSH, without an agent: gpu01,gpu[02-16].")
+@click.option("--ask-password", is_flag=True, help="Prompt for the SSH password, for hosts that accept no key.")
 @click.option("--verbose", is_flag=True, help="Log more.")
 def command(
     *,
@@ -61,25 +68,20 @@ def command(
     ask_password: bool,
     verbose: bool,
 ) -> None:
-    """Start the hub and print the page's address. It watches this machine too if it has GPUs."""
+    """Start the hub and print the address of its page. If this machine has GPUs, the hub monitors it too."""
     start_logging(verbose)
     # Loading the hub makes hundreds of thousands of objects, all of which stay: looking through them is in vain.
     gc.disable()
-    try:
+    with need_hub():
         from gpudeck.app.hub import HubServer, run_hub  # noqa: PLC0415 - the hub may not be installed
         from gpudeck.app.plan import make_plan  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError(
-            f"the hub's parts are not installed ({error.name}).",
-            "Install gpudeck with its hub extra: pip install '<where gpudeck came from>[hub]'.",
-        ) from error
     from gpudeck.collectors.machine import has_gpus  # noqa: PLC0415
 
     settings, file = _load(config, listen)
     targets = _read_ssh(ssh, demo)
     plan = msgspec.structs.replace(make_plan(settings, demo, has_gpus, ssh_hosts=len(targets)), demo_days=demo_days)
     password = _ask_password() if ask_password else None
-    opened = HubServer.open(
+    opened = HubServer(
         settings, plan, file, targets=targets, ssh_password=password, reread=lambda: _load(config, listen)[0]
     )
     run_hub(opened, _greet)
@@ -118,23 +120,48 @@ def _ask_password() -> str:
     return typed
 
 
-def _greet(started: "Started") -> None:
+def _greet(started: "HubStartInfo") -> None:
     plan = started.plan
     if plan.watch_this_machine:
         shows = f"this machine's GPUs, and {_others(plan)}"
     elif plan.demo_hosts is None:
         shows = _others(plan)
     else:
-        until = "" if plan.demo_is_asked else ", until the first real host reports"
+        until = "" if plan.demo_is_asked else ", until the first real host reports or is added"
         shows = f"a simulated fleet of {plan.demo_hosts} host{'s' * (plan.demo_hosts != 1)} (demo data){until}"
+    elsewhere = "" if started.url_elsewhere is None else f"  elsewhere    {started.url_elsewhere}/\n"
     click.echo(
         f"gpudeck {__version__} shows {shows}.\n"
-        f"  page      {started.url}/\n"
-        f"  terminal  gpudeck show{'' if started.url == DEFAULT_HUB else f' --hub {started.url}'}\n"
+        f"  page         {started.url}/\n"
+        f"{elsewhere}"
+        f"  terminal     {_command(started, 'show')}\n"
         f"{_invite(started)}"
         f"{_first_admin(started)}"
         "Ctrl-C stops it."
     )
+
+
+def _command(started: "HubStartInfo", arguments: str) -> str:
+    """A command that works as typed from here."""
+    return f"{_program()} {arguments}{'' if _is_found(started.url) else f' --hub {started.url}'}"
+
+
+def _is_found(url: str) -> bool:
+    """Whether commands find this hub by themselves. The configuration here may be wrong where another one is used."""
+    try:
+        return find_hub().url == url
+    except GpudeckError:
+        return False
+
+
+def _program() -> str:
+    """How this program is started from here: by its name if the shell finds it, else as it was typed."""
+    typed = sys.argv[0]
+    if not os.access(typed, os.X_OK) or typed.endswith(".py"):
+        return f"{shlex.quote(sys.executable)} -m gpudeck"
+    found = shutil.which("gpudeck")
+    is_found = found is not None and os.path.realpath(found) == os.path.realpath(typed)
+    return "gpudeck" if is_found else shlex.quote(typed)
 
 
 def _others(plan: "Plan") -> str:
@@ -144,28 +171,27 @@ def _others(plan: "Plan") -> str:
     return f"{plan.named_hosts} {hosts} over SSH" if plan.named_hosts else "the configured hosts"
 
 
-def _invite(started: "Started") -> str:
+def _invite(started: "HubStartInfo") -> str:
     """How another host joins. A demo that was asked for takes no real host."""
     if started.plan.demo_is_asked:
         return ""
-    if started.url_elsewhere is None:
-        return (
-            "  add a host: others cannot reach this hub until `listen: :8042` and `read: open` (or login) are set in\n"
-            f"            {_file_to_edit(started.config)}\n"
-        )
+    if started.url_elsewhere is not None:
+        return f"  add a host   {_command(started, 'hosts add NAME')}\n"
+    port = urlsplit(started.url).port or 8042
     return (
-        f"  add a host: copy the token file {started.token_file} there, and run\n"
-        f"            gpudeck agent --hub {started.url_elsewhere} --token-file {started.token_file.name}\n"
+        f"  add a host   {_command(started, 'hosts add NAME --via ssh')}\n"
+        f"               Agents on other machines cannot reach this hub until `listen: :{port}` and `read: open`\n"
+        f"               (or login) are set in {_file_to_edit(started.config)}\n"
     )
 
 
-def _first_admin(started: "Started") -> str:
+def _first_admin(started: "HubStartInfo") -> str:
     """How the first account is made. The secret stands behind #: no server and no proxy writes it into a log."""
     if started.first_admin is None:
         return ""
     return (
-        f"  first admin {started.first_admin}\n"
-        "            (once, within an hour; or: gpudeck account add NAME --role admin)\n"
+        f"  first admin  {started.first_admin}\n"
+        f"               (works once, within an hour; or run: {_program()} account add NAME --role admin)\n"
     )
 
 

@@ -11,47 +11,54 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import click
 import msgspec
 
-from gpudeck.cli.request_options import ask_hub, check_place, kind_options, place_options, read_wanted, this_user
+from gpudeck.cli.hub_access import ask, this_user
+from gpudeck.cli.hub_lookup import HubChoice, find_configured_hub
+from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
 from gpudeck.cli.terminal import check_output
+from gpudeck.client import Client
+from gpudeck.model.address import mask_password
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_length, show_span
-from gpudeck.model.times import parse_span
-from gpudeck.model.visible import visible_devices
-from gpudeck.model.wanted import OfferedGpu, Wanted, offer_all
-from gpudeck.queueing.request import Granted, GrantedGpu
-from gpudeck.queueing.scheduler import QueuePosition
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, candidates
+from gpudeck.model.text import clean, show_length, show_span
+from gpudeck.model.times import parse_duration
+from gpudeck.queueing.scheduler import Granted, GrantedGpu, QueuePosition
 from gpudeck.views.table import shorten
 
 if TYPE_CHECKING:
-    from gpudeck.app.local import LocalWatch
+    from gpudeck.views.this_machine import LocalWatch
 
 POLL_SECONDS = 5.0
-"""How often a hub is asked for the position. The turn itself is told at once."""
+"""How often a hub is asked for the position. A grant is reported at once."""
 FIRST_SECONDS = 1.5
 AGAIN_SECONDS = 1.0
 """How soon a hub that does not answer is asked again."""
 LOOK_SECONDS = 2.0
+ANSWER_SECONDS = 40.0
+"""Longer than a question about a position in the queue is kept open."""
 KEEP_SECONDS = 20.0
 """How long a question is open that says that a command is still about to use its GPUs."""
 
-Tell = Callable[[str], None]
-"""Shows a sentence to whoever waits."""
+Note = Callable[[str], None]
+"""Prints a sentence for the waiting user."""
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT)
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to all who are in its foreground by itself."""
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
+_ELSEWHERE = 4
+"""The exit code where the GPUs are on another host and the command was not run."""
 
 
-class Line(Protocol):
+class QueueClient(Protocol):
     """`join` first; then `look` again and again, which takes up to `seconds` and gives None where nothing could be
-    learned. `leave` gives up the place or what was granted, `hand_over` lets what was granted stay kept for its time;
+    learned. `leave` gives up the place or what was granted, `hand_over` leaves what was granted claimed for its time;
     while it is `keeping`, also for longer, until the command is on its GPUs. None of these raises."""
 
     def join(self) -> None: ...
@@ -61,13 +68,13 @@ class Line(Protocol):
     def hand_over(self) -> None: ...
 
 
-class HubLine:
-    """A place at a hub. A hub that goes away is waited for: it knows the line from before when it is back."""
+class HubQueueClient:
+    """A position in the queue of a hub. If the hub goes away, it is asked again: its queue survives a restart."""
 
-    def __init__(self, hub: str, user: str, wanted: Wanted, tell: Tell) -> None:
+    def __init__(self, hub: str, user: str, wanted: GpuRequest, note: Note) -> None:
         self._hub = hub
         self._body = {**msgspec.to_builtins(wanted), "user": user, "key": secrets.token_hex(16)}
-        self._tell = tell
+        self._note = note
         self._number: int | None = None
         self._seen = ""
         self._is_lost = False
@@ -75,7 +82,7 @@ class HubLine:
         self._is_first = True
 
     def join(self) -> None:
-        """Raises Unreachable where no hub answers."""
+        """Raises Unreachable where no hub answers: nobody waits elsewhere in its place."""
         self._may_stand = True
         joined = self._join()
         self._number, self._seen = joined.id, joined.version
@@ -91,13 +98,13 @@ class HubLine:
             return None
         if self._is_lost:
             self._is_lost = False
-            self._tell("the hub is back.")
+            self._note("the hub answers again.")
         self._seen = place.version
         return place
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
-        """The hub is told that the command runs, until it sees it on the GPUs. Nobody waits for the last answer."""
+        """Report to the hub that the command runs, until it sees it on the GPUs. The last answer is not awaited."""
         is_over = threading.Event()
         threading.Thread(target=self._keep, args=(is_over,), daemon=True).start()
         try:
@@ -108,13 +115,13 @@ class HubLine:
     def leave(self) -> None:
         try:
             if self._number is None and self._may_stand:
-                # Its answer never came: whoever asks with the same key is told the number.
+                # The answer was lost: a request with the same key returns the same number.
                 self.join()
             number = self._number
             if number is not None:
-                ask_hub(self._hub, lambda client: client.leave_queue(number))
+                ask(self._hub, lambda client: client.leave_queue(number), ANSWER_SECONDS)
         except GpudeckError:
-            # The hub forgets whoever it does not hear of.
+            # The hub drops requests that are not renewed.
             return
 
     def hand_over(self) -> None:
@@ -126,12 +133,14 @@ class HubLine:
         number = self._number
         while number is not None and not is_over.is_set():
             try:
-                found = ask_hub(self._hub, lambda client: client.ask_queue(number, KEEP_SECONDS, self._seen))
+                found = ask(
+                    self._hub, lambda client: client.ask_queue(number, KEEP_SECONDS, self._seen), ANSWER_SECONDS
+                )
             except (Unreachable, Busy):
                 is_over.wait(AGAIN_SECONDS)
                 continue
             except GpudeckError:
-                # The terminal is the command's: what the hub does not want to hear is not told there.
+                # The terminal belongs to the command: nothing is printed there.
                 return
             if found is None:
                 return
@@ -139,21 +148,23 @@ class HubLine:
 
     def _ask(self, seconds: float) -> QueuePosition:
         number = self._number
-        # Who is served at once need not hear of a line.
+        # A request that is granted at once prints nothing about a queue.
         wait = min(FIRST_SECONDS if self._is_first else POLL_SECONDS, seconds)
         self._is_first = False
         found = (
-            None if number is None else ask_hub(self._hub, lambda client: client.ask_queue(number, wait, self._seen))
+            None
+            if number is None
+            else ask(self._hub, lambda client: client.ask_queue(number, wait, self._seen), ANSWER_SECONDS)
         )
         if found is None:
-            self._tell("the hub does not know this place any more: standing in line anew.")
+            self._note("the hub no longer has this request: joining the queue again.")
             place = self._join()
             self._number = place.id
             return place
         return self._read(found)
 
     def _join(self) -> QueuePosition:
-        return self._read(ask_hub(self._hub, lambda client: client.join_queue(self._body)))
+        return self._read(ask(self._hub, lambda client: client.join_queue(self._body), ANSWER_SECONDS))
 
     def _read(self, body: bytes) -> QueuePosition:
         from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
@@ -162,9 +173,9 @@ class HubLine:
 
     def _lose(self, error: GpudeckError) -> None:
         """Raises what waiting does not mend."""
-        from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
+        from gpudeck.client.client import Forbidden, NotFound  # noqa: PLC0415 - by now it is loaded
 
-        if isinstance(error, Forbidden):
+        if isinstance(error, Forbidden | NotFound):
             raise error
         if not self._is_lost:
             self._is_lost = True
@@ -173,17 +184,18 @@ class HubLine:
                 if isinstance(error, Unreachable)
                 else f"the hub says: {error.message.rstrip('.')}"
             )
-            self._tell(f"{why}; the place in line is kept, asking again.")
+            self._note(f"{why}; retrying; your position in the queue is kept.")
 
 
-class MachineLine:
-    """A place in the line of this machine."""
+class LocalQueueClient:
+    """A position in the queue of this machine."""
 
-    def __init__(self, user: str, wanted: Wanted, hold_seconds: float = 120.0) -> None:
-        from gpudeck.queueing.local_queue import LocalQueue, lock_folder  # noqa: PLC0415 - a hub's line needs none of it
+    def __init__(self, user: str, wanted: GpuRequest, claim_seconds: float = 120.0) -> None:
+        from gpudeck.agent.lock_files import lock_folder  # noqa: PLC0415 - a hub's queue needs none of it
+        from gpudeck.queueing.local_queue import LocalQueue  # noqa: PLC0415 - the same
 
         self._watch: LocalWatch | None = None
-        self._hold_seconds = hold_seconds
+        self._claim_seconds = claim_seconds
         self._is_first = True
         self._line = LocalQueue(lock_folder(), self._read, user, wanted)
 
@@ -191,7 +203,7 @@ class MachineLine:
         try:
             self._line.join()
         except OSError as error:
-            raise GpudeckError(f"the line of this machine cannot be joined: {str(error.strerror).lower()}.") from error
+            raise GpudeckError(f"the queue of this machine cannot be joined: {str(error.strerror).lower()}.") from error
 
     def look(self, seconds: float) -> QueuePosition | None:
         if not self._is_first:
@@ -208,16 +220,16 @@ class MachineLine:
         self._end_watch()
 
     def hand_over(self) -> None:
-        self._line.keep(self._hold_seconds)
+        self._line.keep(self._claim_seconds)
         self.leave()
 
-    def _read(self) -> list[OfferedGpu]:
+    def _read(self) -> list[CandidateGpu]:
         if self._watch is None:
-            from gpudeck.app.local import watch_locally  # noqa: PLC0415 - a hub's line needs none of it
             from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
+            from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - a hub's queue needs none of it
 
             self._watch = watch_locally(find_collector_settings(), LOOK_SECONDS)
-        return offer_all(self._watch.read().hosts)
+        return candidates(self._watch.read().hosts)
 
     def _end_watch(self) -> None:
         watch, self._watch = self._watch, None
@@ -225,7 +237,7 @@ class MachineLine:
             watch.close()
 
 
-class Ended(BaseException):
+class Terminated(BaseException):
     """A signal asks this process to end."""
 
     def __init__(self, number: int) -> None:
@@ -238,7 +250,7 @@ def ending_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP raise Ended here, as SIGINT raises KeyboardInterrupt."""
 
     def end(number: int, _: FrameType | None) -> None:
-        raise Ended(number)
+        raise Terminated(number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -252,17 +264,21 @@ def run_command(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Its exit code; 128 and the signal that ended it; 127 and 126 where it is not there or cannot be run, as a shell
     has it. It gets every signal that we get."""
     children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
         if not children:
-            raise Ended(number)
-        if number not in _OF_TERMINAL or not _is_in_foreground():
+            # It is being started, and may run already.
+            early.append(number)
+        elif number not in _OF_TERMINAL or not _is_in_foreground():
             with contextlib.suppress(ProcessLookupError):
                 children[0].send_signal(number)
 
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
         children.append(subprocess.Popen(command, env={**os.environ, **variables}))  # noqa: S603 - it is the user's own
+        for number in early:
+            forward(number, None)
         code = children[0].wait()
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
@@ -282,7 +298,7 @@ def _is_in_foreground() -> bool:
 
 
 class Progress:
-    """`tell` says a sentence that stays, `show` where somebody stands. `clear` before anything else is written."""
+    """`note` prints a sentence that stays, `show` the position. `clear` before anything else is written."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -292,7 +308,7 @@ class Progress:
         self._said = ""
         self._is_drawn = False
 
-    def tell(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         self.clear()
         self._write(f"gpudeck: {clean(sentence)}\n")
 
@@ -319,57 +335,61 @@ class Progress:
 
 
 def _describe(place: QueuePosition) -> str:
-    position = "in line" if place.position is None else f"place {place.position} of {place.waiting} in line"
+    position = "queued" if place.position is None else f"queue position {place.position} of {place.waiting}"
     told = [f"{position} for {clean(place.wanted.describe())}"]
     if place.reason is not None:
         told.append(clean(place.reason))
     elif place.estimate_seconds is not None:
-        told.append(f"about {show_length(place.estimate_seconds)} by how long programs stayed lately")
-    if place.kept:
-        told.append(f"{place.kept} of {place.wanted.gpus} kept so far")
+        told.append(f"about {show_length(place.estimate_seconds)} at recent run times")
+    if place.claimed:
+        told.append(f"{place.claimed} of {place.wanted.gpus} claimed so far")
     return ", ".join(told)
 
 
 _AFTER = """\b
-Whoever comes first is served first, among those that can be served: who waits
-for one GPU need not wait behind who waits for eight. After ten minutes (the
-hub's setting queue.patience) the first in line is not overtaken any more.
+First come, first served among the requests that can be met: a request for one
+GPU does not wait behind one for eight. After ten minutes (the hub's setting
+queue.patience), the first request is no longer overtaken.
 
 \b
 Environment:
-  GPUDECK_HUB        the hub's address, where --hub is not given
-  GPUDECK_TOKEN      what to show to a hub that wants to know who asks
-  GPUDECK_LOCK_DIR   where this machine's line is, without a hub (/run/lock/gpudeck)
+  GPUDECK_HUB        the hub's address, if --hub is not given
+  GPUDECK_TOKEN      the token to send; `gpudeck login` saves one
+  GPUDECK_LOCK_DIR   the folder of this machine's own queue (/run/lock/gpudeck)
 
 \b
 Exit codes:
-  0    granted; with a command: as the command ended
-  1    not within --timeout
-  2    wrong use
-  3    the hub that was named does not answer
-  126  the command cannot be run; 127: it is not there
-  130  Ctrl-C: the place in line is given up
+  0    granted; with a command: its own exit code
+  1    not within --timeout, or the request can never be met
+  2    wrong usage
+  3    the hub does not answer
+  4    granted on another host: the command was not run, its ssh line is printed
+  126  the command cannot be run; 127: it does not exist
+  130  Ctrl-C: removed from the queue
 
 \b
 Examples:
-  gpudeck wait --gpus 1 -- python train.py
-  gpudeck wait --gpus 2 --memory 40G --same-host -- torchrun --nproc-per-node 2 train.py
-  gpudeck wait --host gpu07 --model H200          says which, and keeps them for two minutes
+  gpudeck wait -- python train.py                 one GPU of this machine
+  gpudeck wait --gpus 2 --memory 40G -- torchrun --nproc-per-node 2 train.py
+  gpudeck wait --any-host --ssh -- python train.py    on the first host with a free GPU
+  gpudeck wait --host gpu07 --model H200          print the GPU, claimed for two minutes
   gpudeck wait --gpus 4 --timeout 8h --json | jq -r '.environment'
-  gpudeck wait --local -- make bench              this machine alone, without any hub
+  gpudeck wait --local -- make bench              on a machine without a hub
 
 \b
 See also:
-  gpudeck free                                    what could be used right now
+  gpudeck free                                    what you could use right now
 """
 
 
 @click.command("wait", epilog=_AFTER, context_settings={"allow_interspersed_args": False})
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]", type=click.UNPROCESSED)
-@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="How many.")
+@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="The number of GPUs.")
 @kind_options
-@click.option("--timeout", metavar="TIME", help="Give up after so long: 90, 30m, 8h.")
-@click.option("--json", "as_json", is_flag=True, help="What was granted as JSON; not with a command.")
+@click.option("--any-host", is_flag=True, help="Accept GPUs of any host, not only of this machine.")
+@click.option("--ssh", "over_ssh", is_flag=True, help="Run the command over SSH if the GPUs are on another host.")
+@click.option("--timeout", metavar="TIME", help="Give up after this time: 90 (seconds), 30m, 8h.")
+@click.option("--json", "as_json", is_flag=True, help="Print the granted GPUs as JSON; not with a command.")
 @place_options
 def command(
     command_line: tuple[str, ...],
@@ -379,35 +399,54 @@ def command(
     model: str | None,
     same_host: bool,
     host: str | None,
+    mig: bool,
+    allow_mig: bool,
+    any_host: bool,
+    over_ssh: bool,
     timeout: str | None,
     as_json: bool,
-    hub: str | None,
+    hub: str,
     local: bool,
 ) -> None:
-    """Stand in line until GPUs are free, then run COMMAND on this host with CUDA_VISIBLE_DEVICES set to their UUIDs.
+    """Wait in the hub's queue until GPUs of this machine are free, then run COMMAND with CUDA_VISIBLE_DEVICES set to
+    their UUIDs.
 
-    All GPUs of a command are on one host, on this one if it can be. Where they are on another, the line to run there
-    is printed. Without a command it is printed which they are. For two minutes they are kept free for you: everybody
-    sees that you are about to start.
+    With --host or --any-host, the GPUs may be on another host. With --ssh, the command then runs there; without it, the
+    line to run there is printed and the exit code is 4. Without a command, the granted GPUs are printed. They are
+    claimed for you for two minutes, and the fleet shows that.
 
-    The place in line survives a restart of the hub. Where no hub answers, and none was named, the line is that of this
-    machine alone.
+    Your position in the queue survives a restart of the hub. --local is for machines without a hub. If an agent on this
+    machine reports to a hub, --local waits in that hub's queue.
     """
     check_output()
     if as_json and command_line:
         raise UsageError("--json and a command exclude each other.", "The standard output is the command's.")
-    place = check_place(hub, local=local)
-    near = _this_host()[0] if command_line and host is None else None
-    wanted = read_wanted(gpus, memory, model, host, same_host=same_host or bool(command_line), near=near)
+    check_place(local=local)
+    _check_hosts(host, any_host=any_host, over_ssh=over_ssh, local=local, has_command=bool(command_line))
+    wanted = read_wanted(
+        gpus, memory, model, host, same_host=same_host or bool(command_line), mig=mig, allow_mig=allow_mig
+    )
     deadline = None if timeout is None else time.monotonic() + _read_timeout(timeout)
     progress = Progress(time.time())
+    shared = _find_shared_hub() if local else HubChoice(hub, "")
+    if shared is not None and host is None:
+        here = _find_this_host(shared, is_needed=not any_host)
+        place = {"near": here and here.id} if any_host else {"host": here and here.name}
+        wanted = msgspec.structs.replace(wanted, **place)
+    if local and shared is not None:
+        progress.note(f"{shared.named_by} names the hub {mask_password(shared.url)}: waiting in its queue.")
+    line: QueueClient = (
+        LocalQueueClient(this_user(), wanted)
+        if shared is None
+        else HubQueueClient(shared.url, this_user(), wanted, progress.note)
+    )
     with ending_on_signals():
-        line = _choose_line(place, wanted, progress, is_named=hub is not None, local=local)
         try:
+            line.join()
             granted = _await_turn(line, progress, deadline)
             progress.clear()
-            code = 0 if granted is None else _use(line, granted, command_line, as_json=as_json)
-        except (KeyboardInterrupt, Ended) as ending:
+            code = 0 if granted is None else _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
+        except (KeyboardInterrupt, Terminated) as ending:
             _leave_and_end(line, progress, ending)
         except BaseException:
             progress.clear()
@@ -419,58 +458,102 @@ def command(
     sys.exit(code)
 
 
+def _check_hosts(host: str | None, *, any_host: bool, over_ssh: bool, local: bool, has_command: bool) -> None:
+    """Raises UsageError for options that contradict each other."""
+    named = [
+        option for option, is_given in (("--host", host), ("--any-host", any_host), ("--local", local)) if is_given
+    ]
+    if len(named) > 1:
+        raise UsageError(f"{named[0]} and {named[1]} exclude each other.")
+    if over_ssh and (not has_command or named not in (["--host"], ["--any-host"])):
+        raise UsageError("--ssh needs a command, and --host or --any-host.")
+
+
+def _find_shared_hub() -> HubChoice | None:
+    """The hub whose queue is that of this machine, too: the one that its agent reports to. None where there is none.
+    Raises GpudeckError where an agent of another user says so, whom nobody has to believe."""
+    from gpudeck.agent.hub_file import find_agent_hubs  # noqa: PLC0415 - a hub's queue needs none of it
+
+    for one in find_agent_hubs():
+        if one.is_trusted:
+            return HubChoice(one.url, "the agent of this machine")
+        raise GpudeckError(
+            f"an agent of user {one.uid} reports this machine to {mask_password(one.url)}: others may queue there.",
+            "If it is your hub, use --hub; otherwise have that agent stopped.",
+        )
+    configured = find_configured_hub()
+    return configured if configured is not None and configured.named_by.startswith("agent.hub") else None
+
+
+class _KnownHost(msgspec.Struct):
+    """Of model.view.Host what is looked at here."""
+
+    id: str
+    name: str
+
+
+def _find_this_host(hub: HubChoice, *, is_needed: bool) -> _KnownHost | None:
+    """This machine as the hub knows it; None where it does not. Raises GpudeckError where that `is_needed`, and
+    Unreachable."""
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - a local queue needs none
+    from gpudeck.client.client import NotFound  # noqa: PLC0415 - the same
+
+    _, name = _this_host()
+    for known in _own_ids():
+        with contextlib.suppress(NotFound):
+            found = read_answer(ask(hub.url, partial(Client.host, name=known)), _KnownHost, hub.url)
+            if found.id in _own_ids():
+                return found
+    if not is_needed:
+        return None
+    raise GpudeckError(
+        f"this machine ({name}) is not a host of {mask_password(hub.url)}, so you cannot queue for its GPUs there.",
+        "Use --any-host for GPUs of any host, --host for those of one, or --local without a hub.",
+    )
+
+
 def _read_timeout(text: str) -> float:
     try:
-        return float(text) if text.isdecimal() else parse_span(text)
+        return parse_duration(text, allow_plain_seconds=True)
     except ValueError as error:
         raise UsageError(f"--timeout: {error}.") from error
 
 
-def _choose_line(hub: str, wanted: Wanted, progress: Progress, *, is_named: bool, local: bool) -> Line:
-    """A place at the hub; on this machine where nobody named a hub and none answers."""
-    line: Line = MachineLine(this_user(), wanted) if local else HubLine(hub, this_user(), wanted, progress.tell)
-    try:
-        line.join()
-    except Unreachable as error:
-        if is_named or local:
-            raise
-        progress.tell(f"{error.message} Waiting on this machine alone.")
-        line = MachineLine(this_user(), wanted)
-        line.join()
-    except (KeyboardInterrupt, Ended) as ending:
-        _leave_and_end(line, progress, ending)
-    return line
-
-
-def _await_turn(line: Line, progress: Progress, deadline: float | None) -> Granted | None:
+def _await_turn(line: QueueClient, progress: Progress, deadline: float | None) -> Granted | None:
     while True:
         left = POLL_SECONDS if deadline is None else deadline - time.monotonic()
         place = line.look(max(0.0, left))
         if place is not None and place.granted is not None:
             return place.granted
+        if place is not None and place.impossible is not None:
+            raise GpudeckError(f"{clean(place.impossible)}.", "`gpudeck show` lists all hosts and GPUs.")
         if place is not None:
             progress.show(place)
         if deadline is not None and time.monotonic() >= deadline:
             return None
 
 
-def _leave_and_end(line: Line, progress: Progress, ending: BaseException) -> NoReturn:
+def _leave_and_end(line: QueueClient, progress: Progress, ending: BaseException) -> NoReturn:
     progress.clear()
     line.leave()
-    sys.exit(128 + (ending.number if isinstance(ending, Ended) else signal.SIGINT))
+    sys.exit(128 + (ending.number if isinstance(ending, Terminated) else signal.SIGINT))
 
 
-def _use(line: Line, granted: Granted, command_line: Sequence[str], *, as_json: bool) -> int:
-    """Run the command where the GPUs are here; else say where they are. The exit code."""
-    if command_line and (isinstance(line, MachineLine) or _is_here(granted.gpus)):
+def _use(line: QueueClient, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
+    """Run the command where the GPUs are, or print where they are. The exit code."""
+    is_here = isinstance(line, LocalQueueClient) or _is_here(granted.gpus)
+    if command_line and (is_here or over_ssh):
         variable, value = visible_devices(granted.gpus)
         with line.keeping():
-            code = run_command(command_line, {variable: value})
+            if is_here:
+                code = run_command(command_line, {variable: value})
+            else:
+                code = run_command(_ssh_command(granted.gpus[0].host, f"{variable}={value}", command_line), {})
         line.leave()
         return code
     _print(granted, command_line, as_json=as_json)
     line.hand_over()
-    return 0
+    return _ELSEWHERE if command_line else 0
 
 
 def _print(granted: Granted, command_line: Sequence[str], *, as_json: bool) -> None:
@@ -483,17 +566,17 @@ def _print(granted: Granted, command_line: Sequence[str], *, as_json: bool) -> N
         return
     for host, variables in environment.items():
         assigned = " ".join(f"{name}={value}" for name, value in variables.items())
-        click.echo(_ssh_line(host, assigned, command_line) if command_line else f"{host} {assigned}")
-    what = "run this there" if command_line else "start there"
+        click.echo(shlex.join(_ssh_command(host, assigned, command_line)) if command_line else f"{host} {assigned}")
     left = max(1, round(granted.until - time.time()))
-    click.echo(f"gpudeck: kept for you for {left} s: {what} until then.", err=True)
+    what = "Not run: run the line above" if command_line else "Start"
+    click.echo(f"gpudeck: Claimed for {left} s. {what} on {', '.join(map(clean, hosts))} before that.", err=True)
 
 
-def _ssh_line(host: str, variable: str, command_line: Sequence[str]) -> str:
-    """What a shell here takes for one line, and the shell there for another."""
-    remote = f"{variable} {shlex.join(command_line)}"
-    is_plain = remote == f"{variable} {' '.join(command_line)}"
-    return f"ssh {shlex.quote(host)} {remote if is_plain else shlex.quote(remote)}"
+def _ssh_command(host: str, variable: str, command_line: Sequence[str]) -> list[str]:
+    """What runs the command in the same folder there. A shell there reads the last word."""
+    terminal = ["-t"] if sys.stdin is not None and sys.stdin.isatty() else []
+    remote = f"cd {shlex.quote(str(Path.cwd()))} && {variable} {shlex.join(command_line)}"
+    return ["ssh", *terminal, host, remote]
 
 
 def _this_host() -> tuple[str, str]:
@@ -503,7 +586,12 @@ def _this_host() -> tuple[str, str]:
     return machine_id() or host_name(), host_name()
 
 
-def _is_here(gpus: Sequence[GrantedGpu]) -> bool:
-    """A machine that was cloned with its id is told apart by its name."""
+def _own_ids() -> list[str]:
+    """The ids that a hub may have for this machine. A clone has the id of another machine with its own name behind it;
+    a host whose machine id is unknown is identified by its name."""
     own, name = _this_host()
-    return all(gpu.host_id in {own, f"{own}:{name}"} for gpu in gpus)
+    return [f"{own}:{name}", own, name]
+
+
+def _is_here(gpus: Sequence[GrantedGpu]) -> bool:
+    return all(gpu.host_id in _own_ids() for gpu in gpus)

@@ -1,65 +1,59 @@
-"""gpudeck watch: be told once when GPUs are free."""
+"""gpudeck watch: one notification when GPUs are free."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from gpudeck.cli.request_options import kind_options, read_wanted
+from gpudeck.cli.hub_access import ask, find_owner
+from gpudeck.cli.options import hub_option, kind_options, read_wanted
+from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
-from gpudeck.model.hub_url import DEFAULT_HUB
-from gpudeck.model.quantity import show_length
+from gpudeck.model.text import show_length
+from gpudeck.model.times import parse_duration
 from gpudeck.model.watch import WatchList, WatchView
+from gpudeck.views.lists import render_watches
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck watch --gpus 2 --memory 40G        tell me when two such GPUs are free
+  gpudeck watch --gpus 2 --memory 40G        notify me when two such GPUs are free
   gpudeck watch --gpus 8 --same-host --model H200 --expire 2d
   gpudeck watch list
   gpudeck watch remove 7
 
 \b
 See also:
-  gpudeck wait                               stands in line, and starts a program
+  gpudeck wait                               queue, then run a command
 """
-_HUB = click.option(
-    "--hub", metavar="URL", envvar="GPUDECK_HUB", default=DEFAULT_HUB, show_default=True, help="The hub's address."
-)
 
 
 @click.group("watch", invoke_without_command=True, epilog=_EXAMPLES)
-@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="How many.")
+@click.option("--gpus", type=int, default=1, show_default=True, metavar="N", help="The number of GPUs.")
 @kind_options
-@click.option(
-    "--expire", default="7d", show_default=True, metavar="DURATION", help="For how long it counts: at most 30d."
-)
-@click.option("--json", "as_json", is_flag=True, help="As the hub tells it.")
-@_HUB
+@click.option("--expire", default="7d", show_default=True, metavar="DURATION", help="How long to watch, at most 30d.")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON.")
+@hub_option
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     gpus: int,
-    memory: str | None,
-    model: str | None,
-    same_host: bool,
-    host: str | None,
     expire: str,
     as_json: bool,
     hub: str,
+    **kind: Any,
 ) -> None:
-    """Be told once when such GPUs are free: by mail or Slack where the hub's settings know yours (`people`), and among
-    the events. Nothing is held: `gpudeck wait` stands in line, `gpudeck reserve` books."""
+    """Get one notification when matching GPUs are free: an event, and mail or Slack if the hub's setting `users` has
+    your address. This does not reserve them: `gpudeck wait` queues for GPUs, `gpudeck reserve` reserves them."""
     if context.invoked_subcommand is not None:
         return
-    from gpudeck.cli.hub_access import ask, find_owner  # noqa: PLC0415 - the help needs none
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
-
-    wanted = read_wanted(gpus, memory, model, host, same_host=same_host)
+    wanted = read_wanted(gpus, **kind)
     request = {name: value for name, value in msgspec.to_builtins(wanted).items() if value is not None}
     request["expire_seconds"] = _read_expire(expire)
 
@@ -72,52 +66,42 @@ def command(
         click.echo(body)
         return
     made = read_answer(body, WatchView, hub)
-    ways = "by mail or Slack" if made.is_sent else "among the events alone: the hub has no way to write to you"
+    ways = "by mail or Slack" if made.is_sent else "by an event only: the hub has no address for you"
     span = show_length(made.expires_at - made.created_at)
-    click.echo(f"Watch {made.id}: {made.description}, for {span}. You are told {ways}.")
+    click.echo(f"Watch {made.id}: {made.description}, for {span}. You are notified {ways}.")
 
 
 @command.command("list")
-@click.option("--mine", is_flag=True, help="Of an admin: not those of others.")
-@click.option("--json", "as_json", is_flag=True, help="As the hub tells them. Times are Unix seconds.")
-@_HUB
+@click.option("--mine", is_flag=True, help="As an admin: list only your own.")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@hub_option
 def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
-    """What I want to be told of, and for a week what I was told. Admins see those of all."""
-    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - the help needs none
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
-
+    """List your watches, and for a week those that have fired. Admins see everyone's."""
     body = ask(hub, lambda client: client.watches({"mine": "true"} if mine else {}))
     if as_json:
         click.echo(body)
         return
     found = read_answer(body, WatchList, hub).watches
     if not found:
-        click.echo("Nobody wants to be told of anything. `gpudeck watch --gpus 2 --memory 40G` asks for it.")
+        click.echo("There are no watches. `gpudeck watch --gpus 2 --memory 40G` adds one.")
         return
-    from gpudeck.cli.terminal import terminal_width, wants_colour  # noqa: PLC0415 - JSON needs none
-    from gpudeck.views.lists import render_watches  # noqa: PLC0415 - the same
-
     click.echo(render_watches(found, time.time(), terminal_width(), colour=wants_colour()), nl=False)
 
 
 @command.command("remove")
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
-@_HUB
+@hub_option
 def remove_watch(*, number: int, hub: str) -> None:
-    """Forget a watch. Exit code 1 where there is none."""
-    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - the help needs none
-
+    """Remove watch ID. Exit code 1 if there is none."""
     ask(hub, lambda client: client.remove_watch(number))
-    click.echo(f"Watch {number} is forgotten.")
+    click.echo(f"Watch {number} is removed.")
 
 
 def _read_expire(text: str) -> float:
-    from gpudeck.config import parse_duration  # noqa: PLC0415 - the help needs none
-
     try:
-        seconds = parse_duration(text)
+        seconds = parse_duration(text, allow_plain_seconds=True)
     except ValueError as error:
         raise UsageError(f"--expire: {error}.") from error
     if not 60 <= seconds <= 30 * 86_400:
-        raise UsageError("--expire has to be between 1m and 30d.")
+        raise UsageError("--expire must be between 1m and 30d.")
     return seconds

@@ -1,5 +1,5 @@
 """A typed client of the hub's API, small enough for the command line."""
 
-from gpudeck.client.client import Client, Forbidden, Taken
+from gpudeck.client.client import Client, Forbidden, ReservationTaken
 
-__all__ = ["Client", "Forbidden", "Taken"]
+__all__ = ["Client", "Forbidden", "ReservationTaken"]

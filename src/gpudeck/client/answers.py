@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck import __version__
+from gpudeck.model.address import mask_password
 from gpudeck.model.errors import Unreachable
-from gpudeck.model.hub_url import mask_password
 
 T = TypeVar("T")
 
@@ -18,6 +18,16 @@ class Identity(Struct, frozen=True):
     kind: str
     name: str
     may_administer: bool
+    role: str = ""
+    can_log_in: bool = False
+
+
+class PersonalToken(Struct, frozen=True):
+    """A new token of `account`. Times are Unix seconds."""
+
+    account: str
+    secret: str
+    expires_at: float
 
 
 class _Versioned(Struct):
@@ -34,7 +44,7 @@ def read_answer(body: bytes, kind: type[T], hub: str) -> T:
 
 
 def explain_misfit(error: msgspec.DecodeError, body: bytes, hub: str) -> Unreachable:
-    """Why an answer cannot be read, in one line, with both versions where the hub tells its own."""
+    """Why an answer cannot be read, in one line, with both versions if the hub's is known."""
     try:
         version = msgspec.json.decode(body, type=_Versioned).version
     except msgspec.DecodeError:

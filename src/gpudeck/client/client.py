@@ -1,40 +1,46 @@
 """Ask a hub over HTTP. Blocks; raises Unreachable when the hub does not answer like a hub."""
 
 import contextlib
-import ssl
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-from urllib.parse import quote, urlencode
+import http.client
+import os
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
+import urllib3
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.client.answers import Identity, read_answer
-from gpudeck.client.http import TROUBLE, ClientResponse, ask
-from gpudeck.model.alert import Alert, Silence
+from gpudeck.client.answers import Identity, PersonalToken, read_answer
+from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure
+from gpudeck.model.address import check_hub_url, mask_password
+from gpudeck.model.alert import Alert, Mute
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.hub_url import check_hub_url, mask_password
 from gpudeck.model.reservation import ShownReservation, ShownSlot
+from gpudeck.model.settings import is_loopback
 from gpudeck.model.target import AddedHosts, RemovedHosts
-
-if TYPE_CHECKING:
-    from gpudeck.client.stream import OpenStream
+from gpudeck.model.text import clean
 
 T = TypeVar("T")
 
-_TRUST = "Name the authority that signed it with $SSL_CERT_FILE, or use the name that stands in it."
-_HINT = "Is it running? `gpudeck up` starts one; --hub or $GPUDECK_HUB names another."
+_NAMED = "--hub, $GPUDECK_HUB or `gpudeck login URL` names the hub."
+_TRUST = "Set $SSL_CERT_FILE to the certificate of your CA, or use the name that the certificate is for."
+_START = "Start one with `gpudeck up`, or name another hub with --hub or $GPUDECK_HUB."
+_REACH = "Check the address and the port, that the hub runs, and that it listens for other machines (`listen`)."
+_OTHER_SERVER = "Check the port, and whether the address begins with http:// or https://."
 
 _NO_ROUTE = "not_found"
 """The code of an answer about a path that the hub does not serve."""
+_CHUNK = 262_144
 
 
 class Forbidden(GpudeckError):
     """The hub wants to know who asks, or does not let them."""
 
 
-class NoSuchThing(GpudeckError):
+class NotFound(GpudeckError):
     """The hub serves such things, but has not this one."""
 
 
@@ -42,7 +48,7 @@ class Busy(GpudeckError):
     """The hub cannot do it now, and may a little later."""
 
 
-class Taken(GpudeckError):
+class ReservationTaken(GpudeckError):
     """Others have those GPUs then. `conflicts` are their reservations, `next_free` is when there are none; None where
     no such time is known."""
 
@@ -50,6 +56,14 @@ class Taken(GpudeckError):
         super().__init__(message, hint)
         self.conflicts = conflicts
         self.next_free = next_free
+
+
+class StreamEvent(Struct, frozen=True):
+    """`kind` is snapshot or delta, `id` what to resume from, `data` its JSON."""
+
+    kind: str
+    id: str
+    data: bytes
 
 
 class _Reason(Struct):
@@ -65,7 +79,7 @@ class _Refused(Struct):
 
 
 class _ConflictBody(_Refused):
-    """Of a booking."""
+    """Of a reservation."""
 
     conflicts: list[ShownReservation]
     next_free: ShownSlot | None = None
@@ -75,7 +89,7 @@ _KINDS: dict[int, type[GpudeckError]] = {
     400: UsageError,
     401: Forbidden,
     403: Forbidden,
-    404: NoSuchThing,
+    404: NotFound,
     409: UsageError,
     422: UsageError,
     429: Busy,
@@ -121,6 +135,10 @@ class Client:
         """The whole fleet as JSON (see model.view.Fleet)."""
         return self._get("/api/v1/fleet")
 
+    def fleet_columns(self) -> bytes:
+        """The same as columns, without processes (see model.view.FleetColumns)."""
+        return self._get("/api/v1/fleet?shape=columns")
+
     def host(self, name: str) -> bytes:
         """One host, by its id or name, as JSON (see model.view.Host)."""
         return self._get(f"/api/v1/hosts/{quote(name, safe='')}")
@@ -145,22 +163,22 @@ class Client:
         """A metric over time, as JSON (see history.base.Answer). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/history?{_write(query)}")
 
-    def stream(self, last_event_id: str = "") -> "OpenStream":
-        """The fleet as events, from `last_event_id` on where the hub still has them. The caller closes it."""
-        from gpudeck.client.stream import OpenStream  # noqa: PLC0415 - most ask once, and not for events
-
+    def stream(self, last_event_id: str = "") -> Generator[StreamEvent, None, None]:
+        """The fleet as events, from `last_event_id` on where the hub still has them: a snapshot first, then what
+        changed each second. The caller closes it. It ends where the hub ends it, and raises one of http_client.TROUBLE
+        where the connection breaks or nothing comes for `timeout` seconds."""
         headers = self._headers() | {"Accept": "text/event-stream"}
         if last_event_id:
             headers["Last-Event-ID"] = last_event_id
         try:
-            opened = OpenStream(f"{self.url}/api/v1/stream", headers, self._timeout)
-            if opened.status == 200 and opened.content_type.startswith("text/event-stream"):
-                return opened
-            answer = ClientResponse(opened.status, opened.content_type, opened.body())
-            opened.close()
+            answer = ask("GET", f"{self.url}/api/v1/stream", headers, self._timeout, is_stream=True)
+            if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+                return _read_events(answer)
+            body = answer.read()
+            answer.close()
         except TROUBLE as error:
             self._explain(error)
-        raise self._refusal(answer.status, answer.data, is_question=True) if answer.status != 200 else self._no_hub()
+        raise self._refusal(answer.status, body, is_question=True) if answer.status != 200 else self._no_hub()
 
     def events(self, query: Mapping[str, str]) -> bytes:
         """What happened, as JSON (a list of model.event.Event below `events`). `query` is as for `usage`."""
@@ -180,24 +198,21 @@ class Client:
         """Look after an alert; the alert as it is then."""
         return self.read(self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge"), Alert)
 
-    def silences(self) -> bytes:
-        """Of what nobody is told, as JSON (a list of model.alert.Silence below `silences`)."""
-        return self._get("/api/v1/silences")
+    def mutes(self) -> bytes:
+        """The mutes, as JSON (a list of model.alert.Mute below `mutes`)."""
+        return self._get("/api/v1/mutes")
 
-    def add_silence(self, wanted: dict[str, Any]) -> Silence:
-        """Have nobody told for a while; the silence."""
-        return self.read(self._ask("POST", "/api/v1/silences", wanted), Silence)
+    def add_mute(self, wanted: dict[str, Any]) -> Mute:
+        return self.read(self._ask("POST", "/api/v1/mutes", wanted), Mute)
 
-    def end_silence(self, silence: str) -> None:
-        """Have people told again."""
-        self._ask("DELETE", f"/api/v1/silences/{quote(silence, safe='')}")
+    def end_mute(self, mute: str) -> None:
+        """End a mute."""
+        self._ask("DELETE", f"/api/v1/mutes/{quote(mute, safe='')}")
 
     def add_host(self, new: dict[str, Any]) -> AddedHosts:
-        """Have a host watched."""
         return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
 
     def remove_host(self, name: str) -> None:
-        """Have a host forgotten."""
         self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
 
     def remove_hosts(self, query: Mapping[str, str]) -> RemovedHosts:
@@ -207,6 +222,20 @@ class Client:
     def me(self) -> Identity:
         """Whom the hub takes the asker for."""
         return self.read(self._get("/api/v1/me"), Identity)
+
+    def log_in(self, name: str, password: str, label: str, seconds: float) -> PersonalToken:
+        """A personal token that expires after so long; `label` says what it is for. The session that the password
+        opens for it is ended again. Raises Forbidden where the name or the password is wrong."""
+        opened = self._send("POST", "/api/v1/login", {"name": name, "password": password})
+        cookie = {"Cookie": opened.headers.get("Set-Cookie", "").partition(";")[0]}
+        wanted = {"name": label[:128], "expire_seconds": seconds}
+        made = self._send("POST", "/api/v1/me/token", wanted, others=cookie)
+        self._send("POST", "/api/v1/logout", others=cookie)
+        return self.read(made.data, PersonalToken)
+
+    def revoke_own_token(self) -> None:
+        """Revoke the token that this client sends."""
+        self._ask("DELETE", "/api/v1/me/token")
 
     def queue(self) -> bytes:
         """Who waits for GPUs, and which are kept for whom, as JSON (see api.queue.QueueList)."""
@@ -218,25 +247,25 @@ class Client:
         return self._ask("POST", "/api/v1/queue", request)
 
     def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> bytes | None:
-        """A place in line as JSON, and whether its turn has come; None where the hub knows no such place. Waits up to
-        so many seconds for anything else than `seen`, the `version` of the answer before."""
+        """A position in the queue as JSON, with what is granted; None where the hub has no such request. Waits up to so
+        many seconds for anything else than `seen`, the `version` of the answer before."""
         query = urlencode({"wait": f"{wait:g}", "seen": seen})
         try:
             return self._get(f"/api/v1/queue/{number}?{query}")
-        except NoSuchThing:
+        except NotFound:
             return None
 
     def leave_queue(self, number: int) -> None:
-        """Give up a place in line, or what was granted. One that is gone already is no error."""
-        with contextlib.suppress(NoSuchThing):
+        """Give up a position in the queue, or what was granted. One that is gone already is no error."""
+        with contextlib.suppress(NotFound):
             self._ask("DELETE", f"/api/v1/queue/{number}")
 
     def watches(self, query: Mapping[str, str]) -> bytes:
-        """What somebody wants to be told of, as JSON (a list below `watches`)."""
+        """The watches, as JSON (a list below `watches`)."""
         return self._get(f"/api/v1/watches?{_write(query)}")
 
     def add_watch(self, wanted: dict[str, Any]) -> bytes:
-        """Be told when GPUs are free; the watch as JSON."""
+        """Be notified when GPUs are free; the watch as JSON."""
         return self._ask("POST", "/api/v1/watches", wanted)
 
     def remove_watch(self, number: int) -> None:
@@ -244,11 +273,11 @@ class Client:
         self._ask("DELETE", f"/api/v1/watches/{number}")
 
     def reservations(self, query: Mapping[str, str]) -> bytes:
-        """What is booked from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""
+        """What is reserved from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""
         return self._get(f"/api/v1/reservations?{_write(query)}")
 
     def reserve(self, wanted: dict[str, Any]) -> bytes:
-        """Book GPUs; the reservation as JSON. Raises Taken."""
+        """Reserve GPUs; the reservation as JSON. Raises Taken."""
         return self._ask("POST", "/api/v1/reservations", wanted)
 
     def release(self, number: int) -> ShownReservation:
@@ -264,7 +293,18 @@ class Client:
         return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, kind: str = "application/json") -> bytes:
-        headers = self._headers()
+        return self._send(method, path, body, kind).data
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        kind: str = "application/json",
+        others: Mapping[str, str] = MappingProxyType({}),
+    ) -> urllib3.BaseHTTPResponse:
+        """`others` are further headers."""
+        headers = self._headers() | dict(others)
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
@@ -272,23 +312,22 @@ class Client:
         except UnicodeError as error:
             raise UsageError("what is asked for has bytes that are no text.", "Write it in UTF-8.") from error
         try:
-            answer = ask(method, self.url + path, headers, sent, self._timeout)
+            answer = ask(method, self.url + path, headers, self._timeout, body=sent)
         except TROUBLE as error:
             self._explain(error)
         if answer.status not in {200, 201}:
             raise self._refusal(answer.status, answer.data, is_question=method == "GET")
-        if not answer.content_type.startswith(kind):
+        if not answer.headers.get("Content-Type", "").startswith(kind):
             raise self._no_hub()
-        return answer.data
+        return answer
 
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}
         return headers if self._token is None else headers | {"Authorization": f"Bearer {self._token}"}
 
     def _explain(self, error: Exception) -> NoReturn:
-        if isinstance(error, ssl.SSLError):
-            raise Unreachable(f"the certificate of {self.shown} is not believed: {error}.", _TRUST) from error
-        raise Unreachable(f"no hub answers at {self.shown}.", _HINT) from error
+        reason, hint = _diagnose(error, self.url, self._timeout)
+        raise Unreachable(f"no hub answers at {self.shown}: {mask_password(reason)}.", hint) from error
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
         refused = _read_refusal(body)
@@ -296,13 +335,74 @@ class Client:
         # Every hub knows our routes: this is another server, or a path beside the hub's.
         if status == 404 and is_question and code == _NO_ROUTE:
             return self._no_hub()
+        if not message and status >= 500:
+            step = "The log of the hub, or of a proxy in front of it, has the details."
+            return Unreachable(f"{self.shown} failed: it answered {status} without a reason.", step)
         if not message:
-            return Unreachable(f"{self.shown} answered {status}, not as a gpudeck hub would.", _HINT)
-        if status == 401 and not hint:
-            hint = "Set $GPUDECK_TOKEN." if self._token is None else "Look at $GPUDECK_TOKEN."
+            return Unreachable(f"{self.shown} answered {status}, which is not the answer of a hub.", _OTHER_SERVER)
+        if status == 401 and code == "unauthorized":
+            hint = self._how_to_log_in()
+        if status in {401, 403}:
+            message = f"{self.shown} refused the request: {message}"
         if isinstance(refused, _ConflictBody):
-            return Taken(f"{message}.", hint, refused.conflicts, refused.next_free)
+            return ReservationTaken(f"{message}.", hint, refused.conflicts, refused.next_free)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 
+    def _how_to_log_in(self) -> str:
+        login = f"`gpudeck login {self.shown}`"
+        if self._token is None:
+            return f"Log in with {login}, or set $GPUDECK_TOKEN."
+        is_named = bool(os.environ.get("GPUDECK_TOKEN"))
+        return f"Check $GPUDECK_TOKEN, or unset it and log in with {login}." if is_named else f"Log in with {login}."
+
     def _no_hub(self) -> Unreachable:
-        return Unreachable(f"{self.shown} answers, but is no gpudeck hub.", "Check the address, and the path in it.")
+        return Unreachable(f"{self.shown} answers, but is no gpudeck hub.", "Check the address, its port and its path.")
+
+
+def _diagnose(error: Exception, url: str, timeout: float) -> tuple[str, str]:
+    """Why no hub answers at this address, and what to do."""
+    host = urlsplit(url).hostname or ""
+    if isinstance(error, urllib3.exceptions.NameResolutionError | urllib3.exceptions.LocationParseError | UnicodeError):
+        return f"the name {clean(host)} does not resolve", f"Check its spelling. {_NAMED}"
+    if (distrust := find_distrust(error)) is not None:
+        return f"its certificate is not trusted ({distrust.verify_message.rstrip('.')})", _TRUST
+    if is_tls_failure(error):
+        return "it does not accept TLS", _OTHER_SERVER
+    # Also a connection that is refused at once counts as a timeout in some versions of urllib3.
+    if isinstance(error, urllib3.exceptions.TimeoutError) and not isinstance(
+        error, urllib3.exceptions.NewConnectionError
+    ):
+        return f"no answer within {timeout:g} s", "Check the address, and firewalls on the way."
+    if isinstance(error, urllib3.exceptions.ProtocolError):
+        return _broken(error), _OTHER_SERVER
+    return explain(error).lower(), _START if is_loopback(host) else _REACH
+
+
+def _broken(error: urllib3.exceptions.ProtocolError) -> str:
+    cause = error.args[-1]
+    if isinstance(cause, ConnectionError):
+        return "it closed the connection without an answer"
+    return "its answer ended too early" if isinstance(cause, http.client.IncompleteRead) else "its answer is not HTTP"
+
+
+def _read_events(answer: urllib3.BaseHTTPResponse) -> Generator[StreamEvent, None, None]:
+    waiting, seen = bytearray(), 0
+    with contextlib.closing(answer):
+        while chunk := answer.read1(_CHUNK):
+            waiting += chunk
+            while (end := waiting.find(b"\n\n", seen)) >= 0:
+                event = _parse_event(bytes(waiting[:end]))
+                del waiting[: end + 2]
+                seen = 0
+                if event is not None:
+                    yield event
+            # A snapshot of a thousand hosts comes in many chunks: what was looked through is not looked at again.
+            seen = max(0, len(waiting) - 1)
+
+
+def _parse_event(block: bytes) -> StreamEvent | None:
+    """None for what is no event: a comment, or how long to wait before coming again."""
+    fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
+    if b"event" not in fields or b"data" not in fields:
+        return None
+    return StreamEvent(fields[b"event"].decode(), fields.get(b"id", b"").decode(), fields[b"data"])

@@ -60,7 +60,8 @@ class Collector(Protocol):
 
     def collect(self, now: float) -> Report: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 class CollectorSettings(Struct, frozen=True, omit_defaults=True):

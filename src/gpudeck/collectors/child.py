@@ -1,66 +1,58 @@
 """Collectors in processes of their own, so that a driver that hangs in the kernel blocks nothing but that process.
 
-`ChildCollector` keeps a child for an agent; `serve` is what the child runs. `ForkedCollector` forks for a single
-reading from a shell: Ctrl-C alone would not end a hanging library call. A fork takes 3 ms where a fresh interpreter
-takes 100, and inherits no locks from a program without other threads.
+`ChildCollector` keeps a child; `serve` is what the child runs. Ctrl-C alone would not end a hanging library call. A
+fork takes 3 ms where a fresh interpreter takes 100, shares a third of its memory with its parent, and inherits no locks
+from a program without other threads.
 """
 
 import contextlib
+import gc
 import os
 import select
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from functools import partial
 
 import msgspec
 
-from gpudeck.collectors.base import CollectorSettings, find_factory
-from gpudeck.collectors.serve import (
-    KINDS,
-    LENGTH,
-    CollectRequest,
-    CollectResponse,
-    Server,
-    frame,
-    open_response,
-    read_all,
-)
+from gpudeck.child_process import BYTES_AT_MOST, Spawned, fork, kill, python_module, spawn
+from gpudeck.collectors.base import CollectorSettings
+from gpudeck.collectors.serve import KINDS, LENGTH, CollectRequest, CollectResponse, frame, serve_and_end
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import Absent, PluginError, Temporary, Wrong
 from gpudeck.model.report import Report
 
-_FRAME_BYTES_AT_MOST = 16 * 1024 * 1024
 # A library that was replaced on disk is loaded anew only by a new process.
 _FAILURES_BEFORE_RENEWAL = 3
 _STUCK_AT_MOST = 3
-_REAP_TRIES = 20
 
-Spawn = Callable[[str], "subprocess.Popen[bytes]"]
+Spawn = Callable[[str], Spawned]
 """Starts the child for a collector's name, with pipes for its standard input and output."""
-# Without nvidia-persistenced a driver with eight GPUs takes that long to be opened.
-_DEADLINE_SECONDS = 30.0
 
 
 def spawn_child(name: str) -> "subprocess.Popen[bytes]":
     """A fresh interpreter: a fork would inherit threads' locks and the parent's memory."""
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module; no shell
-        # -P: never import from the directory the agent happened to be started in.
-        [sys.executable, "-P", "-m", "gpudeck.collectors.serve", name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # Out of the terminal's process group: Ctrl-C is the parent's to handle.
-        start_new_session=True,
-    )
+    return spawn(python_module("gpudeck.collectors.serve", name))
+
+
+def fork_child(name: str) -> Spawned:
+    """A fork, which shares memory with this process; a fresh interpreter where this process has several threads.
+    Raises OSError."""
+    if threading.active_count() > 1:
+        return spawn_child(name)
+    if gc.isenabled():
+        # The collection of garbage would write to pages that both have, and so make them two.
+        gc.collect()
+        gc.freeze()
+    return fork(partial(serve_and_end, name))
 
 
 class _Child:
     """One child process and its pipes. It is asked again only after it has answered."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: Spawned) -> None:
         if process.stdin is None or process.stdout is None:
             raise Wrong("A collector's child was started without pipes.")
         self.process = process
@@ -95,7 +87,7 @@ class _Child:
         if len(self._received) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._received)
-        if length > _FRAME_BYTES_AT_MOST:
+        if length > BYTES_AT_MOST:
             raise Wrong("A collector's child answered with something that is no frame.")
         end = LENGTH.size + length
         if len(self._received) < end:
@@ -106,7 +98,7 @@ class _Child:
 
     def kill(self) -> None:
         """Kills the process without waiting for its end: in the kernel's hands it may not end at all."""
-        self.process.kill()
+        kill(self.process, 0.0)
         self._answers.close()
         with contextlib.suppress(OSError):  # what was left to write has no reader any more
             self._questions.close()
@@ -144,8 +136,8 @@ class ChildCollector:
         self._lock = threading.Lock()
         self._is_closed = False
         self._child: _Child | None = None
-        self._killed: list[subprocess.Popen[bytes]] = []
-        self._stuck: list[subprocess.Popen[bytes]] = []
+        self._killed: list[Spawned] = []
+        self._stuck: list[Spawned] = []
         self._stuck_at = 0.0
         self._silent_since: float | None = None
         self._failures = 0
@@ -168,7 +160,7 @@ class ChildCollector:
         self._is_closed = True
         child = self._child
         if child is not None:
-            child.process.kill()  # a reading under way in another thread ends with it
+            kill(child.process, 0.0)  # a reading under way in another thread ends with it
         if self._lock.acquire(blocking=False):
             try:
                 self._kill()
@@ -196,7 +188,10 @@ class ChildCollector:
             self._silent_since = None  # late, so it says nothing about now
             return
         if self._clock() - child.asked_at >= self._kill_after:
-            self._give_up(child)
+            child.kill()
+            self._child = None
+            self._stuck.append(child.process)
+            self._stuck_at = self._clock()
         raise self._not_answering()
 
     def _ask(self, question: CollectRequest) -> bytes:
@@ -279,12 +274,6 @@ class ChildCollector:
         self._renew_later(failure)
         return failure
 
-    def _give_up(self, child: _Child) -> None:
-        child.kill()
-        self._child = None
-        self._stuck.append(child.process)
-        self._stuck_at = self._clock()
-
     def _kill(self) -> None:
         if self._child is not None:
             self._child.kill()
@@ -294,59 +283,3 @@ class ChildCollector:
     def _not_answering(self) -> Temporary:
         silent = 0.0 if self._silent_since is None else self._clock() - self._silent_since
         return Temporary(f"{self._subject} not answering for {silent:.0f} s")
-
-
-class ForkedCollector:
-    """Reads the collector called `name`, anew each time. `collect` raises Temporary after `deadline` seconds.
-
-    Not for a process with several threads, of which a fork has only one.
-    """
-
-    def __init__(self, name: str, settings: CollectorSettings, *, deadline: float = _DEADLINE_SECONDS) -> None:
-        self.name = name
-        self._settings = settings
-        self._deadline = deadline
-
-    def collect(self, now: float) -> Report:
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if not pid:
-            self._answer_and_end(writer, CollectRequest(now, self._settings))
-        os.close(writer)
-        try:
-            body = read_all(reader, time.monotonic() + self._deadline, _FRAME_BYTES_AT_MOST)
-        finally:
-            os.close(reader)
-            _end(pid)
-        return self._read_response(body)
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _answer_and_end(self, writer: int, question: CollectRequest) -> NoReturn:
-        try:
-            # A library that prints must not write into what this program prints.
-            os.dup2(2, 1)
-            with os.fdopen(writer, "wb") as answers:
-                answers.write(Server(find_factory(self.name)).answer(question))
-        finally:
-            os._exit(0)  # what the fork inherited is the parent's to close
-
-    def _read_response(self, body: bytes | None) -> Report:
-        if body is None:
-            raise Temporary(f"driver not answering for {self._deadline:.0f} s")
-        try:
-            answer = msgspec.msgpack.decode(body, type=CollectResponse)
-        except msgspec.DecodeError as error:
-            raise Temporary(f"The process of the collector {self.name} ended in the middle of a reading.") from error
-        return open_response(answer)
-
-
-def _end(pid: int) -> None:
-    """A child that hangs in the kernel is left to it; any other is gone within a few milliseconds."""
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(pid, signal.SIGKILL)
-        for _ in range(_REAP_TRIES):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            time.sleep(0.001)

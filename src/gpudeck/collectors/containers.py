@@ -50,17 +50,13 @@ class ContainerNames:
     """
 
     def __init__(
-        self,
-        root: Path = Path("/"),
-        *,
-        timeout: float = _TIMEOUT_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, root: Path = Path("/"), *, timeout: float = _TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._root = root
         self._timeout = timeout
         self._clock = clock
         self._names: dict[str, str] = {}
-        self._left_alone_until: dict[str, float] = {}
+        self.left_alone_until: dict[str, float] = {}
         """By container id, and by path of a socket."""
 
     def find(self, container: str, uid: int | None = None) -> str | None:
@@ -69,7 +65,9 @@ class ContainerNames:
             return self._names[container]
         if self._is_left_alone(container):
             return None
-        self._forget_when_many()
+        if len(self._names) + len(self.left_alone_until) > _KEPT_AT_MOST:
+            self._names.clear()
+            self.left_alone_until.clear()
         for path in self._find_sockets(uid):
             if not self._is_left_alone(path) and (name := self._ask(path, container)):
                 self._names[container] = name
@@ -89,18 +87,20 @@ class ContainerNames:
         except OSError:
             self._leave_alone(path)
             return None
-        return _parse_name(answer)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if head[:12].partition(b" ")[2] != b"200":
+            return None
+        try:
+            name = msgspec.json.decode(body, type=_Inspected).name
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return clean(name).strip().lstrip("/")[:_NAME_LENGTH] or None
 
     def _is_left_alone(self, what: str) -> bool:
-        return self._clock() < self._left_alone_until.get(what, 0.0)
+        return self._clock() < self.left_alone_until.get(what, 0.0)
 
     def _leave_alone(self, what: str) -> None:
-        self._left_alone_until[what] = self._clock() + _RETRY_SECONDS
-
-    def _forget_when_many(self) -> None:
-        if len(self._names) + len(self._left_alone_until) > _KEPT_AT_MOST:
-            self._names.clear()
-            self._left_alone_until.clear()
+        self.left_alone_until[what] = self._clock() + _RETRY_SECONDS
 
 
 def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
@@ -124,17 +124,6 @@ def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
     return bytes(answer)
 
 
-def _parse_name(answer: bytes) -> str | None:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if head[:12].partition(b" ")[2] != b"200":
-        return None
-    try:
-        name = msgspec.json.decode(body, type=_Inspected).name
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return clean(name).strip().lstrip("/")[:_NAME_LENGTH] or None
-
-
 class Placement(Struct, frozen=True):
     """What a process's groups tell of it. None where they tell nothing.
 
@@ -152,7 +141,8 @@ class Placement(Struct, frozen=True):
 
 def parse_placement(text: str) -> Placement:
     """`text` is a /proc/<pid>/cgroup: one line with cgroup v2, one for each hierarchy with v1, both on hybrid ones."""
-    paths = [path for line in text.splitlines() if (path := _path_of(line)) not in {"", "/"}]
+    # `4:memory:/docker/<id>`; the path itself may hold colons (containerd with the systemd driver).
+    paths = [path for line in text.splitlines() if (path := line.partition(":")[2].partition(":")[2]) not in {"", "/"}]
     containers: list[str] = max(map(_find_containers, paths), key=len, default=[])
     job, job_uid = next(filter(None, map(_find_job, paths)), (None, None))
     session = next(filter(None, map(_SESSION.match, paths)), None)
@@ -164,11 +154,6 @@ def parse_placement(text: str) -> Placement:
         job_uid=job_uid,
         session_uid=int(session[1]) if session else None,
     )
-
-
-def _path_of(line: str) -> str:
-    """`4:memory:/docker/<id>`; the path itself may hold colons (containerd with the systemd driver)."""
-    return line.partition(":")[2].partition(":")[2]
 
 
 def _find_containers(path: str) -> list[str]:

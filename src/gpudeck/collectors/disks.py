@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
+from gpudeck.collectors.base import is_due
 from gpudeck.model.report import Disk
 
 _KINDS = re.compile(
@@ -29,17 +29,6 @@ _DISKS_AT_MOST = 16
 _BYTES_BELOW = 2**60
 _REFRESH_SECONDS = 30.0
 _DEADLINE_SECONDS = 0.5
-
-
-class FileSystemSize(Protocol):
-    """What of `os.statvfs_result` is used here."""
-
-    @property
-    def f_frsize(self) -> int: ...
-    @property
-    def f_blocks(self) -> int: ...
-    @property
-    def f_bfree(self) -> int: ...
 
 
 class _Mount(Struct, frozen=True):
@@ -61,7 +50,7 @@ class Disks:
         mountinfo: Path,
         root: Path = Path("/"),
         *,
-        statvfs: Callable[[str], FileSystemSize] = os.statvfs,
+        statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
         deadline: float = _DEADLINE_SECONDS,
     ) -> None:
         self._mountinfo = mountinfo
@@ -74,16 +63,15 @@ class Disks:
 
     def read(self, now: float) -> tuple[list[Disk], list[str]]:
         """The disks, and a sentence for each that does not answer. Never raises."""
-        if self._read_at is None or abs(now - self._read_at) >= _REFRESH_SECONDS:
-            self._read, self._read_at = self._measure(self._find_points()), now
+        if is_due(self._read_at, _REFRESH_SECONDS, now):
+            self._read, self._read_at = self._measure(find_data_mounts(self._list_mounts())), now
         return self._read
 
-    def _find_points(self) -> list[str]:
+    def _list_mounts(self) -> str:
         try:
-            text = self._mountinfo.read_text(errors="replace")
+            return self._mountinfo.read_text(errors="replace")
         except OSError:
-            return []
-        return find_data_mounts(text)
+            return ""
 
     def _measure(self, points: list[str]) -> tuple[list[Disk], list[str]]:
         self._asked = {point: thread for point, thread in self._asked.items() if thread.is_alive()}
@@ -147,7 +135,7 @@ def _take(answers: "queue.SimpleQueue[tuple[str, Disk | None]]", count: int, sec
     return taken
 
 
-def _describe(point: str, size: FileSystemSize) -> Disk | None:
+def _describe(point: str, size: os.statvfs_result) -> Disk | None:
     total, free = size.f_blocks * size.f_frsize, size.f_bfree * size.f_frsize
     if not 0 < total < _BYTES_BELOW or not 0 <= free <= total:
         return None

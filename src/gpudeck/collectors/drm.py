@@ -17,10 +17,12 @@ from gpudeck.collectors.base import (
     DISPLAY_SERVERS,
     NEEDS_TWO,
     NO_VALUE,
+    Collector,
     CollectorSettings,
     IdleWatch,
     Measured,
     display_matcher,
+    is_due,
 )
 from gpudeck.collectors.drm_cards import Card, find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import (
@@ -35,16 +37,14 @@ from gpudeck.collectors.drm_clients import (
 )
 from gpudeck.collectors.drm_metrics import ASLEEP, measure, read_energy
 from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.owners import Owners, ProcessOwner
+from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
 from gpudeck.collectors.sysfs import read_word
 from gpudeck.model.errors import Absent
-from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.report import GpuReading, Report
 
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _GONE = "the kernel no longer lists this GPU"
 _LOOK_SECONDS = 15.0
-_PROCESSES_AT_MOST = 1024
-_BYTES_AT_MOST = 2**53
 # ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
 _OPENED_BYTES = 16 * 2**20
 
@@ -57,25 +57,16 @@ class _DrmBoard(Struct):
     missing: str | None = None
 
 
-class _DrmProcess(Struct):
-    """What one process has on one card. None is unknown; `reasons` says why, by field of Process."""
-
-    memory_bytes: int | None
-    percent: float | None
-    reasons: dict[str, str]
-    is_compute: bool = False
-
-
 class _DrmRow(Struct):
-    """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
+    """A board with what was read of it. `uses` is None, with the reason, when its processes are unknown."""
 
     board: _DrmBoard
     measured: Measured
-    uses: dict[int, _DrmProcess] | None = None
+    uses: list[ProcessUse] | None = None
     uses_reason: str | None = None
 
 
-class DrmCollector:
+class DrmCollector(Collector):
     """All AMD and Intel GPUs of this machine and the processes on them; what counts as one is said in `drm_cards`.
 
     `root` is where the host's file system is seen. Raises Absent where there is no such GPU and never was.
@@ -84,10 +75,7 @@ class DrmCollector:
     name = "drm"
 
     def __init__(
-        self,
-        root: Path = Path("/"),
-        owners: Owners | None = None,
-        display_servers: Iterable[str] = DISPLAY_SERVERS,
+        self, root: Path = Path("/"), owners: Owners | None = None, display_servers: Iterable[str] = DISPLAY_SERVERS
     ) -> None:
         self._root = root
         self._owners = owners or Owners(root / "proc")
@@ -104,14 +92,15 @@ class DrmCollector:
         self._take_inventory(now)
         if not self._boards:
             raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
-        drafts = [self._measure(board) for board in self._boards.values()]
-        self._add_processes(drafts, now)
-        owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
-        gpus = [self._finish(draft, owners, now) for draft in drafts]
+        rows = [
+            _DrmRow(board, Measured({}, {}) if board.missing else measure(board.card))
+            for board in self._boards.values()
+        ]
+        self._add_processes(rows, now)
+        drafts = [self._draft(row, now) for row in rows]
+        owners = self._owners.find([use.pid for draft in drafts for use in draft.uses or ()], now)
+        gpus = [draft.finish(owners, self._is_display) for draft in drafts]
         return Report(gpus=gpus, driver_version=self._find_driver_version())
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _take_inventory(self, now: float) -> None:
         """Looks for cards every few seconds, and at once when one is gone or was gone."""
@@ -119,7 +108,7 @@ class DrmCollector:
             if not read_word(f"{board.card.device}/vendor"):
                 board.missing = _GONE
         is_incomplete = any(board.missing for board in self._boards.values())
-        if is_incomplete or self._looked_at is None or abs(now - self._looked_at) >= _LOOK_SECONDS:
+        if is_incomplete or is_due(self._looked_at, _LOOK_SECONDS, now):
             self._look_for_cards()
             self._looked_at = now
 
@@ -132,9 +121,6 @@ class DrmCollector:
             # Replaced in place, so that the order of the rows stays.
             self._boards[card.uuid] = _DrmBoard(card, index)
         self._foreign_nodes = find_foreign_nodes(self._root, cards)
-
-    def _measure(self, board: _DrmBoard) -> _DrmRow:
-        return _DrmRow(board, Measured({}, {}) if board.missing else measure(board.card))
 
     def _add_processes(self, drafts: list[_DrmRow], now: float) -> None:
         present = [draft for draft in drafts if not draft.board.missing]
@@ -168,30 +154,21 @@ class DrmCollector:
         _add_up_memory(measured, of_card)
         _add_up_engines(measured, of_card, shares.cards.get(card.address))
 
-    def _finish(self, draft: _DrmRow, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
-        card, (metrics, unknown) = draft.board.card, draft.measured
-        return GpuReading(
+    def _draft(self, row: _DrmRow, now: float) -> GpuDraft:
+        card, (metrics, unknown) = row.board.card, row.measured
+        gpu = GpuReading(
             uuid=card.uuid,
-            index=draft.board.index,
+            index=row.board.index,
             name=card.name,
             vendor=card.vendor,
             pci_address=card.address,
-            missing=draft.board.missing,
+            missing=row.board.missing,
             metrics=metrics,
             unknown=unknown,
-            processes=self._name_owners(draft.uses, owners),
-            processes_reason=draft.uses_reason,
+            processes_reason=row.uses_reason,
             idle_seconds=self._idle.track(card.uuid, metrics.get("utilization_percent"), now),
         )
-
-    def _name_owners(
-        self, uses: dict[int, _DrmProcess] | None, owners: dict[int, ProcessOwner]
-    ) -> list[Process] | None:
-        return None if uses is None else [self._name_owner(pid, use, owners[pid]) for pid, use in uses.items()]
-
-    def _name_owner(self, pid: int, use: _DrmProcess, owner: ProcessOwner) -> Process:
-        display = not use.is_compute and self._is_display(owner.name)
-        return owner.process(pid, use.memory_bytes, use.percent, use.reasons, display=display)
+        return GpuDraft(gpu, row.uses)
 
     def _find_driver_version(self) -> str | None:
         """The version of the module where it was installed by itself (AMD's own packages), else that of the kernel."""
@@ -209,33 +186,33 @@ def _is_asleep(draft: _DrmRow) -> bool:
 
 def _find_uses(
     address: str, clients: DrmClients, shares: Shares, held: dict[int, int | None], is_asleep: bool
-) -> dict[int, _DrmProcess]:
-    """The processes on a card by pid, those with most memory first."""
+) -> list[ProcessUse]:
+    """The processes on a card."""
     by_pid: dict[int, list[DrmClient]] = {pid: [] for pid, amount in held.items() if amount != 0}
     for client in clients.found.values():
         empty_bytes = _OPENED_BYTES if held.get(client.pid) == 0 else 0
         if client.address == address and client.is_using(empty_bytes):
             by_pid.setdefault(client.pid, []).append(client)
-    uses = {pid: _find_use(its, shares, pid in held, held.get(pid), is_asleep) for pid, its in by_pid.items()}
-    return dict(sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:_PROCESSES_AT_MOST])
+    return merge_uses(_find_use(pid, its, shares, held, is_asleep) for pid, its in by_pid.items())
 
 
 def _find_use(
-    clients: list[DrmClient], shares: Shares, is_compute: bool, held: int | None, is_asleep: bool
-) -> _DrmProcess:
+    pid: int, clients: list[DrmClient], shares: Shares, held: dict[int, int | None], is_asleep: bool
+) -> ProcessUse:
+    is_compute = pid in held
     reasons: dict[str, str] = {}
     amounts = [client.memory_bytes for client in clients]
     open_files = sum(amount or 0 for amount in amounts) if amounts and None not in amounts else None
     # Both count what ROCm allocated, so a process in both is not the sum.
-    amounts = [open_files, held]
-    memory = max((amount for amount in amounts if amount is not None and 0 <= amount < _BYTES_AT_MOST), default=None)
+    amounts = [open_files, held.get(pid)]
+    memory = max((amount for amount in amounts if amount is not None and 0 <= amount < BYTES_BELOW), default=None)
     if memory is None:
         reasons["memory_used_bytes"] = ASLEEP if is_asleep else NO_VALUE
     percents = [shares.clients[client.key] for client in clients if client.key in shares.clients]
     percent = round(min(100.0, sum(percents)), 1) if percents and not is_compute and not is_asleep else None
     if percent is None:
         reasons["utilization_percent"] = OF_ROCM if is_compute else ASLEEP if is_asleep else NEEDS_TWO
-    return _DrmProcess(memory, percent, reasons, is_compute)
+    return ProcessUse(pid, memory, percent, graphics_only=not is_compute, reasons=reasons)
 
 
 def _add_up_memory(measured: Measured, clients: list[DrmClient]) -> None:
@@ -258,5 +235,4 @@ def _add_up_engines(measured: Measured, clients: list[DrmClient], percent: float
 
 
 def make(settings: CollectorSettings) -> DrmCollector:
-    """The collector as the registry makes it."""
     return DrmCollector(owners=Owners(commands=settings.commands), display_servers=settings.display_servers)

@@ -7,11 +7,10 @@ What counts as a GPU here:
 - Not what is part of the CPU: a laptop's graphics is no GPU of a fleet. amdgpu shows the sensor `vddnb` on such chips
   alone, except for the MI300A, which is one to list (amdgpu_pm.c); one that was given 16 GiB or more (Strix Halo) is
   listed too. i915 and xe register sensors only for cards with memory of their own (i915_hwmon.c, xe_hwmon.c); cards
-  without sensors (kernels before 6.2, virtual functions) are known by their PCI id.
+  without sensors (kernels before 6.2, virtual functions) are identified via their PCI id.
 - A board once. The partitions of an MI300X are cards without a PCI device of their own and are not listed.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.sysfs import list_names, read_number, read_text, read_word
+from gpudeck.collectors.sysfs import list_names, read_link, read_number, read_text, read_word
 
 GIB = 2**30
 
@@ -229,7 +228,4 @@ def _read_window(path: str) -> int | None:
 
 
 def _link_name(path: str) -> str:
-    try:
-        return os.path.basename(os.readlink(path))  # noqa: PTH115, PTH119 - paths are text here
-    except OSError:
-        return ""
+    return read_link(path).rpartition("/")[2]

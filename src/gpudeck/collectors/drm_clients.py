@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gpudeck.collectors.base import is_due
 from gpudeck.collectors.proc import FIRST_PID_NAMESPACE
-from gpudeck.collectors.sysfs import list_names, read_number, read_text, read_word
+from gpudeck.collectors.sysfs import list_names, read_if_there, read_link, read_number, read_word
 
 _SEARCH_SECONDS = 5.0
 _FOLDER = "/dev/dri/"
@@ -90,7 +91,7 @@ class ClientSearch:
 
         A name in neither is asked for its address: partitions of an MI300X have files of their own.
         """
-        if self._searched_at is None or abs(now - self._searched_at) >= _SEARCH_SECONDS:
+        if is_due(self._searched_at, _SEARCH_SECONDS, now):
             self._search(foreign)
             self._searched_at = now
         found: dict[str, DrmClient] = {}
@@ -126,29 +127,18 @@ class ClientSearch:
                 yield _Handle(pid, number, target[len(_FOLDER) :])
 
     def _find_namespace_reason(self) -> str | None:
-        try:
-            namespace = os.readlink(f"{self._proc}/self/ns/pid")  # noqa: PTH115 - paths are text here
-        except OSError:
-            return None
-        return None if namespace == FIRST_PID_NAMESPACE else OTHER_NAMESPACE
+        namespace = read_link(f"{self._proc}/self/ns/pid")
+        return None if namespace in {"", FIRST_PID_NAMESPACE} else OTHER_NAMESPACE
 
     def _ask(self, handle: _Handle, asleep: Mapping[str, str]) -> DrmClient | None:
         """The client behind an open file, or None where the process, the file or the driver's answer is not there."""
         key = f"{handle.pid}/{handle.number}"
         if handle.node in asleep:
             return DrmClient(key, handle.pid, asleep[handle.node])
-        try:
-            text = read_text(f"{self._proc}/{handle.pid}/fdinfo/{handle.number}")
-        except OSError:
-            return None
-        return parse_client(text, handle.pid, key)
+        return parse_client(read_if_there(f"{self._proc}/{handle.pid}/fdinfo/{handle.number}"), handle.pid, key)
 
     def _is_open(self, handle: _Handle) -> bool:
-        try:
-            target = os.readlink(f"{self._proc}/{handle.pid}/fd/{handle.number}")  # noqa: PTH115 - as above
-        except OSError:
-            return False
-        return target == _FOLDER + handle.node
+        return read_link(f"{self._proc}/{handle.pid}/fd/{handle.number}") == _FOLDER + handle.node
 
 
 def parse_client(text: str, pid: int, key: str) -> DrmClient | None:
@@ -199,7 +189,7 @@ def _parse_count(text: str) -> int | None:
 
 
 def find_kfd_memory(sys: str) -> dict[str, dict[int, int | None]]:
-    """What ROCm's processes hold, by PCI address and pid; None where it cannot be told. Every user may read this.
+    """What ROCm's processes hold, by PCI address and pid; None where it is unknown. Every user may read this.
 
     They may hold memory without an open file in /dev/dri. KFD lists a process for every GPU that it could use: one
     that holds 0 there is not on that GPU.

@@ -37,8 +37,8 @@ def measure(card: Card) -> Measured:
     return measured
 
 
-def _file(name: str, scale: float = 1.0) -> Read:
-    return lambda card: read_number(f"{card.device}/{name}") * scale
+def _file(name: str) -> Read:
+    return lambda card: read_number(f"{card.device}/{name}")
 
 
 def _channel(*names: str, scale: float) -> Read:
@@ -185,5 +185,5 @@ _VENDOR_REASONS: dict[str, dict[str, str]] = {
         "clock_memory_mhz": "the driver tells the clock of the chip only",
     },
 }
-AMD_REASONS = _REASONS | _VENDOR_REASONS["amd"]
+AMD_REASONS = {name: UNSUPPORTED for name in GPU_METRICS if name not in _AMD} | _REASONS | _VENDOR_REASONS["amd"]
 """Why an AMD card has no value for these metrics."""

@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from gpudeck.collectors.base import NEEDS_TWO
+from gpudeck.collectors.base import NEEDS_TWO, Collector, is_due
 from gpudeck.collectors.disks import Disks
 from gpudeck.collectors.network import RATES, Network
-from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, read_boot_time
+from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean
+from gpudeck.collectors.sysfs import read_if_there, read_link
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import Number, Report
@@ -33,7 +34,7 @@ CpuTimes = tuple[int, int]
 """Ticks spent working, and ticks altogether."""
 
 
-class HostCollector:
+class HostCollector(Collector):
     """Reads the host's figures. The first reading has no CPU percentage and no network rates: they need two.
 
     `root` is where the host's file system is seen: a container that has it mounted reads the host through it, its
@@ -57,12 +58,12 @@ class HostCollector:
         self._addresses_at: float | None = None
         self._readings: tuple[tuple[tuple[str, ...], Callable[[float], Values]], ...] = (
             (("cpu_percent", "cpu_count"), self._read_cpu),
-            (("load_1m",), self._read_load),
-            (("memory_used_bytes", "memory_total_bytes"), self._read_memory),
-            (("swap_used_bytes", "swap_total_bytes"), self._read_swap),
+            (("load_1m",), lambda _: {"load_1m": self._read_first("loadavg")}),
+            (("memory_used_bytes", "memory_total_bytes"), lambda _: self._read_memory("memory", "Mem", "MemAvailable")),
+            (("swap_used_bytes", "swap_total_bytes"), lambda _: self._read_memory("swap", "Swap", "SwapFree")),
             (("disk_used_bytes", "disk_total_bytes"), self._read_disk),
             (RATES, self._network.read_rates),
-            (("uptime_seconds",), self._read_uptime),
+            (("uptime_seconds",), lambda _: {"uptime_seconds": self._read_first("uptime")}),
         )
 
     def collect(self, now: float) -> Report:
@@ -80,25 +81,18 @@ class HostCollector:
         if "cpu_percent" not in metrics:
             unknown.setdefault("cpu_percent", NEEDS_TWO)
         disks, problems = self._disks.read(now)
-        addresses = self._find_addresses(now)
+        if is_due(self._addresses_at, _ADDRESSES_SECONDS, now):
+            self._addresses, self._addresses_at = self._network.find_addresses(), now
         return Report(
             metrics=metrics,
             unknown=unknown,
             os=self._os,
             labels={"container": self._container} if self._container else {},
             disks=disks,
-            addresses=list(addresses),
-            interfaces={address: interface for address, interface in addresses.items() if interface},
+            addresses=list(self._addresses),
+            interfaces={address: interface for address, interface in self._addresses.items() if interface},
             problems=problems,
         )
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _find_addresses(self, now: float) -> dict[str, str]:
-        if self._addresses_at is None or abs(now - self._addresses_at) >= _ADDRESSES_SECONDS:
-            self._addresses, self._addresses_at = self._network.find_addresses(), now
-        return self._addresses
 
     def _read_cpu(self, _now: float) -> Values:
         lines = (self._proc / "stat").read_text().splitlines()
@@ -109,24 +103,16 @@ class HostCollector:
             values["cpu_percent"] = percent_between(before, self._cpu_before)
         return values
 
-    def _read_load(self, _now: float) -> Values:
-        return {"load_1m": float((self._proc / "loadavg").read_text().split()[0])}
+    def _read_first(self, file: str) -> float:
+        return float((self._proc / file).read_text().split()[0])
 
-    def _read_memory(self, _now: float) -> Values:
-        """Used is what programs could not get: caches that the kernel would give up do not count."""
-        kib = self._read_meminfo()
-        used = kib["MemTotal"] - kib["MemAvailable"]
-        return {"memory_used_bytes": used * 1024, "memory_total_bytes": kib["MemTotal"] * 1024}
-
-    def _read_swap(self, _now: float) -> Values:
-        """A machine without swap says so: its total is a true zero."""
-        kib = self._read_meminfo()
-        used = kib["SwapTotal"] - kib["SwapFree"]
-        return {"swap_used_bytes": used * 1024, "swap_total_bytes": kib["SwapTotal"] * 1024}
-
-    def _read_meminfo(self) -> dict[str, int]:
+    def _read_memory(self, what: str, name: str, free: str) -> Values:
+        """Used is what programs could not get: caches that the kernel would give up do not count. A machine without
+        swap says so: its total is a true zero."""
         lines = (line.partition(":") for line in (self._proc / "meminfo").read_text().splitlines())
-        return {name: int(value.split()[0]) for name, _, value in lines}
+        kib = {key: int(value.split()[0]) for key, _, value in lines}
+        total = kib[f"{name}Total"]
+        return {f"{what}_used_bytes": (total - kib[free]) * 1024, f"{what}_total_bytes": total * 1024}
 
     def _read_disk(self, _now: float) -> Values:
         if self._container:
@@ -135,35 +121,26 @@ class HostCollector:
         used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         return {"disk_used_bytes": used, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
 
-    def _read_uptime(self, _now: float) -> Values:
-        return {"uptime_seconds": float((self._proc / "uptime").read_text().split()[0])}
-
 
 def find_container(root: Path = _ROOT) -> str | None:
     """What kind of container this process sees as its machine, or None on a host or a virtual machine."""
-    if _is_beside_init(root):
+    # With the machine's first namespaces of processes and mounts it is all ours: a virtual machine that was made from
+    # a container's image still has the image's marks.
+    mounts = read_link(f"{root}/proc/self/ns/mnt")
+    is_first = mounts in {FIRST_MOUNT_NAMESPACE, read_link(f"{root}/proc/1/ns/mnt") or "not permitted"}
+    if is_first and read_link(f"{root}/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
         return None
     for mark, kind in _CONTAINER_MARKS:
         if (root / mark).exists():
             return kind
     # systemd-nspawn, podman and lxc set this variable, in lower case, for what they start.
     variable = os.environ.get("container", "") if root == _ROOT else ""  # noqa: SIM112
-    named = _read_line(root / "run/systemd/container") or variable
+    named = _read_line(f"{root}/run/systemd/container") or variable
     if named:
         return clean(named)[:64]
     # Under cgroup v1, and v2 without its own namespace, the path of process 1 names the runtime.
-    found = _CONTAINER_CGROUP.search(_read_text(root / "proc/1/cgroup"))
+    found = _CONTAINER_CGROUP.search(read_if_there(f"{root}/proc/1/cgroup"))
     return found[1] if found else None
-
-
-def _is_beside_init(root: Path) -> bool:
-    """Whether this process has the machine's first namespaces of processes and of mounts: it is all ours then.
-
-    A virtual machine made from a container's image passes, though it still has the image's marks.
-    """
-    mounts = _read_link(root / "proc/self/ns/mnt")
-    is_first = mounts in {FIRST_MOUNT_NAMESPACE, _read_link(root / "proc/1/ns/mnt") or "not permitted"}
-    return is_first and _read_link(root / "proc/self/ns/pid") == FIRST_PID_NAMESPACE
 
 
 def machine_id(root: Path = _ROOT) -> str:
@@ -172,7 +149,7 @@ def machine_id(root: Path = _ROOT) -> str:
     It is derived: /etc/machine-id itself is confidential (machine-id(5)). A container has the id of its image, which
     every other container of that image has too.
     """
-    written = _read_line(root / "etc/machine-id") or _read_line(root / "var/lib/dbus/machine-id")
+    written = _read_line(f"{root}/etc/machine-id") or _read_line(f"{root}/var/lib/dbus/machine-id")
     return "" if find_container(root) else derive_machine_id(written)
 
 
@@ -185,11 +162,11 @@ def derive_machine_id(written: str) -> str:
 
 def boot_id(root: Path = _ROOT) -> str:
     """An id of this run of the kernel. Where the kernel gives none, its time of boot serves as one."""
-    written = _read_line(root / "proc/sys/kernel/random/boot_id")
+    written = _read_line(f"{root}/proc/sys/kernel/random/boot_id")
     if written:
         return written
     try:
-        return f"booted-{read_boot_time(str(root / 'proc'))}"
+        return f"booted-{Proc(f'{root}/proc').boot_time()}"
     except (OSError, ValueError):
         return "unknown"
 
@@ -203,7 +180,7 @@ def host_name(node: str | None = None) -> str:
 def read_os_name(root: Path = _ROOT) -> str | None:
     """ "Debian GNU/Linux 12 (bookworm)", or None where no os-release file says."""
     for path in ("etc/os-release", "usr/lib/os-release"):
-        for line in _read_text(root / path).splitlines():
+        for line in read_if_there(f"{root}/{path}").splitlines():
             if line.startswith("PRETTY_NAME="):
                 return clean(line.partition("=")[2].strip().strip("\"'"))[:256] or None
     return None
@@ -229,19 +206,5 @@ def _reason(error: Exception) -> str:
     return f"not found: {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _read_link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return ""
-
-
-def _read_line(path: Path) -> str:
-    return _read_text(path).partition("\n")[0].strip()
+def _read_line(path: str) -> str:
+    return read_if_there(path).partition("\n")[0].strip()

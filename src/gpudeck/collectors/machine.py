@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpudeck.collectors.base import Collector, CollectorSettings, find_factory
-from gpudeck.collectors.child import ChildCollector, ForkedCollector
+from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due
+from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.xids import XidWatch
@@ -28,6 +28,8 @@ _AGAIN_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 _SMI_DEADLINE = 12.0
+# Without nvidia-persistenced a driver with eight GPUs takes that long to be opened.
+_ONCE_DEADLINE = 30.0
 
 _ABSENT_SECONDS = 60.0
 _SENTENCE_LENGTH = 1000
@@ -56,26 +58,19 @@ class NvidiaFallback:
                 return self._first.collect(now)
             except (Absent, Wrong) as error:
                 failure, self._failed_at = error, now
-        return self._ask_second(now, failure)
-
-    def close(self) -> None:
-        self._first.close()
-        self._second.close()
-
-    def _ask_second(self, now: float, failure: PluginError) -> Report:
         try:
             report = self._second.collect(now)
         except PluginError as error:
             raise failure from error
         self._failure = failure
-        return _gpus_only(report, f"NVIDIA GPUs are read through nvidia-smi, because NVML cannot be used: {failure}")
+        problem = f"NVIDIA GPUs are read through nvidia-smi, because NVML cannot be used: {failure}"
+        # `report` without the host's figures: on this machine another collector reads them, and more of them.
+        problems = [*report.problems, problem[:1000]]
+        return replace(report, metrics={}, unknown={}, os=None, labels={}, problems=problems)
 
-
-def _gpus_only(report: Report, problem: str) -> Report:
-    """`report` without the host's figures: on this machine another collector reads them, and more of them."""
-    return msgspec.structs.replace(
-        report, metrics={}, unknown={}, os=None, labels={}, problems=[*report.problems, problem[:1000]]
-    )
+    def close(self) -> None:
+        self._first.close()
+        self._second.close()
 
 
 class _CollectorFailure(Struct, frozen=True):
@@ -85,8 +80,6 @@ class _CollectorFailure(Struct, frozen=True):
 
 
 class _CollectorState:
-    """One collector and what it read last."""
-
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._last = Report()
@@ -96,7 +89,8 @@ class _CollectorState:
 
     def read(self, now: float) -> Report:
         """What this collector has to say now. Never raises."""
-        if self._is_to_be_left_alone(now):
+        is_absent = self._failure is not None and self._failure.kind is Absent
+        if is_absent and not is_due(self._asked_at, _ABSENT_SECONDS, now):
             return self._stand_in()
         self._asked_at = now
         try:
@@ -108,20 +102,14 @@ class _CollectorState:
             wrong.__cause__ = error
             self._fail(wrong, now)
         else:
-            self._recover(now)
+            if self._failure is not None:
+                log.info("%s: can be read again after %.0f s", self._collector.name, now - self._failure.since)
+                self._failure = None
             return self._complete(report)
         return self._stand_in()
 
     def close(self) -> None:
         self._collector.close()
-
-    def _is_to_be_left_alone(self, now: float) -> bool:
-        return (
-            self._failure is not None
-            and self._failure.kind is Absent
-            and self._asked_at is not None
-            and abs(now - self._asked_at) < _ABSENT_SECONDS
-        )
 
     def _fail(self, error: PluginError, now: float) -> None:
         """Logged when it begins or changes its kind, not on every beat."""
@@ -134,11 +122,6 @@ class _CollectorState:
         else:
             log.warning("%s: %s", self._collector.name, error, exc_info=error if kind is Wrong else None)
 
-    def _recover(self, now: float) -> None:
-        if self._failure is not None:
-            log.info("%s: can be read again after %.0f s", self._collector.name, now - self._failure.since)
-            self._failure = None
-
     def _complete(self, report: Report) -> Report:
         """`report` and the GPUs of boards that were here before and are not in it. MIG instances may come and go."""
         self._last = report
@@ -148,7 +131,7 @@ class _CollectorState:
         gone = [gpu for gpu in self._known.values() if (gpu.parent or gpu.uuid) not in boards]
         self._known = {gpu.uuid: gpu for gpu in (*report.gpus, *gone)}
         missing = [_as_missing(gpu, "the driver no longer lists this GPU") for gpu in gone]
-        return msgspec.structs.replace(report, gpus=[*report.gpus, *missing]) if missing else report
+        return replace(report, gpus=[*report.gpus, *missing]) if missing else report
 
     def _stand_in(self) -> Report:
         """What is said for a collector that cannot be read: everything it knew is unknown now."""
@@ -157,8 +140,7 @@ class _CollectorState:
             return Report()
         unknown = dict.fromkeys((*self._last.metrics, *self._last.unknown), failure.reason)
         gpus = [_as_missing(gpu, failure.reason) for gpu in self._known.values()] or None
-        is_quiet = failure.kind is Absent and gpus is None
-        problems = [] if is_quiet else [failure.reason]
+        problems = [] if failure.kind is Absent and gpus is None else [failure.reason]
         return Report(gpus=gpus, gpus_reason=failure.reason, unknown=unknown, problems=problems)
 
 
@@ -177,8 +159,15 @@ class MachineCollector:
 
     def collect(self, now: float) -> Report:
         report = combine([source.read(now) for source in self._sources])
-        is_any_gone = any(_is_gone(gpu) for gpu in report.gpus or ())
-        return _add_faults(report, self._xids, now) if is_any_gone and self._xids is not None else report
+        if self._xids is None or not any(map(_is_gone, report.gpus or ())):
+            return report
+        self._xids.look(None, now)
+        return replace(report, gpus=[self._add_faults(gpu, now) if _is_gone(gpu) else gpu for gpu in report.gpus or ()])
+
+    def _add_faults(self, gpu: GpuReading, now: float) -> GpuReading:
+        """What the log says of a GPU that is gone, where it says more than its collector could."""
+        events = self._xids.events_of(gpu.uuid, gpu.pci_address, now) if self._xids is not None else []
+        return replace(gpu, events=events) if len(events) > len(gpu.events) else gpu
 
     def close(self) -> None:
         for source in self._sources:
@@ -214,19 +203,20 @@ def _put_in_a_row(reasons: Sequence[str]) -> str:
     return " ".join(row)[:_SENTENCE_LENGTH]
 
 
-def watch_this_machine(settings: CollectorSettings) -> MachineCollector:
+def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) -> MachineCollector:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
     # Where NVML cannot be used at all, nvidia-smi is used: it is slower and reports less.
     nvidia = NvidiaFallback(
-        ChildCollector("nvml", settings), ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE)
+        ChildCollector("nvml", settings, spawn=spawn),
+        ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE, spawn=spawn),
     )
-    return MachineCollector([nvidia, ChildCollector("drm", settings), HostCollector()], XidWatch())
+    return MachineCollector([nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector()], XidWatch())
 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:
-    """The same without children that are kept: for a single reading. What may hang in a driver is read in a fork."""
-    nvidia = NvidiaFallback(ForkedCollector("nvml", settings), find_factory("nvidia_smi")(settings))
-    return MachineCollector([nvidia, ForkedCollector("drm", settings), HostCollector()])
+    """The same for a single reading, with the patience of a person: what may hang in a driver is read in a fork."""
+    nvml, drm = (ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child) for name in ("nvml", "drm"))
+    return MachineCollector([NvidiaFallback(nvml, find_factory("nvidia_smi")(settings)), drm, HostCollector()])
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
@@ -254,27 +244,7 @@ def _is_gone(gpu: GpuReading) -> bool:
     return gpu.missing is not None and gpu.vendor == "nvidia"
 
 
-def _add_faults(report: Report, xids: XidWatch, now: float) -> Report:
-    """The report with what the log says of GPUs that are gone, where it says more than their collector could."""
-    xids.look(None, now)
-    gpus = [_add_faults_of(gpu, xids, now) if _is_gone(gpu) else gpu for gpu in report.gpus or ()]
-    return msgspec.structs.replace(report, gpus=gpus)
-
-
-def _add_faults_of(gpu: GpuReading, xids: XidWatch, now: float) -> GpuReading:
-    events = xids.events_of(gpu.uuid, gpu.pci_address, now)
-    return msgspec.structs.replace(gpu, events=events) if len(events) > len(gpu.events) else gpu
-
-
 def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
-    return GpuReading(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        name=gpu.name,
-        vendor=gpu.vendor,
-        parent=gpu.parent,
-        instance=gpu.instance,
-        pci_address=gpu.pci_address,
-        missing=reason,
-        events=gpu.events,
-    )
+    """Which one it is, and its faults, stay known."""
+    unread = {"processes": None, "processes_reason": None, "idle_seconds": None}
+    return replace(gpu, missing=reason, metrics={}, unknown={}, **unread)

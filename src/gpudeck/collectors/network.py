@@ -6,7 +6,7 @@ them count. Where the kernel shows no device for any, all count that are not vir
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -66,15 +66,12 @@ class Network:
         totals = parse_interfaces((self._net / "dev").read_text())
         names = list(totals)
         if names != self._physical[0]:
-            self._physical = (names, self._select(names))
+            likely = [name for name in names if not _VIRTUAL.fullmatch(name)]
+            with_device = [name for name in likely if (self._devices / name / "device").exists()]
+            self._physical = (names, with_device or ([] if self._is_container else likely))
         if not self._physical[1]:
             raise ValueError(NO_INTERFACE)
         return {name: totals[name] for name in self._physical[1]}
-
-    def _select(self, names: Iterable[str]) -> list[str]:
-        likely = [name for name in names if not _VIRTUAL.fullmatch(name)]
-        with_device = [name for name in likely if (self._devices / name / "device").exists()]
-        return with_device or ([] if self._is_container else likely)
 
     def _find_ipv4(self) -> Iterator[tuple[str, str]]:
         networks = parse_routes(_read(self._net / "route"))

@@ -5,38 +5,22 @@ it in a child (`child.py`). A GPU that falls off the bus stays in the inventory,
 again on the next reading.
 """
 
+import contextlib
 import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from gpudeck.collectors.base import (
-    DISPLAY_SERVERS,
-    NO_VALUE,
-    WORK_PERCENT,
-    CollectorSettings,
-    IdleWatch,
-    Measured,
-    display_matcher,
-)
-from gpudeck.collectors.nvml_board import NvmlBoard, NvmlProcess, NvmlRow, ProcessLoads
-from gpudeck.collectors.nvml_device import (
-    DRIVER_NOT_LOADED,
-    LIB_RM_VERSION_MISMATCH,
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-    explain,
-    read_driver_version,
-    read_name,
-    read_pci_address,
-    read_uuid,
-)
+from msgspec.structs import replace
+
+from gpudeck.collectors import base, nvml_device
+from gpudeck.collectors.nvml_board import NvmlBoard
 from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
-from gpudeck.collectors.owners import Owners, ProcessOwner
+from gpudeck.collectors.owners import GpuDraft, Owners, ProcessOwner
 from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
-from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.report import GpuReading, Report
 
 _REOPEN_SECONDS = 60.0
 # As many as a report may hold.
@@ -58,7 +42,7 @@ class NvmlCollector:
         self,
         nvml: Any = None,
         owners: Owners | None = None,
-        display_servers: Iterable[str] = DISPLAY_SERVERS,
+        display_servers: Iterable[str] = base.DISPLAY_SERVERS,
         *,
         pcie_throughput: bool = False,
         xids: XidWatch | None = None,
@@ -66,7 +50,7 @@ class NvmlCollector:
     ) -> None:
         self._nvml = nvml
         self._owners = owners or Owners()
-        self._is_display = display_matcher(display_servers)
+        self._is_display = base.display_matcher(display_servers)
         self._has_pcie = pcie_throughput
         self._boards: dict[str, NvmlBoard] = {}
         self._is_open = False
@@ -75,7 +59,7 @@ class NvmlCollector:
         self._reopen_after = _REOPEN_SECONDS
         self._driver_version: str | None = None
         self._problems: list[str] = []
-        self._idle = IdleWatch()
+        self._idle = base.IdleWatch()
         self._xids = xids or XidWatch()
         self._sleep = sleep or SleepWatch()
 
@@ -83,15 +67,22 @@ class NvmlCollector:
         is_asleep = self._sleep.keeps_away(now)
         self._xids.look(None if is_asleep else self._nvml, now)
         if is_asleep and self._knows_sleepers():
-            return self._report([self._finish(_sleeping_row(board), {}, now) for board in self._boards.values()])
-        if not self._is_open or self._is_worth_reopening(now):
+            # The row of a GPU that sleeps: unused, and everything else is unknown.
+            asleep = dict.fromkeys(GPU_METRICS, ASLEEP)
+            drafts = [
+                GpuDraft(replace(board.gpu, missing=board.missing, unknown=asleep.copy()), [])
+                for board in self._boards.values()
+            ]
+            return self._report([self._finish(draft, {}, now) for draft in drafts])
+        # A GPU that came back is seen only by a driver that is opened anew.
+        if not self._is_open or (self._is_incomplete() and abs(now - self._opened_at) >= self._reopen_after):
             self._open(now)
         try:
             drafts = [draft for board in self._boards.values() for draft in board.read(self._nvml, now)]
         except self._nvml.NVMLError as error:
             self._shut()
             raise Temporary(f"The NVIDIA driver went away or was reloaded ({error}).", "It is opened again.") from error
-        owners = self._owners.find([pid for draft in drafts for pid in draft.uses or ()], now)
+        owners = self._owners.find([use.pid for draft in drafts for use in draft.uses or ()], now)
         gpus = [self._finish(draft, owners, now) for draft in drafts]
         if self._sleep.wants_rest(any(_may_be_in_use(gpu) for gpu in gpus), now):
             self._shut()
@@ -100,7 +91,7 @@ class NvmlCollector:
 
     def _report(self, gpus: list[GpuReading]) -> Report:
         boards = self._boards.values()
-        strays = self._xids.find_strays([board.pci_address for board in boards])
+        strays = self._xids.find_strays([board.gpu.pci_address for board in boards])
         refused = [problem for board in boards for problem in board.problems]
         problems = [*self._problems, *refused, *strays][:_PROBLEMS_AT_MOST]
         return Report(gpus=gpus, driver_version=self._driver_version, problems=problems)
@@ -114,35 +105,32 @@ class NvmlCollector:
             return
         self._is_open = False
         self._xids.stop_listening(self._nvml)
-        try:
+        with contextlib.suppress(self._nvml.NVMLError):  # a driver that is gone needs no goodbye
             self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError:
-            return  # a driver that is gone needs no goodbye
 
     def _knows_sleepers(self) -> bool:
-        """Whether the GPUs can be told without NVML. Where the kernel does not know them they are woken once."""
+        """Whether the GPUs can be identified without NVML. Where the kernel does not know them they are woken once."""
         for gpu in [] if self._boards else self._sleep.find_gpus():
-            self._boards[gpu.uuid] = NvmlBoard(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
+            self._boards[gpu.uuid] = NvmlBoard(gpu, None, self._has_pcie)
         if not self._boards:
             self._sleep.allow_waking()
         self._driver_version = self._driver_version or self._sleep.find_driver_version()
         return bool(self._boards)
-
-    def _is_worth_reopening(self, now: float) -> bool:
-        """A GPU that came back is seen only by a driver that is opened anew."""
-        return self._is_incomplete() and abs(now - self._opened_at) >= self._reopen_after
 
     def _is_incomplete(self) -> bool:
         return bool(self._problems) or any(board.missing is not None for board in self._boards.values())
 
     def _open(self, now: float) -> None:
         if self._nvml is None:
-            self._nvml = _import_pynvml()
+            try:
+                self._nvml = importlib.import_module("pynvml")
+            except ImportError as error:
+                raise Absent("The Python package nvidia-ml-py is not installed.") from error
         self._shut()
         try:
             self._nvml.nvmlInit()
             self._is_open = True
-            self._driver_version = read_driver_version(self._nvml)
+            self._driver_version = nvml_device.read_driver_version(self._nvml)
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             self._shut()
@@ -170,9 +158,12 @@ class NvmlCollector:
         refused: dict[int, str] = {}
         for index in range(count):
             try:
-                self._find_board(index)
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                gpu = nvml_device.identify(self._nvml, handle, index)
+                # Replaced in place, so that the order of the rows stays.
+                self._boards[gpu.uuid] = NvmlBoard(gpu, handle, self._has_pcie)
             except self._nvml.NVMLError as error:
-                refused[index] = explain(error)
+                refused[index] = nvml_device.explain(error)
         self._problems = [f"GPU {index} cannot be opened: {reason}. {_LOOK}" for index, reason in refused.items()]
         self._add_refused(refused, count)
 
@@ -182,71 +173,33 @@ class NvmlCollector:
         # Elsewhere (in a container) the kernel's files may tell of other GPUs than NVML does.
         for gpu in known if len(known) == count else ():
             if gpu.index in refused and gpu.uuid not in self._boards:
-                board = NvmlBoard(gpu.uuid, gpu.index, gpu.name, None, self._has_pcie, gpu.pci_address)
-                board.missing = refused[gpu.index]
-                self._boards[gpu.uuid] = board
-
-    def _find_board(self, index: int) -> None:
-        nvml, handle = self._nvml, self._nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name, slot = read_uuid(nvml, handle), read_name(nvml, handle), read_pci_address(nvml, handle)
-        # Replaced in place, so that the order of the rows stays.
-        self._boards[uuid] = NvmlBoard(uuid, index, name, handle, self._has_pcie, slot)
+                self._boards[gpu.uuid] = NvmlBoard(gpu, None, self._has_pcie, refused[gpu.index])
 
     def _opening_error(self, error: Any) -> PluginError:
-        if error.value == LIBRARY_NOT_FOUND:
+        if error.value == nvml_device.LIBRARY_NOT_FOUND:
             return self._nothing_here("There is no NVIDIA driver library (libnvidia-ml.so.1) on this machine.")
-        if error.value == DRIVER_NOT_LOADED:
+        if error.value == nvml_device.DRIVER_NOT_LOADED:
             return self._nothing_here("The NVIDIA driver is not loaded.")
-        if error.value == NO_PERMISSION:
+        if error.value == nvml_device.NO_PERMISSION:
             return Refused("The NVIDIA devices may not be opened.", "Look at the permissions of /dev/nvidia*.")
-        if error.value == LIB_RM_VERSION_MISMATCH:
+        if error.value == nvml_device.LIB_RM_VERSION_MISMATCH:
             hint = "The driver was updated: reload the kernel module or restart the machine."
             return Temporary("The NVIDIA library and the loaded kernel module are of different versions.", hint)
-        return Temporary(f"The NVIDIA driver cannot be opened: {explain(error)}.", _LOOK)
+        return Temporary(f"The NVIDIA driver cannot be opened: {nvml_device.explain(error)}.", _LOOK)
 
     def _nothing_here(self, message: str) -> PluginError:
         if not self._boards:
             return Absent(message)
         return Temporary(f"{message} There were {len(self._boards)} before.", _LOOK)
 
-    def _finish(self, draft: NvmlRow, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
-        board, instance, (metrics, unknown) = draft.board, draft.instance, draft.measured
-        uuid, name = (instance.uuid, instance.name) if instance else (board.uuid, board.name)
-        if draft.uses:
-            draft.measured.add_up_memory([use.memory_bytes for use in draft.uses.values()])
-        return GpuReading(
-            uuid=uuid,
-            index=board.index,
-            name=name,
-            vendor="nvidia",
-            parent=board.uuid if instance else None,
-            instance=instance.number if instance else None,
-            pci_address=board.pci_address,
-            missing=board.missing,
-            metrics=metrics,
-            unknown=unknown,
-            processes=self._name_owners(draft, owners),
-            processes_reason=draft.uses_reason,
-            idle_seconds=self._idle.track(uuid, metrics.get("utilization_percent"), now),
-            events=self._xids.events_of(board.uuid, board.pci_address, now),
-        )
-
-    def _name_owners(self, draft: NvmlRow, owners: dict[int, ProcessOwner]) -> list[Process] | None:
-        if draft.uses is None:
-            return None
-        return [self._name_owner(pid, use, draft.loads, owners[pid]) for pid, use in draft.uses.items()]
-
-    def _name_owner(self, pid: int, use: NvmlProcess, loads: ProcessLoads, owner: ProcessOwner) -> Process:
-        percent, why_not = loads.find(pid)
-        reasons = {} if why_not is None else {"utilization_percent": why_not}
-        if use.memory_bytes is None:
-            reasons["memory_used_bytes"] = NO_VALUE
-        display = use.graphics_only and self._is_display(owner.name)
-        return owner.process(pid, use.memory_bytes, percent, reasons, display=display)
+    def _finish(self, draft: GpuDraft, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
+        gpu = draft.gpu
+        idle_seconds = self._idle.track(gpu.uuid, gpu.metrics.get("utilization_percent"), now)
+        events = self._xids.events_of(gpu.parent or gpu.uuid, gpu.pci_address, now)
+        return draft.finish(owners, self._is_display, idle_seconds=idle_seconds, events=events)
 
 
-def make(settings: CollectorSettings) -> NvmlCollector:
-    """The collector as the registry makes it."""
+def make(settings: base.CollectorSettings) -> NvmlCollector:
     return NvmlCollector(
         owners=Owners(commands=settings.commands, are_hosts_pids=True),
         display_servers=settings.display_servers,
@@ -254,19 +207,7 @@ def make(settings: CollectorSettings) -> NvmlCollector:
     )
 
 
-def _import_pynvml() -> Any:
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError as error:
-        raise Absent("The Python package nvidia-ml-py is not installed.") from error
-
-
-def _sleeping_row(board: NvmlBoard) -> NvmlRow:
-    """The row of a GPU that sleeps: unused, and everything else is unknown."""
-    return NvmlRow(board, Measured({}, dict.fromkeys(GPU_METRICS, ASLEEP)), {})
-
-
 def _may_be_in_use(gpu: GpuReading) -> bool:
     """Whether it may be in use; display servers let it sleep."""
-    is_working = gpu.metrics.get("utilization_percent", 0) >= WORK_PERCENT
+    is_working = gpu.metrics.get("utilization_percent", 0) >= base.WORK_PERCENT
     return is_working or gpu.processes is None or any(not process.display for process in gpu.processes)

@@ -1,11 +1,11 @@
 """One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
+Most of NVML answers only for the board as a whole. A MIG instance has memory and processes of its own, its board's
+temperature and clocks, and no utilization.
+
 The cheap calls are made on every beat, the expensive ones every ten seconds; their last value stays until then. What a
 board does not support is retried once a minute: a refusal can cost much more than an answer (77 µs for the fan that an
 H200 does not have).
-
-Most of NVML answers only for the board as a whole. A MIG instance has memory and processes of its own, its board's
-temperature and clocks, and no utilization.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpudeck.collectors.base import NO_INSTANCES, NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured, is_due
 from gpudeck.collectors.nvml_device import (
@@ -35,7 +36,9 @@ from gpudeck.collectors.nvml_device import (
     read_name,
     read_uuid,
 )
+from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
 from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.report import GpuReading
 
 _COMPUTE, _GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 # Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
@@ -44,91 +47,15 @@ _LAYOUTS = (("_v3", "c_nvmlProcessInfo_v3_t"), ("_v2", "c_nvmlProcessInfo_v2_t")
 _ROOM = 32
 _ROOM_AT_MOST = 65536
 
-PROCESSES_AT_MOST = 1024
-_BYTES_AT_MOST = 2**53
 # How far back a first question goes, and how old an answer may be for the next one to go on from it.
 _FIRST_SECONDS = 10.0
 _RESUME_SECONDS = 60.0
 
-NOT_YET = "not measured yet: it is read every few seconds"
 UNDER_MIG = "not measured by process on a GPU in MIG mode"
+NOT_YET = "not measured yet: it is read every few seconds"
 # A little less than ten seconds and a minute, so that a beat that comes a moment early is not left out.
 _SLOW_SECONDS = 9.5
 _EXPLORE_SECONDS = 59.5
-
-
-class NvmlInstance(Struct, frozen=True):
-    """A MIG instance. Compute instances of one GPU instance share its memory: all but the first say with whom."""
-
-    uuid: str
-    name: str
-    handle: Any
-    number: int
-    shares_memory_with: int | None = None
-
-
-class NvmlInstances(NamedTuple):
-    """The MIG instances of a board in MIG mode, which may be none, and a sentence for each that cannot be opened."""
-
-    opened: list[NvmlInstance]
-    refused: list[str]
-
-
-def find_instances(nvml: Any, handle: Any) -> NvmlInstances | None:
-    """None where the board is used as a whole."""
-    try:
-        current_mode, _ = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError as error:
-        if error.value in FATAL:
-            raise
-        return None
-    return _walk_instances(nvml, handle) if current_mode == nvml.NVML_DEVICE_MIG_ENABLE else None
-
-
-def _walk_instances(nvml: Any, board: Any) -> NvmlInstances:
-    """One that cannot be opened hides no other: a container may have been given some of a board's instances only."""
-    found = NvmlInstances([], [])
-    memory_owners: dict[int, int] = {}
-    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(board)):
-        try:
-            found.opened.append(_open_instance(nvml, board, number, memory_owners))
-        except nvml.NVMLError as error:
-            if error.value in FATAL:
-                raise
-            # Slots need not be filled from the front, and an instance may be destroyed while they are walked.
-            if error.value not in NO_SUCH_INSTANCE:
-                found.refused.append(f"MIG instance {number} cannot be opened: {explain(error)}")
-    return found
-
-
-def _open_instance(nvml: Any, board: Any, number: int, memory_owners: dict[int, int]) -> NvmlInstance:
-    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board, number)
-    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
-    memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
-    return NvmlInstance(uuid, name, handle, number, None if memory_owner == number else memory_owner)
-
-
-def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured) -> Measured:
-    """The readings of a MIG instance. Raises a code of NO_SUCH_INSTANCE when it was destroyed."""
-    measured = measure(nvml, instance.handle, (MEMORY,), FATAL | NO_SUCH_INSTANCE)
-    if instance.shares_memory_with is not None:
-        measured.metrics.clear()
-        measured.unknown.update(
-            dict.fromkeys(MEMORY.names, f"shared with instance {instance.shares_memory_with}, counted there")
-        )
-    for name in GPU_METRICS.keys() - set(MEMORY.names):
-        if name in SHARED_BY_INSTANCES and name in board.metrics:
-            measured.metrics[name] = board.metrics[name]
-        else:
-            measured.unknown[name] = board.unknown.get(name, WHOLE_BOARD)
-    return measured
-
-
-class NvmlProcess(Struct):
-    """What one process has on one device; unknown memory is None."""
-
-    memory_bytes: int | None
-    graphics_only: bool
 
 
 class _ProcessList:
@@ -181,37 +108,25 @@ def _list(nvml: Any, name: str, handle: Any) -> Iterator[tuple[int, int]]:
     return found.read(handle)
 
 
-def read_uses(nvml: Any, handle: Any) -> tuple[dict[int, NvmlProcess] | None, str | None]:
-    """The processes on a device by pid, those with most memory first; or None and why they cannot be listed."""
-    uses: dict[int, NvmlProcess] = {}
-    try:
-        for pid, memory in _list(nvml, _COMPUTE, handle):
-            _note(uses, pid, memory, graphics_only=False)
-    except nvml.NVMLError as error:
-        if error.value in FATAL:
-            raise
-        return None, explain(error)
-    try:
-        for pid, memory in _list(nvml, _GRAPHICS, handle):
-            _note(uses, pid, memory, graphics_only=True)
-    except nvml.NVMLError as error:
-        # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
-        if error.value in FATAL:
-            raise
-    kept = sorted(uses.items(), key=lambda item: -(item[1].memory_bytes or 0))[:PROCESSES_AT_MOST]
-    return dict(kept), None
-
-
-def _note(uses: dict[int, NvmlProcess], pid: int, memory: int | None, *, graphics_only: bool) -> None:
-    if memory is not None and not 0 <= memory < _BYTES_AT_MOST:
-        memory = None
-    before = uses.get(pid)
-    if before is None:
-        uses[pid] = NvmlProcess(memory, graphics_only)
-        return
-    # Both lists give the process's memory as a whole, so a process on both is not the sum.
-    before.memory_bytes = max((m for m in (before.memory_bytes, memory) if m is not None), default=None)
-    before.graphics_only = before.graphics_only and graphics_only
+def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | None]:
+    """The processes on a device; or None and why they cannot be listed."""
+    listed: list[ProcessUse] = []
+    for name in (_COMPUTE, _GRAPHICS):
+        try:
+            for pid, memory in _list(nvml, name, handle):
+                known = memory if memory < BYTES_BELOW else None
+                listed.append(ProcessUse(pid, known, graphics_only=name == _GRAPHICS))
+        except nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
+            if name == _COMPUTE:
+                return None, explain(error)
+    uses = merge_uses(listed)
+    for use in uses:
+        if use.memory_bytes is None:
+            use.reasons["memory_used_bytes"] = NO_VALUE
+    return uses, None
 
 
 class ProcessLoads(Struct):
@@ -239,7 +154,9 @@ class ProcessLoads(Struct):
         finished work still looks busy. Takes 1.5 ms on an H200."""
         if self.reason in LASTING:
             return
-        since = self._start(now)
+        # The clock may jump, and a machine may sleep: neither is to be filled with what is long over.
+        is_fresh = abs(now - self.seen_at / 1e6) < _RESUME_SECONDS
+        since = self.seen_at if is_fresh else max(0, int((now - _FIRST_SECONDS) * 1e6))
         self.percents, self.listed, self.reason = {}, pids, None
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -249,30 +166,76 @@ class ProcessLoads(Struct):
             # No samples: no work. (pynvml makes an error of an empty list that is a success.)
             self.reason = None if error.value in {NOT_FOUND, SUCCESS} else explain(error)
             return
-        self._take(sorted((sample.timeStamp, sample.pid, sample.smUtil) for sample in samples), since)
-
-    def _start(self, now: float) -> int:
-        """The clock may jump, and a machine may sleep: neither is to be filled with what is long over."""
-        if abs(now - self.seen_at / 1e6) < _RESUME_SECONDS:
-            return self.seen_at
-        return max(0, int((now - _FIRST_SECONDS) * 1e6))
-
-    def _take(self, samples: list[tuple[int, int, int]], since: int) -> None:
-        for time, pid, percent in samples:
+        for time, pid, percent in sorted((sample.timeStamp, sample.pid, sample.smUtil) for sample in samples):
             if time > since:  # drivers have been seen to return older ones too
                 self.percents[pid] = percent if percent <= 100 else None
                 self.seen_at = max(self.seen_at, time)
 
 
-class NvmlRow(Struct):
-    """A row of the report before its processes have owners. `uses` is None, with the reason, when they are unknown."""
+class NvmlInstance(Struct, frozen=True):
+    """A MIG instance. Compute instances of one GPU instance share its memory: all but the first name the first."""
 
-    board: "NvmlBoard"
-    measured: Measured
-    uses: dict[int, NvmlProcess] | None = None
-    uses_reason: str | None = None
-    instance: NvmlInstance | None = None
-    loads: ProcessLoads = field(default_factory=lambda: ProcessLoads(reason=UNDER_MIG))
+    gpu: GpuReading
+    handle: Any
+    shares_memory_with: int | None = None
+
+
+class NvmlInstances(NamedTuple):
+    """The MIG instances of a board in MIG mode, which may be none, and a sentence for each that cannot be opened."""
+
+    opened: list[NvmlInstance]
+    refused: list[str]
+
+
+def find_instances(nvml: Any, board: GpuReading, handle: Any) -> NvmlInstances | None:
+    """None where the board is used as a whole. An instance that cannot be opened hides no other: a container may have
+    been given some of a board's instances only."""
+    try:
+        current_mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError as error:
+        if error.value in FATAL:
+            raise
+        return None
+    if current_mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    found = NvmlInstances([], [])
+    memory_owners: dict[int, int] = {}
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            found.opened.append(_open_instance(nvml, board, handle, number, memory_owners))
+        except nvml.NVMLError as error:
+            if error.value in FATAL:
+                raise
+            # Slots need not be filled from the front, and an instance may be destroyed while they are walked.
+            if error.value not in NO_SUCH_INSTANCE:
+                found.refused.append(f"MIG instance {number} cannot be opened: {explain(error)}")
+    return found
+
+
+def _open_instance(
+    nvml: Any, board: GpuReading, board_handle: Any, number: int, memory_owners: dict[int, int]
+) -> NvmlInstance:
+    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board_handle, number)
+    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
+    memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
+    gpu = replace(board, uuid=uuid, name=name, parent=board.uuid, instance=number)
+    return NvmlInstance(gpu, handle, None if memory_owner == number else memory_owner)
+
+
+def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured) -> Measured:
+    """The readings of a MIG instance. Raises a code of NO_SUCH_INSTANCE when it was destroyed."""
+    measured = measure(nvml, instance.handle, (MEMORY,), FATAL | NO_SUCH_INSTANCE)
+    if instance.shares_memory_with is not None:
+        measured.metrics.clear()
+        measured.unknown.update(
+            dict.fromkeys(MEMORY.names, f"shared with instance {instance.shares_memory_with}, counted there")
+        )
+    for name in GPU_METRICS.keys() - set(MEMORY.names):
+        if name in SHARED_BY_INSTANCES and name in board.metrics:
+            measured.metrics[name] = board.metrics[name]
+        else:
+            measured.unknown[name] = board.unknown.get(name, WHOLE_BOARD)
+    return measured
 
 
 class NvmlBoard(Struct):
@@ -282,12 +245,9 @@ class NvmlBoard(Struct):
     `lasting` has the metrics of the others with their reasons. Handles are good until the driver is opened again.
     """
 
-    uuid: str
-    index: int
-    name: str
+    gpu: GpuReading
     handle: Any = None
     has_pcie: bool = False
-    pci_address: str | None = None
     missing: str | None = None
     instances: NvmlInstances | None = None
     readings: tuple[NvmlReading, ...] = ()
@@ -302,9 +262,9 @@ class NvmlBoard(Struct):
     def problems(self) -> list[str]:
         """What an admin should know of it, beside what its rows say."""
         refused = self.instances.refused if self.instances is not None and self.missing is None else []
-        return [f"GPU {self.index}: {sentence}." for sentence in refused]
+        return [f"GPU {self.gpu.index}: {sentence}." for sentence in refused]
 
-    def read(self, nvml: Any, now: float) -> list[NvmlRow]:
+    def read(self, nvml: Any, now: float) -> list[GpuDraft]:
         """Its rows: itself, or its MIG instances. Raises only what concerns every board."""
         if self.missing is None:
             try:
@@ -313,9 +273,9 @@ class NvmlBoard(Struct):
                 if error.value in RELOADED:
                     raise
                 self.missing = explain(error)
-        return [NvmlRow(self, Measured({}, {}))]
+        return [GpuDraft(replace(self.gpu, missing=self.missing))]
 
-    def _read(self, nvml: Any, now: float) -> Iterator[NvmlRow]:
+    def _read(self, nvml: Any, now: float) -> Iterator[GpuDraft]:
         is_slow_beat = is_due(self.slow_at, _SLOW_SECONDS, now)
         if is_slow_beat:
             self._read_slowly(nvml, now)
@@ -328,20 +288,17 @@ class NvmlBoard(Struct):
         else:
             rows = list(self._read_instances(nvml, self.instances.opened, measured))
             reason = "; ".join(self.instances.refused[:1]) or NO_INSTANCES
-            yield from rows or [NvmlRow(self, measured, None, reason)]
+            yield from rows or [_draft(self.gpu, measured, None, reason)]
 
     def _read_slowly(self, nvml: Any, now: float) -> None:
         if is_due(self.explored_at, _EXPLORE_SECONDS, now):
-            self._forget_what_was_refused()
+            self.readings, self.slow_readings = READINGS, (*SLOW_READINGS, *([PCIE] if self.has_pcie else []))
+            self.lasting = {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
+            self.loads.reason = None
             self.explored_at = now
-        self.instances = find_instances(nvml, self.handle)
+        self.instances = find_instances(nvml, self.gpu, self.handle)
         self.slow = self._measure(nvml, self.slow_readings)
         self.slow_at = now
-
-    def _forget_what_was_refused(self) -> None:
-        self.readings, self.slow_readings = READINGS, (*SLOW_READINGS, *([PCIE] if self.has_pcie else []))
-        self.lasting = {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
-        self.loads.reason = None
 
     def _measure(self, nvml: Any, readings: tuple[NvmlReading, ...]) -> Measured:
         measured = measure(nvml, self.handle, readings)
@@ -352,21 +309,36 @@ class NvmlBoard(Struct):
             self.slow_readings = _leave_out(self.slow_readings, refused)
         return measured
 
-    def _read_whole(self, nvml: Any, measured: Measured, slow_at: float | None) -> NvmlRow:
+    def _read_whole(self, nvml: Any, measured: Measured, slow_at: float | None) -> GpuDraft:
         uses, reason = read_uses(nvml, self.handle)
         if slow_at is not None and uses:
-            self.loads.update(nvml, self.handle, frozenset(uses), slow_at)
-        return NvmlRow(self, measured, uses, reason, loads=self.loads)
+            self.loads.update(nvml, self.handle, frozenset(use.pid for use in uses), slow_at)
+        for use in uses or ():
+            use.percent, why_not = self.loads.find(use.pid)
+            if why_not is not None:
+                use.reasons["utilization_percent"] = why_not
+        return _draft(self.gpu, measured, uses, reason)
 
-    def _read_instances(self, nvml: Any, instances: list[NvmlInstance], measured: Measured) -> Iterator[NvmlRow]:
+    def _read_instances(self, nvml: Any, instances: list[NvmlInstance], measured: Measured) -> Iterator[GpuDraft]:
         for instance in instances:
             try:
                 of_instance = measure_instance(nvml, instance, measured)
-                yield NvmlRow(self, of_instance, *read_uses(nvml, instance.handle), instance)
+                uses, reason = read_uses(nvml, instance.handle)
             except nvml.NVMLError as error:
                 if error.value not in NO_SUCH_INSTANCE:
                     raise
                 self.slow_at = None  # destroyed since it was found: look again on the next reading
+                continue
+            for use in uses or ():
+                use.reasons["utilization_percent"] = UNDER_MIG
+            yield _draft(instance.gpu, of_instance, uses, reason)
+
+
+def _draft(gpu: GpuReading, measured: Measured, uses: list[ProcessUse] | None, reason: str | None) -> GpuDraft:
+    if uses:
+        measured.add_up_memory([use.memory_bytes for use in uses])
+    metrics, unknown = measured
+    return GpuDraft(replace(gpu, metrics=metrics, unknown=unknown, processes_reason=reason), uses)
 
 
 def _leave_out(readings: tuple[NvmlReading, ...], refused: dict[str, str]) -> tuple[NvmlReading, ...]:

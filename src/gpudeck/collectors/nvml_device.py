@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED, Measured
 from gpudeck.collectors.redaction import clean
-from gpudeck.model.report import Number
+from gpudeck.model.report import GpuReading, Number
 
 # Return codes of nvml.h, which never change their meaning.
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 1, 2, 3, 4, 6
@@ -58,7 +58,6 @@ _UNNAMED = "NVIDIA GPU"
 
 
 def explain(error: Any) -> str:
-    """Why NVML gave nothing, in words."""
     return _REASONS.get(error.value) or f"NVML says: {error}"
 
 
@@ -146,7 +145,7 @@ def _read_links(nvml: Any, gpu: Any) -> Values:
 
 
 def _count_links(nvml: Any, gpu: Any) -> int:
-    """How many links to ask; all, where it is not told. An H200 without links refuses each in 7 µs."""
+    """How many links to ask; all, where it is not known. An H200 without links refuses each in 7 µs."""
     try:
         count = _read_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
     except nvml.NVMLError as error:
@@ -168,8 +167,7 @@ READINGS = (
     MEMORY,
     NvmlReading(("temperature_celsius",), _read_temperature),
     NvmlReading(
-        ("memory_temperature_celsius",),
-        lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),),
+        ("memory_temperature_celsius",), lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),)
     ),
     NvmlReading(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,)),
     NvmlReading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),
@@ -222,7 +220,7 @@ def _read_text(read: Callable[[], str]) -> str:
 
 
 def read_driver_version(nvml: Any) -> str | None:
-    """None where it is not told. Raises NVMLError where nothing can be read at all."""
+    """None where it is not known. Raises NVMLError where nothing can be read at all."""
     return _read_if_told(nvml, nvml.nvmlSystemGetDriverVersion) or None
 
 
@@ -239,10 +237,13 @@ def read_name(nvml: Any, handle: Any) -> str:
     return _read_if_told(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
 
 
-def read_pci_address(nvml: Any, handle: Any) -> str | None:
-    """As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits. Raises as `read_name` does."""
+def identify(nvml: Any, handle: Any, index: int) -> GpuReading:
+    """A board without its values. Raises NVMLError where nothing of it can be read."""
+    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
     written = _read_if_told(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
-    return (written[4:] if len(written) == len("00000000:18:00.0") else written) or None
+    # As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits.
+    address = written[4:] if len(written) == len("00000000:18:00.0") else written
+    return GpuReading(uuid, index, name, "nvidia", pci_address=address or None)
 
 
 def _read_if_told(nvml: Any, read: Callable[[], str]) -> str:

@@ -8,11 +8,10 @@ this costs one small file every five seconds.
 What is looked at, in sysfs and in /proc/driver/nvidia, wakes nothing.
 """
 
-from msgspec import Struct
-
 from gpudeck.collectors.base import is_due
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.sysfs import list_names, read_text, read_word
+from gpudeck.collectors.sysfs import list_names, read_if_there, read_word
+from gpudeck.model.report import GpuReading
 
 ASLEEP = "asleep: reading it would wake it"
 IDLE_SECONDS = 60.0
@@ -28,15 +27,6 @@ _LIST_SECONDS = 59.5
 _NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"
 _STAYS_AWAKE = ("disabled", "not supported")
 _LENGTH = 256
-
-
-class SleepingGpu(Struct, frozen=True):
-    """A GPU as the kernel knows it while it sleeps. `index` is that of NVML, which counts by PCI address."""
-
-    uuid: str
-    index: int
-    name: str
-    pci_address: str
 
 
 class SleepWatch:
@@ -79,8 +69,9 @@ class SleepWatch:
         """NVML is closed: any use of the driver from here on is by other programs."""
         self._rest_began_at, self._users_then = now, self._count_users() or 0
 
-    def find_gpus(self) -> list[SleepingGpu]:
-        """All of them, or none where the kernel does not know them all: their UUIDs are told after their first use."""
+    def find_gpus(self) -> list[GpuReading]:
+        """All of them as the kernel knows them while they sleep, or none where it does not know them all: it has UUIDs
+        after their first use. Their indexes are those of NVML, which counts by PCI address."""
         found = [self._identify(index, address) for index, address in enumerate(self._addresses)]
         gpus = [gpu for gpu in found if gpu is not None]
         return gpus if len(gpus) == len(found) else []
@@ -144,17 +135,16 @@ class SleepWatch:
         users = read_word(f"{self._root}/sys/module/nvidia/refcnt")
         return int(users[:18]) if users.isdecimal() else None
 
-    def _identify(self, index: int, address: str) -> SleepingGpu | None:
+    def _identify(self, index: int, address: str) -> GpuReading | None:
         lines = self._describe(address, "information")
         uuid, name = lines.get("gpu uuid", ""), lines.get("model", "")
         # Before a GPU was first used the driver writes question marks.
-        return SleepingGpu(uuid, index, name or "NVIDIA GPU", address) if uuid and "?" not in uuid else None
+        if not uuid or "?" in uuid:
+            return None
+        return GpuReading(uuid, index, name or "NVIDIA GPU", "nvidia", pci_address=address)
 
     def _describe(self, address: str, name: str) -> dict[str, str]:
         """The lines `Name: value` of one of the driver's files, the names in small letters."""
-        try:
-            text = read_text(f"{self._root}/proc/driver/nvidia/gpus/{address}/{name}")
-        except OSError:
-            return {}
+        text = read_if_there(f"{self._root}/proc/driver/nvidia/gpus/{address}/{name}")
         pairs = [line.partition(":") for line in text.splitlines()]
         return {key.strip().lower(): clean(value).strip()[:_LENGTH] for key, _, value in pairs}

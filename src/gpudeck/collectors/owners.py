@@ -10,8 +10,9 @@ a user's uid among the parents. Otherwise the uid's name is all that is known.
 
 import os
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -19,13 +20,16 @@ from msgspec import Struct, field
 from gpudeck.collectors.containers import ContainerNames, Placement
 from gpudeck.collectors.proc import FIRST_PID_NAMESPACE, Proc, Stat
 from gpudeck.collectors.redaction import Commands, clean, show
-from gpudeck.model.report import Process
+from gpudeck.model.report import GpuReading, Process
 
 _FIRST_PERSON, _NOBODY, _NO_UID = 1000, 65534, 2**32 - 1
 _PARENTS_AT_MOST = 64
 _ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
+PROCESSES_AT_MOST = 1024
+BYTES_BELOW = 2**53
+"""What a process has of a GPU's memory is less, or the driver says nonsense."""
 GONE = "the process is not in /proc"
-DEAD = "no such process: memory held by a dead process"
+DEAD = "no such process: memory in use by a dead process"
 ALL_HIDDEN = (
     "none of the listed processes is in /proc: this looks like a PID namespace (run the agent on the host, or with the "
     "host's PID namespace), a /proc that hides other users' processes, or a driver struct mismatch in the process list"
@@ -36,8 +40,8 @@ OTHER_NAMESPACE = (
 )
 HIDDEN = "/proc hides other users' processes (hidepid): run the agent as root, or in the group that may see them"
 _UNREADABLE = "not permitted to read it from /proc"
-_NOT_SENT = "commands are not sent (commands: none)"
-_ENDED = "the process has ended but is not gone (zombie): its memory is still held"
+NOT_SENT = "commands are not sent (commands: none)"
+_ENDED = "the process has ended but is not gone (zombie): its memory is still in use"
 _STUCK = "stuck in the kernel (state D)"
 
 # A program may rename itself (workers of a server do), and an account may be renamed.
@@ -56,59 +60,59 @@ class Attributed(Struct, frozen=True):
     job: str | None = None
 
 
-class _Person(Struct, frozen=True):
-    """`how` is what led to the uid; empty where it is the process's or the job's own."""
-
-    uid: int
-    how: str = ""
-
-
-class _Traces(Struct, frozen=True):
-    """What was found out about one process."""
-
-    pid: int
-    uid: int
-    place: Placement
-    login_uid: int | None
-    person: _Person
-    container: str | None
-    job: str | None
-
-
 def is_person(uid: int | None) -> bool:
     """Whether a uid belongs to people by the common rule (login.defs), and not to the system or to `nobody`."""
     return uid is not None and _FIRST_PERSON <= uid < _NO_UID and uid != _NOBODY
 
 
 class Attribution:
-    """`user_name` gives the account's name of a uid, or the number as text."""
+    """`container_name` gives the name of a container by its id, as `ContainerNames.find` does; `user_name` that of an
+    account by its uid, or the number as text."""
 
-    def __init__(self, proc: Proc, containers: ContainerNames, user_name: Callable[[int], str]) -> None:
+    def __init__(
+        self, proc: Proc, container_name: Callable[[str, int | None], str | None], user_name: Callable[[int], str]
+    ) -> None:
         self._proc = proc
-        self._containers = containers
+        self._container_name = container_name
         self._user_name = user_name
 
     def attribute(self, pid: int, uid: int) -> Attributed:
         """Never raises because of the process: one that ends meanwhile just leaves fewer traces."""
         place, login_uid = self._proc.placement(pid), self._proc.login_uid(pid)
-        person = self._find_person(pid, uid, place, login_uid)
+        person, how = self._find_person(pid, uid, place, login_uid)
         job = place.job or self._find_job_in_environment(pid)
-        traces = _Traces(pid, uid, place, login_uid, person, self._name(place.container, place), job)
-        return Attributed(self._user_name(person.uid), self._tell(traces)[:1024], traces.container, job)
+        container = self._name(place.container, place)
+        # For example: "root in container trainer, started by alice (login uid 1000)".
+        how_known = "" if place.job else " (SLURM_JOB_ID of its environment)"
+        told = [] if job is None else [f"slurm job {job} of {self._call(person)}{how_known}"]
+        if container is not None:
+            told.append(self._tell_container(uid, container, place))
+        elif how:
+            told.append(self._call(uid))
+        elif job is None:
+            told.append(f"uid {uid} of /proc/{pid}")
+        if how:
+            told.append(f"started by {self._call(person)} ({how})")
+        elif container is not None and place.job_uid is None and is_person(uid):
+            told.append("a uid that its image may use for itself")
+        elif login_uid is not None and is_person(login_uid) and login_uid != person:
+            told.append(f"logged in as {self._call(login_uid)}")
+        return Attributed(self._user_name(person), ", ".join(told)[:1024], container, job)
 
-    def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> _Person:
+    def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> tuple[int, str]:
+        """Whose it is, and what led to that uid; empty where it is the process's or the job's own."""
         if place.job_uid is not None:
-            return _Person(place.job_uid)
+            return place.job_uid, ""
         if place.container is None and is_person(uid):
             # Before the login: a daemon that was started by hand passes its login uid on to all users it works for.
-            return _Person(uid)
+            return uid, ""
         if login_uid is not None and is_person(login_uid):
-            return _Person(login_uid, f"login uid {login_uid}")
+            return login_uid, f"login uid {login_uid}"
         if place.session_uid is not None and is_person(place.session_uid):
-            return _Person(place.session_uid, f"session of uid {place.session_uid}")
-        return self._find_parent(pid) or _Person(uid)
+            return place.session_uid, f"session of uid {place.session_uid}"
+        return self._find_parent(pid) or (uid, "")
 
-    def _find_parent(self, pid: int) -> _Person | None:
+    def _find_parent(self, pid: int) -> tuple[int, str] | None:
         """The nearest parent that is a person's. A uid within any container may be one of its image."""
         for _ in range(_PARENTS_AT_MOST):
             try:
@@ -119,7 +123,7 @@ class Attribution:
             if pid <= 1:
                 return None
             if is_person(uid) and self._proc.placement(pid).container is None:
-                return _Person(uid, f"uid {uid} of its parent {pid}")
+                return uid, f"uid {uid} of its parent {pid}"
         return None
 
     def _find_job_in_environment(self, pid: int) -> str | None:
@@ -129,38 +133,12 @@ class Attribution:
     def _name(self, container: str | None, place: Placement) -> str | None:
         if container is None or len(container) < _ID_LENGTH:
             return container
-        return self._containers.find(container, place.session_uid) or container[:_SHORT_ID_LENGTH]
+        return self._container_name(container, place.session_uid) or container[:_SHORT_ID_LENGTH]
 
-    def _tell(self, traces: _Traces) -> str:
-        """For example: "root in container trainer, started by alice (login uid 1000)"."""
-        told = (self._tell_job(traces), self._tell_place(traces), self._tell_person(traces))
-        return ", ".join(filter(None, told))
-
-    def _tell_job(self, traces: _Traces) -> str:
-        if traces.job is None:
-            return ""
-        source = "" if traces.place.job else " (SLURM_JOB_ID of its environment)"
-        return f"slurm job {traces.job} of {self._call(traces.person.uid)}{source}"
-
-    def _tell_place(self, traces: _Traces) -> str:
-        place = traces.place
-        if traces.container is not None:
-            within = f" within {self._name(place.within, place)}" if place.within else ""
-            pod = f" of pod {place.pod}" if place.pod else ""
-            return f"{self._call(traces.uid)} in container {traces.container}{within}{pod}"
-        if traces.person.how:
-            return self._call(traces.uid)
-        return "" if traces.job else f"uid {traces.uid} of /proc/{traces.pid}"
-
-    def _tell_person(self, traces: _Traces) -> str:
-        person = traces.person
-        if person.how:
-            return f"started by {self._call(person.uid)} ({person.how})"
-        if traces.container is not None and traces.place.job_uid is None and is_person(traces.uid):
-            return "a uid that its image may use for itself"
-        if is_person(traces.login_uid) and traces.login_uid is not None and traces.login_uid != person.uid:
-            return f"logged in as {self._call(traces.login_uid)}"
-        return ""
+    def _tell_container(self, uid: int, container: str, place: Placement) -> str:
+        within = f" within {self._name(place.within, place)}" if place.within else ""
+        pod = f" of pod {place.pod}" if place.pod else ""
+        return f"{self._call(uid)} in container {container}{within}{pod}"
 
     def _call(self, uid: int) -> str:
         name = self._user_name(uid)
@@ -182,29 +160,56 @@ class ProcessOwner(Struct, frozen=True):
     container: str | None = None
     job: str | None = None
 
-    def process(
-        self,
-        pid: int,
-        memory_bytes: int | None,
-        percent: float | None,
-        reasons: dict[str, str],
-        *,
-        display: bool,
-    ) -> Process:
-        """The process on a GPU; `reasons` say what is unknown of its use of the GPU."""
-        return Process(
-            pid=pid,
-            user=self.user,
-            command=self.command,
-            memory_used_bytes=memory_bytes,
-            started_at=self.started_at,
-            utilization_percent=percent,
-            container=self.container,
-            job=self.job,
-            evidence=self.evidence,
-            display=display,
-            reasons=self.reasons | reasons,
-        )
+
+class ProcessUse(Struct):
+    """What one process has on one GPU. None is unknown; `reasons` says why, by field of Process. One that is there with
+    graphics only may be a display server."""
+
+    pid: int
+    memory_bytes: int | None
+    percent: float | None = None
+    graphics_only: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+class GpuDraft(Struct, frozen=True):
+    """A GPU of a report before its processes have owners. `uses` is None where they are unknown."""
+
+    gpu: GpuReading
+    uses: list[ProcessUse] | None = None
+
+    def finish(self, owners: Mapping[int, ProcessOwner], is_display: Callable[[str], bool], **more: Any) -> GpuReading:
+        """The GPU with its processes and with `more` of its fields."""
+        processes = None if self.uses is None else [_name_owner(use, owners[use.pid], is_display) for use in self.uses]
+        return msgspec.structs.replace(self.gpu, processes=processes, **more)
+
+
+def _name_owner(use: ProcessUse, owner: ProcessOwner, is_display: Callable[[str], bool]) -> Process:
+    return Process(
+        pid=use.pid,
+        user=owner.user,
+        command=owner.command,
+        memory_used_bytes=use.memory_bytes,
+        started_at=owner.started_at,
+        utilization_percent=use.percent,
+        container=owner.container,
+        job=owner.job,
+        evidence=owner.evidence,
+        display=use.graphics_only and is_display(owner.name),
+        reasons=owner.reasons | use.reasons,
+    )
+
+
+def merge_uses(uses: Iterable[ProcessUse]) -> list[ProcessUse]:
+    """One use a process, most memory first, and no more than a report may hold. A process that computes and draws may
+    be listed twice, each time with all of its memory."""
+    merged: dict[int, ProcessUse] = {}
+    for use in uses:
+        before = merged.setdefault(use.pid, use)
+        before.graphics_only = before.graphics_only and use.graphics_only
+        if before.memory_bytes is None or (use.memory_bytes or 0) > before.memory_bytes:
+            before.memory_bytes, before.reasons = use.memory_bytes, use.reasons
+    return sorted(merged.values(), key=lambda use: -(use.memory_bytes or 0))[:PROCESSES_AT_MOST]
 
 
 class _CachedOwner(Struct, frozen=True):
@@ -249,7 +254,8 @@ class Owners:
         self._find_name = user_name
         self._names: dict[int, str] = {}
         self._names_at = 0.0
-        self._attribution = Attribution(self._proc, containers or ContainerNames(proc.parent), self._user_name)
+        containers = containers or ContainerNames(proc.parent)
+        self._attribution = Attribution(self._proc, containers.find, self._user_name)
         self._kept: dict[int, _CachedOwner] = {}
         self._seen: set[int] = set()
         self._waiting_since: dict[tuple[int, int], float] = {}
@@ -263,7 +269,10 @@ class Owners:
             return dict.fromkeys(pids, _unseen_owner(OTHER_NAMESPACE))
         found = {pid: self._find(pid, now) for pid in set(pids)}
         alive = {pid for pid, owner in found.items() if owner is not None}
-        self._forget(found.keys(), alive)
+        # Owners die with their processes. A pid that was seen and no longer is does not hide in a namespace.
+        self._seen = (self._seen | alive).intersection(found)
+        self._kept = {pid: kept for pid, kept in self._kept.items() if pid in alive}
+        self._waiting_since = {key: since for key, since in self._waiting_since.items() if key[0] in alive}
         gone = _unknown_owner(GONE, DEAD) if alive or self._seen else _unknown_owner(ALL_HIDDEN, None)
         if self._blindness is not None:
             gone = _unseen_owner(self._blindness)
@@ -279,12 +288,6 @@ class Owners:
             return OTHER_NAMESPACE
         # Process 1 is always there: who cannot see it is not shown what others run.
         return None if (self._folder / "1").exists() else HIDDEN
-
-    def _forget(self, listed: Iterable[int], alive: set[int]) -> None:
-        """Owners die with their processes. A pid that was seen and no longer is does not hide in a namespace."""
-        self._seen = (self._seen | alive).intersection(listed)
-        self._kept = {pid: kept for pid, kept in self._kept.items() if pid in alive}
-        self._waiting_since = {key: since for key, since in self._waiting_since.items() if key[0] in alive}
 
     def _find(self, pid: int, now: float) -> ProcessOwner | None:
         """The owner, or None when there is no such process (any more)."""
@@ -341,7 +344,7 @@ class Owners:
 
     def _read_arguments(self, pid: int, reasons: dict[str, str]) -> list[str]:
         if self._commands == "none":
-            reasons["command"] = _NOT_SENT
+            reasons["command"] = NOT_SENT
         if self._commands in {"none", "name"}:
             return []
         try:

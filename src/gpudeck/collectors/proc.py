@@ -94,7 +94,11 @@ class Proc:
 
     def boot_time(self) -> int:
         """When the kernel started, in Unix seconds."""
-        return read_boot_time(self._folder)
+        with open(f"{self._folder}/stat", "rb") as lines:  # noqa: PTH123 - see the class
+            for line in lines:
+                if line.startswith(b"btime "):
+                    return int(line[6:])
+        raise ValueError("no btime in /proc/stat")
 
     def _read(self, pid: int, name: str, limit: int) -> bytes:
         descriptor = os.open(f"{self._folder}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
@@ -102,12 +106,3 @@ class Proc:
             return os.read(descriptor, limit)
         finally:
             os.close(descriptor)
-
-
-def read_boot_time(proc: str) -> int:
-    """When the kernel started, in Unix seconds. Raises OSError or ValueError where /proc/stat does not say."""
-    with open(f"{proc}/stat", "rb") as lines:  # noqa: PTH123 - callers hold text, not a Path
-        for line in lines:
-            if line.startswith(b"btime "):
-                return int(line[6:])
-    raise ValueError("no btime in /proc/stat")

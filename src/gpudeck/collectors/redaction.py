@@ -5,16 +5,21 @@ its name (`HF_TOKEN`, `--db.password`, not `--eos_token`), by its form, or by it
 are looked for among arguments, where values with spaces are hidden as a whole, and within longer text (`sh -c`).
 """
 
-import re
+import sys
 from collections.abc import Iterable
 from typing import Literal
+
+if sys.version_info >= (3, 11):
+    import re
+else:
+    import regex as re  # possessive quantifiers: a command line that was made to takes no longer than others
 
 # `login` is whatever logs in: docker, podman, helm registry, az, oc.
 _ATTACHED = {
     "-p": (
         *("mysql", "mysqladmin", "mysqldump", "mysqlimport", "mysqlsh", "mariadb", "mariadb-admin", "mariadb-dump"),
         *("7z", "7za", "7zr", "7zz", "rar", "unrar"),
-    ),
+    )
 }
 _SEPARATE = {
     "-a": ("redis-cli", "http", "https"),

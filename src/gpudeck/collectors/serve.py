@@ -4,18 +4,18 @@ It answers one question at a time, on its standard input and output, in frames o
 when its parent does. It imports little: there is one such process on every watched machine.
 """
 
+import contextlib
 import os
-import select
+import signal
 import struct
 import sys
-import time
 import traceback
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NoReturn
 
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.base import Collector, CollectorSettings, Factory, find_factory
+from gpudeck.collectors.base import CollectorSettings, find_factory
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError, Wrong
 from gpudeck.model.report import Report
 
@@ -43,30 +43,23 @@ class CollectResponse(Struct, frozen=True, omit_defaults=True):
     trace: str = ""
 
 
-class Server:
-    """The child's work: answers every question in turn until the parent closes the pipe."""
-
-    def __init__(self, factory: Factory) -> None:
-        self._factory = factory
-        self._collector: Collector | None = None
-
-    def serve(self, questions: BinaryIO, answers: BinaryIO) -> None:
+def _serve(name: str, questions: BinaryIO, answers: BinaryIO) -> None:
+    """The child's work: answers every question in turn until the parent closes the pipe. Raises UsageError where there
+    is no such collector."""
+    factory, collector = find_factory(name), None
+    try:
         while (body := _read_frame(questions)) is not None:
-            answers.write(frame(self.answer(msgspec.msgpack.decode(body, type=CollectRequest))))
+            question = msgspec.msgpack.decode(body, type=CollectRequest)
+            try:
+                collector = collector or factory(question.settings)
+                answer = msgspec.msgpack.encode(CollectResponse(report=collector.collect(question.now)))
+            except Exception as error:  # noqa: BLE001 - the parent reports every error
+                answer = msgspec.msgpack.encode(_describe(error))
+            answers.write(frame(answer))
             answers.flush()
-
-    def close(self) -> None:
-        if self._collector is not None:
-            self._collector.close()
-
-    def answer(self, question: CollectRequest) -> bytes:
-        """The answer as msgpack. Never raises."""
-        try:
-            if self._collector is None:
-                self._collector = self._factory(question.settings)
-            return msgspec.msgpack.encode(CollectResponse(report=self._collector.collect(question.now)))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
-            return msgspec.msgpack.encode(_describe(error))
+    finally:
+        if collector is not None:
+            collector.close()
 
 
 def _describe(error: Exception) -> CollectResponse:
@@ -76,33 +69,9 @@ def _describe(error: Exception) -> CollectResponse:
     return CollectResponse(failure="wrong", message=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
 
 
-def open_response(answer: CollectResponse) -> Report:
-    """The report in it; raises the failure that there was instead of one."""
-    if answer.failure is not None:
-        failure = KINDS[answer.failure](answer.message, answer.hint)
-        if answer.trace:
-            failure.add_note(answer.trace)
-        raise failure
-    return answer.report or Report()
-
-
 def _read_frame(stream: BinaryIO) -> bytes | None:
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
-
-
-def read_all(descriptor: int, ends_at: float, bytes_at_most: int) -> bytes | None:
-    """What another process writes until it closes the pipe, cut behind `bytes_at_most`; None when it does not close it
-    by `ends_at` (monotonic)."""
-    body = bytearray()
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    while poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
-        chunk = os.read(descriptor, 65536)
-        body += chunk
-        if not chunk or len(body) > bytes_at_most:
-            return bytes(body)
-    return None
 
 
 def frame(body: bytes) -> bytes:
@@ -114,13 +83,32 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        server = Server(find_factory(sys.argv[1]))
+        _serve(sys.argv[1], sys.stdin.buffer, answers)
     except UsageError as error:
         sys.exit(str(error))
+
+
+def serve_and_end(name: str, questions: int, answers: int) -> NoReturn:
+    """The whole life of a child that was just forked: nothing of its parent's is open in it, or handled by it."""
+    code = 1
     try:
-        server.serve(sys.stdin.buffer, answers)
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(questions, 0)
+        os.dup2(2, 1)
+        os.dup2(answers, 3)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers
+            if descriptor > 3:
+                with contextlib.suppress(OSError):  # that of the list itself
+                    os.close(descriptor)
+        _serve(name, os.fdopen(0, "rb", closefd=False), os.fdopen(3, "wb"))
+        code = 0
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
     finally:
-        server.close()
+        os._exit(code)  # what the fork inherited is the parent's to close
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from gpudeck.model.errors import Temporary
 MARK = "#gpudeck "
 """How a line that begins a part of the answer begins."""
 SECONDS = 9
-"""How long all calls of nvidia-smi together may take, unless told otherwise, where the machine has `timeout`."""
+"""How long all calls of nvidia-smi together may take by default, where the machine has `timeout`."""
 PROCESSES_AT_MOST = 256
 PARENTS_AT_MOST = 16
 LINE_BYTES = 1100
@@ -249,14 +249,6 @@ def read_number(text: str) -> float | None:
     if found is None:
         return None
     return float(found[1].replace(",", ".")) * _SCALES.get((found[2] or "").lower(), 1)
-
-
-def read_whole(text: str, at_most: int) -> int | None:
-    """A whole number of 0 to `at_most`, or None."""
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
-        return None
-    return int(digits) if int(digits) <= at_most else None
 
 
 def read_bits(text: str) -> int | None:

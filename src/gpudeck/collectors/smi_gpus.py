@@ -11,13 +11,14 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gpudeck.collectors.base import NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured
+from gpudeck.collectors.owners import BYTES_BELOW, ProcessUse
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number, read_whole
+from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number
 from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.text import read_whole
 
 _PID_AT_MOST = 2**32 - 1
 _ID_AT_MOST = 65535
-_MEMORY_BELOW_BYTES = 2**53
 REPLACED_LABELS = ("Correctable Error", "Uncorrectable Error")
 PENDING_LABEL = "Pending"
 NO_ROWS_LABEL = "Remapped Rows"
@@ -46,14 +47,10 @@ BOARDS_AT_MOST = 512
 _COMPLAINTS_AT_MOST = 32
 
 
-class SmiProcess(Struct):
-    """What one process has on one board. Unknown memory is None, with the reason. `place` is its MIG instance."""
+class SmiProcess(ProcessUse):
+    """What one process has on one board. `place` is its MIG instance."""
 
-    pid: int
     place: tuple[int, int] | None = None
-    memory_bytes: int | None = None
-    memory_reason: str | None = "the driver gives no value"
-    graphics_only: bool = False
 
 
 class SmiDetails(Struct):
@@ -65,75 +62,54 @@ class SmiDetails(Struct):
 
 
 def read_details(lines: Iterable[str]) -> dict[str, SmiDetails]:
-    """The details by PCI address."""
+    """The boards by their bus ids. What a line means depends on those before it."""
     found: dict[str, SmiDetails] = {}
-    reader: _BoardReader | None = None
+    board: SmiDetails | None = None
+    place: list[int | None] = [None, None]
     for line in lines:
-        bus_id = read_bus_id(line) if line.startswith("GPU ") else None
-        if bus_id is not None:
-            reader = _BoardReader(found.setdefault(bus_id, SmiDetails()))
-        elif reader is not None:
-            label, _, value = line.partition(":")
-            reader.take(label.strip(), value.strip())
+        if line.startswith("GPU ") and (bus_id := read_bus_id(line)) is not None:
+            board, place = found.setdefault(bus_id, SmiDetails()), [None, None]
+        elif board is not None:
+            label, _, value = (part.strip() for part in line.partition(":"))
+            if label in {"GPU instance ID", "Compute instance ID"}:
+                place[label.startswith("C")] = read_whole(value, _ID_AT_MOST)
+            elif label == "Process ID" and board.uses is not None:
+                board.uses.append(_read_process(value, place))
+                place = [None, None]
+            else:
+                _take_detail(board, label, value)
     return found
 
 
-class _BoardReader:
-    """Takes the lines of one board, one by one: what a line means depends on those before it."""
+def _read_process(pid: str, place: list[int | None]) -> SmiProcess:
+    """A process whose number cannot be read is there all the same: its GPU is not free."""
+    gpu_instance, compute_instance = place
+    instance = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
+    reasons = {"utilization_percent": _NOT_READ, "memory_used_bytes": NO_VALUE}
+    return SmiProcess(read_whole(pid, _PID_AT_MOST) or 0, None, reasons=reasons, place=instance)
 
-    def __init__(self, details: SmiDetails) -> None:
-        self._details = details
-        self._place: list[int | None] = [None, None]
 
-    def take(self, label: str, value: str) -> None:
-        uses = self._details.uses
-        if label == "Processes":
-            self._begin(value)
-        elif label in _ROW_LABELS:
-            self._details.rows.setdefault(label, value)
-        elif uses is None:
-            return
-        elif label in {"GPU instance ID", "Compute instance ID"}:
-            self._place[label.startswith("C")] = read_whole(value, _ID_AT_MOST)
-        elif label == "Process ID":
-            self._add(uses, value)
-        elif uses and label == "Type":
-            uses[-1].graphics_only = value == "G"
-        elif uses and label == "Used GPU Memory":
-            _note_memory(uses[-1], value)
+def _take_detail(board: SmiDetails, label: str, value: str) -> None:
+    if label == "Processes" and value in {"", "None"}:
+        board.uses = []
+    elif label == "Processes":
+        board.uses_reason = explain(value)
+    elif label in _ROW_LABELS:
+        board.rows.setdefault(label, value)
+    elif board.uses:
+        _take_use(board.uses[-1], label, value)
 
-    def _begin(self, value: str) -> None:
-        if value in {"", "None"}:
-            self._details.uses = []
+
+def _take_use(use: SmiProcess, label: str, value: str) -> None:
+    if label == "Type":
+        use.graphics_only = value == "G"
+    elif label == "Used GPU Memory":
+        memory = read_number(value)
+        if memory is not None and 0 <= memory < BYTES_BELOW:
+            use.memory_bytes = int(memory)
+            use.reasons.pop("memory_used_bytes", None)
         else:
-            self._details.uses_reason = explain(value)
-
-    def _add(self, uses: list[SmiProcess], value: str) -> None:
-        pid = read_whole(value, _PID_AT_MOST)
-        gpu_instance, compute_instance = self._place
-        place = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
-        # A process whose number cannot be read is there all the same: its GPU is not free.
-        uses.append(SmiProcess(pid or 0, place))
-        self._place = [None, None]
-
-
-def _note_memory(use: SmiProcess, text: str) -> None:
-    value = read_number(text)
-    if value is not None and 0 <= value < _MEMORY_BELOW_BYTES:
-        use.memory_bytes, use.memory_reason = int(value), None
-    else:
-        use.memory_reason = explain(text)
-
-
-def merge_uses(uses: Iterable[SmiProcess]) -> list[SmiProcess]:
-    """One use a process, most memory first. A process that computes and draws may be listed twice, each time whole."""
-    merged: dict[int, SmiProcess] = {}
-    for use in uses:
-        before = merged.setdefault(use.pid, use)
-        before.graphics_only = before.graphics_only and use.graphics_only
-        if (use.memory_bytes or -1) > (before.memory_bytes or -1):
-            before.memory_bytes, before.memory_reason = use.memory_bytes, None
-    return sorted(merged.values(), key=lambda use: -(use.memory_bytes or 0))
+            use.reasons["memory_used_bytes"] = explain(value)
 
 
 class SmiBoard(Struct, frozen=True):
@@ -318,7 +294,7 @@ def _read_table(table: Iterable[str]) -> _Places:
 
 def measure_instance(instance: SmiInstance, board: SmiBoard, shares_with: int | None) -> Measured:
     """Memory of its own, temperature and clocks of its board. Compute instances of one GPU instance share its memory:
-    all but the first say with whom."""
+    all but the first name the first."""
     measured = Measured({}, dict.fromkeys(GPU_METRICS, WHOLE_BOARD))
     for name in SHARED_BY_INSTANCES & board.measured.metrics.keys():
         _take(measured, name, board.measured.metrics[name])

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct, field
 
 from gpudeck.collectors.base import NEEDS_TWO, CollectorSettings
-from gpudeck.collectors.containers import ContainerNames
 from gpudeck.collectors.host import derive_machine_id, host_name, percent_between
 from gpudeck.collectors.network import NO_INTERFACE, RATES, rates_between
-from gpudeck.collectors.owners import Attributed, Attribution, ProcessOwner
+from gpudeck.collectors.owners import NOT_SENT, Attributed, Attribution, ProcessOwner
 from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean, show
-from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST, SmiAnswer, read_number, read_whole
+from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST, SmiAnswer, read_number
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.report import Number
+from gpudeck.model.text import read_whole
 
 _CONTAINER_KINDS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 _WHOLE_AT_MOST = 2**63
@@ -32,7 +32,6 @@ ALL_HIDDEN = (
 )
 _NO_START = "the machine did not tell when it booted"
 _NO_USER = "neither ps nor /proc told whose process it is"
-_NOT_SENT = "commands are not sent (commands: none)"
 _NOT_ASKED = f"there are more than {PROCESSES_AT_MOST} processes: the owners of the rest were not asked for"
 _PID_AT_MOST = 2**32 - 1
 _TICKS_AT_MOST = 2**53
@@ -61,8 +60,6 @@ class SmiCounters(Struct, frozen=True):
 
 
 class SmiHost(Struct, frozen=True):
-    """The host as one answer shows it."""
-
     identity: SmiIdentity
     counters: SmiCounters
     booted_at: int | None
@@ -82,12 +79,22 @@ def read_host(answer: SmiAnswer, before: SmiCounters | None) -> SmiHost:
         counters=_count(answer),
         booted_at=booted_at[0] if booted_at else None,
         ticks_per_second=read_whole(answer.first("ticks"), 100_000) or 100,
-        os=_os_name(answer),
+        os=clean(answer.first("system").partition("=")[2].strip("\"'"))[:256] or None,
         container=container,
     )
     is_same_boot = before is not None and before.boot_id == host.counters.boot_id
     for names, read in _readings(answer, host, before if is_same_boot else None):
-        _take(host, names, read)
+        try:
+            values = read()
+        except ValueError as error:
+            host.unknown.update(dict.fromkeys(names, str(error)))
+            continue
+        for name, value in values.items():
+            metric = HOST_METRICS[name]
+            if metric.low <= value <= metric.high:
+                host.metrics[name] = metric.round(value)
+            else:
+                host.unknown[name] = "the machine gives no sensible value"
     return host
 
 
@@ -116,20 +123,6 @@ def _readings(
         (RATES, lambda: _network_rates(before, counters)),
         (("uptime_seconds",), lambda: {"uptime_seconds": _known(counters.uptime_seconds, "/proc/uptime")}),
     )
-
-
-def _take(host: SmiHost, names: tuple[str, ...], read: Callable[[], Mapping[str, float]]) -> None:
-    try:
-        values = read()
-    except ValueError as error:
-        host.unknown.update(dict.fromkeys(names, str(error)))
-        return
-    for name, value in values.items():
-        metric = HOST_METRICS[name]
-        if metric.low <= value <= metric.high:
-            host.metrics[name] = metric.round(value)
-        else:
-            host.unknown[name] = "the machine gives no sensible value"
 
 
 def _identify(answer: SmiAnswer, booted_at: list[int] | None, container: str | None) -> SmiIdentity:
@@ -216,10 +209,6 @@ def _find_container(answer: SmiAnswer) -> str | None:
     return _CONTAINER_KINDS.get(mark, mark) or None
 
 
-def _os_name(answer: SmiAnswer) -> str | None:
-    return clean(answer.first("system").partition("=")[2].strip("\"'"))[:256] or None
-
-
 def _number(text: str, source: str) -> float:
     return _known(read_number(text), source)
 
@@ -272,13 +261,6 @@ class _ToldProc(Proc):
         return ("\n" * (name == "status") + "\n".join(lines)).encode(errors="replace")[:limit]
 
 
-class _NoNames(ContainerNames):
-    """The sockets that know names of containers are on the other machine."""
-
-    def find(self, container: str, uid: int | None = None) -> str | None:
-        return None
-
-
 def read_owners(
     answer: SmiAnswer, host: SmiHost, pids: Iterable[int], settings: CollectorSettings
 ) -> dict[int, ProcessOwner]:
@@ -287,13 +269,12 @@ def read_owners(
     before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
     living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
     finder = _Finder(answer, before, settings)
-    missing = ProcessOwner(reasons=_reasons_of_missing(wanted, living))
+    why = _NOT_ASKED if len(wanted) > PROCESSES_AT_MOST else GONE if living else ALL_HIDDEN
+    missing = ProcessOwner(reasons={"user": why, "command": GONE, "started_at": GONE})
     return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
 
 
 class _Finder:
-    """Finds owners in one answer."""
-
     def __init__(self, answer: SmiAnswer, starts: Mapping[int, _Start], settings: CollectorSettings) -> None:
         self._starts = starts
         self._commands = settings.commands
@@ -301,7 +282,8 @@ class _Finder:
         self._users = _read_users(answer.lines("owners"))
         self._names = dict(self._users.values()) | _read_accounts(answer.lines("accounts"))
         self._proc = _ToldProc(starts, self._files)
-        self._attribution = Attribution(self._proc, _NoNames(), self._name_user)
+        # The sockets that know names of containers are on the other machine.
+        self._attribution = Attribution(self._proc, lambda *_: None, self._name_user)
 
     def describe(self, pid: int, host: SmiHost) -> ProcessOwner:
         start, found = self._starts[pid], self._attribute(pid)
@@ -309,7 +291,7 @@ class _Finder:
         if host.booted_at is None:
             reasons["started_at"] = _NO_START
         if self._commands == "none":
-            reasons["command"] = _NOT_SENT
+            reasons["command"] = NOT_SENT
         return ProcessOwner(
             name=start.name,
             user=found.user if found else None,
@@ -334,11 +316,6 @@ class _Finder:
         return self._names.get(uid) or str(uid)[:_WORD_LENGTH]
 
 
-def _reasons_of_missing(wanted: list[int], living: set[int]) -> dict[str, str]:
-    reason = GONE if living else ALL_HIDDEN
-    return {"user": _NOT_ASKED if len(wanted) > PROCESSES_AT_MOST else reason, "command": GONE, "started_at": GONE}
-
-
 def _read_starts(lines: Iterable[str]) -> dict[int, _Start]:
     """Lines of /proc/<pid>/stat by pid; a name may hold brackets and spaces."""
     starts = {}
@@ -354,7 +331,7 @@ def _read_starts(lines: Iterable[str]) -> dict[int, _Start]:
 
 
 def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
-    """Uid and account by pid, as ps told them."""
+    """Uid and account by pid, from ps."""
     users = {}
     for line in lines:
         words = line.split(None, 2)
@@ -366,7 +343,7 @@ def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
 
 
 def _read_accounts(lines: Iterable[str]) -> dict[int, str]:
-    """Names by uid, as the machine's directory of accounts told them."""
+    """Names by uid, from the machine's directory of accounts."""
     accounts = {}
     for line in lines:
         name, _, number = line.rpartition(":")

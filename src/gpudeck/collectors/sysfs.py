@@ -50,10 +50,23 @@ def read_number(path: str) -> int:
     return int(text)
 
 
-def read_word(path: str) -> str:
-    """What the file says, fit to be shown; empty where it cannot be read. Never raises."""
+def read_if_there(path: str) -> str:
+    """What the file says; empty where it cannot be read. Never raises."""
     try:
-        return clean(read_text(path))
+        return read_text(path)
+    except OSError:
+        return ""
+
+
+def read_word(path: str) -> str:
+    """The same, fit to be shown."""
+    return clean(read_if_there(path))
+
+
+def read_link(path: str) -> str:
+    """Where a link leads; empty where it cannot be read."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - text, as above
     except OSError:
         return ""
 
@@ -67,7 +80,6 @@ def list_names(path: str) -> list[str]:
 
 
 def explain(error: Exception) -> str:
-    """Why a reading failed, in words."""
     if isinstance(error, OSError):
         return _REASONS.get(error.errno or 0) or f"reading it failed: {error.strerror}"
     return str(error)

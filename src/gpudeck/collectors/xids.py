@@ -5,6 +5,7 @@ this boot from before the agent started; reading it takes root, CAP_SYSLOG, or k
 only the code, and only what happens while it is open.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpudeck.collectors.redaction import clean
+from gpudeck.model.health import find_xid
 from gpudeck.model.report import GpuEvent
-from gpudeck.model.xid import find_xid
 
 if TYPE_CHECKING:
     from gpudeck.collectors.nvml_board import NvmlBoard
@@ -69,7 +70,9 @@ class KernelLog:
     def read(self, now: float) -> list[Fault]:
         """`now` is the wall clock, by which the faults are dated."""
         if self.is_readable is None:
-            self._open()
+            with contextlib.suppress(OSError):
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.is_readable = self._descriptor >= 0
         if not self.is_readable:
             return []
         # The kernel stamps its records with a clock that, like this one, stands still while the machine sleeps.
@@ -81,14 +84,6 @@ class KernelLog:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self.is_readable = -1, None
-
-    def _open(self) -> None:
-        try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            self.is_readable = False
-        else:
-            self.is_readable = True
 
     def _read_news(self) -> Iterator[bytes]:
         budget = _BYTES_AT_MOST
@@ -152,7 +147,7 @@ class XidWatch:
         return [event for event in events if abs(now - event.at) <= KEPT_SECONDS]
 
     def find_strays(self, pci_addresses: list[str | None]) -> list[str]:
-        """Sentences on GPUs that the driver no longer lists, but told something critical about before."""
+        """Sentences on GPUs that the driver no longer lists, but reported something critical about before."""
         known = {_slot(address) for address in pci_addresses}
         strays = {slot: events for slot, events in self._events.items() if slot not in known and ":" in slot}
         return [
@@ -170,18 +165,19 @@ class XidWatch:
             self._event_set = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
             return
-        self._uuids = {_address(board.handle): board.uuid for board in boards if board.handle is not None}
+        self._uuids = {_address(board.handle): board.gpu.uuid for board in boards if board.handle is not None}
         for board in boards:
-            _register(nvml, board, self._event_set)
+            # Not supported, or lost: events of the others still arrive.
+            with contextlib.suppress(nvml.NVMLError):
+                if board.handle is not None:
+                    nvml.nvmlDeviceRegisterEvents(board.handle, nvml.nvmlEventTypeXidCriticalError, self._event_set)
 
     def stop_listening(self, nvml: Any) -> None:
         if self._event_set is None:
             return
         event_set, self._event_set = self._event_set, None
-        try:
+        with contextlib.suppress(nvml.NVMLError):  # it went with the driver
             nvml.nvmlEventSetFree(event_set)
-        except nvml.NVMLError:
-            return  # it went with the driver
 
     def close(self) -> None:
         self._log.close()
@@ -204,22 +200,9 @@ class XidWatch:
         events = self._events.setdefault(key, [])
         events[:] = [*(old for old in events if abs(now - old.at) <= KEPT_SECONDS), event]
         if len(events) > KEPT_AT_MOST:
-            del events[_find_least(events)]
-
-
-def _find_least(events: list[GpuEvent]) -> int:
-    """The oldest of those that came again since: a program that fails by the second does not push out an XID 79."""
-    codes = [event.code for event in events]
-    return next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)
-
-
-def _register(nvml: Any, board: "NvmlBoard", event_set: Any) -> None:
-    if board.handle is None:
-        return
-    try:
-        nvml.nvmlDeviceRegisterEvents(board.handle, nvml.nvmlEventTypeXidCriticalError, event_set)
-    except nvml.NVMLError:
-        return  # not supported, or lost: the others are heard all the same
+            # The oldest of those that came again since: a program that fails by the second does not push out an XID 79.
+            codes = [event.code for event in events]
+            del events[next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)]
 
 
 def _ask_uuid(nvml: Any, handle: Any) -> str | None:

@@ -1,6 +1,6 @@
 """What an import is: the files of another monitor become a plan, and the plan is carried out on a running hub.
 
-Reading a file changes nothing and asks nobody. A plan's steps are asked one by one whether they are needed, so an
+Reading a file changes nothing and needs no hub. A plan's steps are asked one by one whether they are needed, so an
 import that is repeated does nothing twice, and one that ended halfway goes on where it stopped. What a file says that
 cannot be taken stands in the plan with its place, and hides nothing else.
 """
@@ -13,24 +13,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import yaml
 from msgspec import Struct, field
 
-from gpudeck.client import Client, Taken
+from gpudeck.client import Client, ReservationTaken
 from gpudeck.discovery.host_names import NAME_WORDS, is_host_name, quote, read_host_address
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.reservation import BookedGpu, ReservationList, ShownReservation
+from gpudeck.model.extras import need_hub_python
+from gpudeck.model.reservation import ReservationList, ReservedGpu, ShownReservation
 from gpudeck.model.view import Host, HostList
 
 KINDS: dict[str, str] = {
-    "vesta": "gpudeck.compat.vesta.history_import:read",
-    "gpumonitor": "gpudeck.compat.gpumonitor.importer:read",
-    "web-gpu-monitor": "gpudeck.compat.web_gpu_monitor.importer:read",
-    "gpu-monitor": "gpudeck.compat.gpu_monitor.importer:read",
+    "vesta": "gpudeck.compat.vesta.import_database:read",
+    "gpumonitor": "gpudeck.compat.gpumonitor_import:read",
+    "web-gpu-monitor": "gpudeck.compat.web_gpu_monitor:read",
+    "gpu-monitor": "gpudeck.compat.gpu_monitor_import:read",
 }
 """What reads the files of each monitor: a `Read`. Its module is imported when that kind is."""
 
 BYTES_AT_MOST = 16 * 1024 * 1024
-"""Of a file with settings or bookings: one that is larger is something else."""
+"""Of a file with settings or reservations: one that is larger is something else."""
 
 Outcome = Literal["new", "there", "failed", "unasked"]
 _THERE = "is there already"
@@ -51,12 +53,11 @@ class ImportTarget:
 
     @cached_property
     def reservations(self) -> list[ShownReservation]:
-        """What is booked now and later."""
         return self.client.read(self.client.reservations({}), ReservationList).reservations
 
 
 class ImportStep(Protocol):
-    """One thing to be done. `kind` is a word for counting ("host", "booking"), `what` a line for people.
+    """One thing to be done. `kind` is a word for counting ("host", "reservation"), `what` a line for people.
 
     `find` says what of it is there already, None where it has to be done; `apply` does it, and says the same where it
     turns out to be there after all. Both may raise GpudeckError, which costs that step alone; Unreachable ends the
@@ -69,12 +70,12 @@ class ImportStep(Protocol):
     @property
     def what(self) -> str: ...
 
-    def find(self, desk: ImportTarget) -> str | None: ...
+    def find(self, hub: ImportTarget) -> str | None: ...
 
-    def apply(self, desk: ImportTarget) -> str | None: ...
+    def apply(self, hub: ImportTarget) -> str | None: ...
 
 
-class Left(Struct, frozen=True):
+class SkippedEntry(Struct, frozen=True):
     """Something in the file that is not taken, where it stands, and why."""
 
     place: str
@@ -83,17 +84,21 @@ class Left(Struct, frozen=True):
 
 class ImportPlan(Struct):
     """What a file means for a hub. `settings` is a piece of gpudeck.yaml, which the admin adds: a hub never rewrites
-    its own configuration. `over` is what needs no taking, such as a booking that has ended; `left` could not be taken.
+    its own configuration. `over` needs no import, such as a reservation that has ended; `left` could not be imported.
     """
 
     steps: list[ImportStep] = field(default_factory=list)
     settings: str = ""
     notes: list[str] = field(default_factory=list)
-    over: list[Left] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    over: list[SkippedEntry] = field(default_factory=list)
+    left: list[SkippedEntry] = field(default_factory=list)
+
+    def leave(self, place: str, reason: str) -> None:
+        """What stands there could not be imported."""
+        self.left.append(SkippedEntry(place, reason))
 
 
-class Here(Struct, frozen=True):
+class ImportContext(Struct, frozen=True):
     """When and where an import runs: files of others have local times without a zone. `data_dir` is the hub's."""
 
     now: float
@@ -101,11 +106,11 @@ class Here(Struct, frozen=True):
     data_dir: Path
 
 
-Read = Callable[[Path, Here], ImportPlan]
+Read = Callable[[Path, ImportContext], ImportPlan]
 """Makes the plan of a file. Raises UsageError for one that is not of its kind, with what such a file looks like."""
 
 
-class Result(Struct, frozen=True):
+class ImportResult(Struct, frozen=True):
     """How a step went. `told` is what is there already, or why it failed."""
 
     kind: str
@@ -116,6 +121,7 @@ class Result(Struct, frozen=True):
 
 def find_reader(kind: str) -> Read:
     """Raises UsageError where the kind needs a part that is not installed."""
+    need_hub_python(f"importing {kind}")
     module, _, name = KINDS[kind].partition(":")
     try:
         read: Read = getattr(importlib.import_module(module), name)
@@ -124,37 +130,35 @@ def find_reader(kind: str) -> Read:
     return read
 
 
-def look(steps: Sequence[ImportStep], desk: ImportTarget) -> Iterator[Result]:
-    """What would be done. Without a hub nobody can say what is there already, and the steps are told as `unasked`."""
+def check_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[ImportResult]:
+    """What would be done. Without a hub the steps are `unasked`."""
     for number, step in enumerate(steps):
         try:
-            found = step.find(desk)
+            yield _try(step, hub, apply=False)
         except Unreachable:
-            yield from (Result(each.kind, each.what, "unasked") for each in steps[number:])
+            yield from (ImportResult(each.kind, each.what, "unasked") for each in steps[number:])
             return
-        except GpudeckError as error:
-            yield Result(step.kind, step.what, "failed", str(error))
-            continue
-        yield Result(step.kind, step.what, "new" if found is None else "there", found or "")
 
 
-def carry_out(steps: Sequence[ImportStep], desk: ImportTarget) -> Iterator[Result]:
+def apply_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[ImportResult]:
     """Do what is not there yet; each result as soon as it is known. Raises Unreachable when the hub is gone."""
-    for step in steps:
-        try:
-            found = step.find(desk)
-            if found is None:
-                found = step.apply(desk)
-        except Unreachable:
-            raise
-        except GpudeckError as error:
-            yield Result(step.kind, step.what, "failed", str(error))
-            continue
-        yield Result(step.kind, step.what, "new" if found is None else "there", found or "")
+    return (_try(step, hub, apply=True) for step in steps)
+
+
+def _try(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
+    try:
+        found = step.find(hub)
+        if found is None and apply:
+            found = step.apply(hub)
+    except Unreachable:
+        raise
+    except GpudeckError as error:
+        return ImportResult(step.kind, step.what, "failed", str(error))
+    return ImportResult(step.kind, step.what, "new" if found is None else "there", found or "")
 
 
 def read_small_file(file: Path) -> bytes:
-    """The content of a file with settings or bookings. Raises UsageError."""
+    """The content of a file with settings or reservations. Raises UsageError."""
     try:
         with file.open("rb") as opened:
             content = opened.read(BYTES_AT_MOST + 1)
@@ -164,6 +168,21 @@ def read_small_file(file: Path) -> bytes:
     if len(content) > BYTES_AT_MOST:
         raise UsageError(f"{file} has more than {BYTES_AT_MOST // 2**20} MiB: it is something else.")
     return content
+
+
+def read_yaml_mapping(file: Path, of: str, look: str) -> tuple[yaml.MappingNode, bytes]:
+    """A YAML file as nodes with their lines, and its content. Raises UsageError: `of` is the monitor whose settings it
+    should be, `look` what they look like."""
+    content = read_small_file(file)
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{file}{place}: this is no YAML.", look) from error
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(f"{file} is no settings file of {of}.", look)
+    return root, content
 
 
 class HostStep(Struct, frozen=True):
@@ -182,13 +201,13 @@ class HostStep(Struct, frozen=True):
         place = f" ({login}{address}{port})".replace("( ", "(") if login or address or port else ""
         return f"watch {self.name} via {self.reach['via']}{place}"
 
-    def find(self, desk: ImportTarget) -> str | None:
-        host = desk.hosts.get(self.name)
+    def find(self, hub: ImportTarget) -> str | None:
+        host = hub.hosts.get(self.name)
         return None if host is None else f"{self.name} is there, via {host.via or 'none yet'}"
 
-    def apply(self, desk: ImportTarget) -> str | None:
+    def apply(self, hub: ImportTarget) -> str | None:
         try:
-            desk.client.add_host({"name": self.name} | self.reach)
+            hub.client.add_host({"name": self.name} | self.reach)
         except UsageError as error:
             # One that was added a moment ago is not among the hosts yet.
             if _THERE not in error.message:
@@ -197,8 +216,8 @@ class HostStep(Struct, frozen=True):
         return None
 
 
-class BookingStep(Struct, frozen=True):
-    """A booking from now until `end`, Unix seconds. `label` is the number of the GPU on its host."""
+class ReservationStep(Struct, frozen=True):
+    """A reservation from now until `end`, Unix seconds. `label` is the number of the GPU on its host."""
 
     host: str
     label: str
@@ -208,42 +227,40 @@ class BookingStep(Struct, frozen=True):
     until: str
     """`end` as it is shown."""
 
-    kind = "booking"
+    kind = "reservation"
 
     @property
     def what(self) -> str:
-        return f"book {self.host}:{self.label} for {self.user} until {self.until}"
+        return f"reserve {self.host}:{self.label} for {self.user} until {self.until}"
 
-    def find(self, desk: ImportTarget) -> str | None:
+    def find(self, hub: ImportTarget) -> str | None:
         same = (
             one.id
-            for one in desk.reservations
+            for one in hub.reservations
             if one.user == self.user and abs(one.end - self.end) < 60 and self._is_among(one.gpus)
         )
-        host = desk.hosts.get(self.host)
+        host = hub.hosts.get(self.host)
         if host is None:
             raise GpudeckError(f"the hub knows no host {self.host}.", "Have it watched first, then import again.")
         if all(gpu.label != self.label for gpu in host.gpus):
             raise GpudeckError(f"{self.host} has no GPU {self.label}.")
         number = next(same, None)
-        if number is None:
-            self._check_free(desk)
-        return None if number is None else f"that is reservation {number}"
-
-    def _check_free(self, desk: ImportTarget) -> None:
-        """A dry run names what is in the way as the real run does. All that the hub lists ends later than now."""
-        for one in desk.reservations:
+        if number is not None:
+            return f"that is reservation {number}"
+        # A dry run names what is in the way as the real run does. All that the hub lists ends later than now.
+        for one in hub.reservations:
             if one.start < self.end and self._is_among(one.gpus):
                 raise GpudeckError(f"{self.host}:{self.label} is reserved by {one.user}: reservation {one.id}.")
+        return None
 
-    def _is_among(self, gpus: list[BookedGpu]) -> bool:
+    def _is_among(self, gpus: list[ReservedGpu]) -> bool:
         return any(gpu.host == self.host and gpu.label == self.label for gpu in gpus)
 
-    def apply(self, desk: ImportTarget) -> str | None:
+    def apply(self, hub: ImportTarget) -> str | None:
         wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
         try:
-            desk.client.reserve(wanted)
-        except Taken as error:
+            hub.client.reserve(wanted)
+        except ReservationTaken as error:
             raise GpudeckError(error.message) from error
         return None
 
@@ -268,10 +285,10 @@ def add_hosts(plan: ImportPlan, words: Iterable[tuple[str, str]], via: str, **re
         try:
             step = make_host_step(word, via, **reach)
         except ValueError as error:
-            plan.left.append(Left(place, str(error)))
+            plan.leave(place, str(error))
             continue
         if step.name in seen:
-            plan.over.append(Left(place, f"{step.name} stands there twice"))
+            plan.over.append(SkippedEntry(place, f"{step.name} is listed twice"))
             continue
         seen.add(step.name)
         plan.steps.append(step)

@@ -2,24 +2,37 @@
 
 import math
 from collections.abc import Mapping
+from typing import TypeGuard
+
+from msgspec import Struct
 
 from gpudeck.collectors.base import DISPLAY_SERVERS
 from gpudeck.collectors.redaction import Commands, clean, show
 from gpudeck.collectors.smi_command import explain
-from gpudeck.model.catalog import Metric
-from gpudeck.model.report import Number, Process
+from gpudeck.model.catalog import GPU_METRICS, Metric
+from gpudeck.model.report import GpuReading, Number, Process
+from gpudeck.model.text import read_whole
 from gpudeck.wire import MAX_PROCESSES
 
 MIB = 1024 * 1024
 GPUS_AT_MOST = 512
 _NO_NAMES = frozenset({"N/A", "Not Found", "Not Supported", "Insufficient Permissions", "Unknown Error"})
 """What NVML and nvidia-smi put in place of a process's name that they cannot read, without brackets."""
-"""Seconds by which "has been running for" may be a different start each time it is asked."""
+
+
+class NodeFacts(Struct, frozen=True):
+    """What a node of GPU Cluster Status Monitor says of itself; `last_update` is on its own clock, in its own words."""
+
+    hostname: str
+    last_update: str
+
+
+Nodes = dict[str, NodeFacts]
+"""By the name under which a node is watched. Its source writes it, in the event loop."""
 
 
 def processes_at_most(gpus: int) -> int:
-    """How many processes of each GPU are taken of a host with so many: a host that lists more than all of them together
-    can have is none that anybody looks at."""
+    """How many processes of each GPU are taken of a host with so many GPUs."""
     return MAX_PROCESSES // max(8, gpus)
 
 
@@ -33,9 +46,9 @@ class Figures:
 
     def take(self, name: str, value: object, factor: float = 1.0) -> None:
         """A number, times `factor` in the unit of the catalog; anything else is the reason why there is none."""
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not _is_number(value):
             self.unknown[name] = (
-                explain(value) if isinstance(value, str) else f"it is told as {type(value).__name__}, not as a number"
+                explain(value) if isinstance(value, str) else f"it is given as {type(value).__name__}, not as a number"
             )
             return
         metric = self._catalog[name]
@@ -45,6 +58,39 @@ class Figures:
             return
         self.metrics[name] = metric.round(scaled)
         self.unknown.pop(name, None)
+
+    def take_fields(self, told: Mapping[str, object], fields: Mapping[str, tuple[str, float]]) -> None:
+        """Those of `fields` that are in `told`: the name and the factor of each metric, by its key."""
+        for key, (name, factor) in fields.items():
+            if key in told:
+                self.take(name, told[key], factor)
+
+
+def describe_gpu_reading(
+    uuid: str,
+    index: int,
+    name: str | None,
+    figures: Figures,
+    processes: list[Process] | str,
+    *,
+    idle_seconds: float | None,
+) -> GpuReading:
+    """A GPU of NVIDIA. `processes` is also the reason why they are not known."""
+    return GpuReading(
+        uuid=uuid,
+        index=index,
+        name=name or "NVIDIA GPU",
+        vendor="nvidia",
+        metrics=figures.metrics,
+        unknown=figures.unknown,
+        processes=None if isinstance(processes, str) else processes,
+        processes_reason=processes if isinstance(processes, str) else None,
+        idle_seconds=idle_seconds,
+    )
+
+
+def describe_missing_gpu(uuid: str, index: int, reason: str) -> GpuReading:
+    return GpuReading(uuid, index, "unknown", missing=reason, unknown=dict.fromkeys(GPU_METRICS, reason))
 
 
 def describe_process(
@@ -58,20 +104,21 @@ def describe_process(
     commands: Commands,
     why: str = "",
 ) -> Process:
-    """A process as `who` tells it. `pid` is its number or what stands in its place: a process whose number cannot be
+    """A process as `who` reports it. `pid` is its number or what stands in its place: a process whose number cannot be
     read is there all the same. So is `memory`, in MiB; `why` is the reason for what is not known of its owner, where
     there is one."""
     number = read_pid(pid)
     name = "" if name.strip("[]") in _NO_NAMES else name
     command = show([clean(name)], name, commands) if name else None
-    used, no_memory = _read_memory(memory)
+    used = int(memory * MIB) if _is_number(memory) and 0 <= memory * MIB < 2**53 else None
+    no_memory = explain(memory) if isinstance(memory, str) else "its memory is not told"
     silent = f"{who} does not tell"
     reasons = {
         "pid": f"{who} tells no pid" if number is None else "",
         "user": (why or silent) if user is None else "",
         "started_at": (why or silent) if started_at is None else "",
         "command": "" if command else "commands are not shown (commands: none)" if name else silent,
-        "memory_used_bytes": no_memory,
+        "memory_used_bytes": no_memory if used is None else "",
         "utilization_percent": silent,
     }
     return Process(
@@ -91,17 +138,21 @@ def is_display_server(command: str) -> bool:
     return "".join(command.split()[:1]).rpartition("/")[2] in DISPLAY_SERVERS
 
 
-def _read_memory(memory: object) -> tuple[int | None, str]:
-    is_number = isinstance(memory, int | float) and not isinstance(memory, bool) and math.isfinite(memory)
-    if is_number and 0 <= memory * MIB < 2**53:  # type: ignore[operator]  # it is a number
-        return int(memory * MIB), ""  # type: ignore[operator]  # the same
-    return None, explain(memory) if isinstance(memory, str) else "its memory is not told"
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def mebibytes(size: float | None) -> int | None:
+    return None if size is None else int(size // MIB)
+
+
+def round_known(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def read_pid(value: object) -> int | None:
     """A process's number, also as text; None for what is none."""
-    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**32 else None
+    return read_whole(str(value), 2**32 - 1) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def read_word(value: object) -> str | None:

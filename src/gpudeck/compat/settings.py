@@ -1,18 +1,115 @@
 """What an operator decides about the monitors that came before. All of it is off until it is named here."""
 
+import ipaddress
 from collections.abc import Collection
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
-from gpudeck.compat.gpu_monitor.settings import GpuMonitorSettings
-from gpudeck.compat.gpumonitor.settings import GpumonitorSettings
-from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.collectors.redaction import Commands
+from gpudeck.model.address import Url, check_url
+from gpudeck.model.settings import Duration, Text
 
-NO_NODE_WORD = (
+_Token = Annotated[
+    str, Meta(min_length=1, max_length=256, extra={"config_words": "the token that the senders bring, in quotes"})
+]
+_Password = Annotated[
+    str, Meta(min_length=1, max_length=256, extra={"config_words": "the password of the nodes, in quotes"})
+]
+NODES_NOT_READABLE = (
     "hosts or discovery name nodes via gpu-cluster-status, and nothing says with which password; add the line "
     '`compat: {gpu_cluster_status: {password: "…"}}`'
 )
+
+
+class VestaSettings(Struct, frozen=True):
+    """The hub answers as a server of vesta: its senders report here, and `/states/` and `/?term=true` look as there."""
+
+    token: _Token
+    """What senders bring in `token=`: their TOKEN. There is no default; `0000` was everybody's."""
+    read_from: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
+        default_factory=list
+    )
+    """Networks from which `/states/` and the text view can be read, as VALID_NETWORK; all if none is given. Senders
+    report from anywhere, and the page follows `read`."""
+    down_after: Annotated[Duration, Meta(ge=1, le=3600)] = 60.0
+    """A sender that has not posted for this long is down, as DOWN_TH."""
+    timestamp_format: Literal["MDY", "YMD", "DMY"] = "MDY"
+    """How times are written in text, as TIMESTAMP_FORMAT."""
+    sort_by: Literal["name", "ip"] = "ip"
+    """The order of hosts, as SORT_BY."""
+    term_width: Annotated[int, Meta(ge=60, le=240)] = 80
+    """How many columns the text view has, as TERM_WIDTH."""
+
+    def __repr__(self) -> str:
+        """Without the token: settings may end up in a trace."""
+        return f"VestaSettings(read_from={self.read_from!r}, down_after={self.down_after!r})"
+
+    def __post_init__(self) -> None:
+        for network in self.read_from:
+            try:
+                ipaddress.ip_network(network, strict=False)
+            except ValueError as error:
+                raise ValueError(f"{network[:60]!r} is no network such as 192.0.2.0/24") from error
+
+
+class GpuClusterStatusSettings(Struct, frozen=True):
+    """The hub reads hosts `via: gpu-cluster-status` and answers `GET /get-status` as a main does; an agent that
+    listens answers `POST /get-status` as a node does."""
+
+    password: _Password
+    """What nodes want to be asked with: their PASSWD. There is no default; `8888` was everybody's."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 7080
+    """Where nodes listen, unless a host says otherwise."""
+    interval: Annotated[Duration, Meta(ge=0.5, le=3600)] = 5.0
+    """How often each node is asked."""
+    deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 5.0
+    """How long a node may take to answer: it asks nvidia-smi only then."""
+
+    def __repr__(self) -> str:
+        """Without the password: settings may end up in a trace."""
+        return f"GpuClusterStatusSettings(port={self.port!r}, interval={self.interval!r}, deadline={self.deadline!r})"
+
+
+class GpumonitorSettings(Struct, frozen=True):
+    """Hosts with `via: gpumonitor`: nodes of gpumonitor, which answer over XML-RPC. The hub also answers `/gpus` and
+    `/index`, where its web server had its page."""
+
+    interval: Annotated[Duration, Meta(ge=1, le=3600)] = 5.0
+    """How often each node is asked."""
+    deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 2.0
+    """How long a node may take to answer: `rpc_timeout` of its config.yml."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8043
+    """Where the nodes listen, unless a host says otherwise: `rpc_port` of its config.yml."""
+    commands: Commands = "redacted"
+    """How much of a process's name is kept: full, redacted (secrets hidden), its name, or none."""
+
+
+class GpuMonitorSettings(Struct, frozen=True):
+    """The files that gpu-monitor's scripts write: in a folder here, or served by the hosts themselves."""
+
+    folder: Text | None = None
+    """The folder into which hosts copy their files: the `data` folder of its page. Every host with files there is
+    watched, via gpu-monitor-files."""
+    interval: Annotated[Duration, Meta(ge=1, le=3600)] = 10.0
+    """How often the files of each host are read. The scripts write them every 20 s."""
+    deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 5.0
+    """How long a host may take to answer."""
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8114
+    """Where hosts with `via: gpu-monitor` serve their files, unless a host says otherwise."""
+    old_after: Annotated[Duration, Meta(ge=20, le=86_400)] = 120.0
+    """Files that have not changed for this long say nothing of now: the host is then shown as not readable."""
+    consul: Url | None = None
+    """An address that answers a list in JSON with a `Node` for each host, such as
+    http://127.0.0.1:8500/v1/catalog/service/gpu. Each is watched via gpu-monitor."""
+    consul_interval: Annotated[Duration, Meta(ge=1, le=86_400)] = 60.0
+    """How often that address is asked."""
+    commands: Commands = "redacted"
+    """How much of a process's name is kept: full, redacted (secrets hidden), its name, or none."""
+
+    def __post_init__(self) -> None:
+        if self.consul is not None:
+            check_url(self.consul)
 
 
 class CompatSettings(Struct, frozen=True):
@@ -30,4 +127,4 @@ class CompatSettings(Struct, frozen=True):
 
 def compat_problem(ways: Collection[str], settings: CompatSettings) -> str | None:
     """Why hosts that are named via these ways could not be read; None where they can."""
-    return NO_NODE_WORD if "gpu-cluster-status" in ways and settings.gpu_cluster_status is None else None
+    return NODES_NOT_READABLE if "gpu-cluster-status" in ways and settings.gpu_cluster_status is None else None

@@ -6,19 +6,19 @@ never shown.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
+from gpudeck.config.load import parse_address
 from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, quote, write_path
+from gpudeck.config.renamed import misplaced_setting, renamed_setting, renamed_value
 from gpudeck.config.schema import (
     Check,
-    ListLike,
     Number,
     Option,
     base_for,
-    choices,
     default_of,
     expect,
     is_scalar,
@@ -27,8 +27,9 @@ from gpudeck.config.schema import (
     sections_of,
     shorthand_of,
 )
-from gpudeck.config.values import parse_address, parse_duration, parse_size
 from gpudeck.config.yaml_nodes import FilePosition, Mapping, Node, Scalar, Sequence, resolve
+from gpudeck.model.text import parse_bytes, parse_memory
+from gpudeck.model.times import parse_duration
 
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9_]{0,25})")
 _DECIMAL = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
@@ -87,8 +88,8 @@ def read_scalar(node: Scalar, option: Option) -> object:
     if option.mark == "address" and isinstance(info, inspect.StructType):
         return _read_address(node, info)
     if isinstance(info, Number):
-        return _limit(_NUMBER_READERS.get(option.mark, _read_number)(node, info), info)
-    if isinstance(info, inspect.LiteralType | inspect.EnumType):
+        return _limit(_read_number(node, info, option.mark), info)
+    if isinstance(info, inspect.LiteralType):
         return _read_choice(node, info)
     if isinstance(info, inspect.StrType):
         return _read_text(node, info)
@@ -99,19 +100,13 @@ def read_scalar(node: Scalar, option: Option) -> object:
     raise Unfit
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The known name that the given one was probably meant to be, or nothing."""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The nearest known name as a suggestion, or nothing."""
     import difflib  # noqa: PLC0415 - only a mistake needs it
 
     plain = {known.lower().replace("-", "_"): known for known in names}
     matches = difflib.get_close_matches(name[:64].lower().replace("-", "_"), plain, n=1)
-    return plain[matches[0]] if matches else ""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The nearest known name as a suggestion, or nothing."""
-    match = nearest(name, names)
-    return f"did you mean {match}?" if match else ""
+    return f"did you mean {plain[matches[0]]}?" if matches else ""
 
 
 def _read_address(node: Scalar, info: inspect.StructType) -> object:
@@ -130,28 +125,16 @@ def _suggest_address(text: str) -> str:
     return "put an IPv6 address in brackets" if text.count(":") > 2 else ""
 
 
-def _read_duration(node: Scalar, info: Number) -> float:
-    seconds = _parse(parse_duration, node)
-    if isinstance(info, inspect.FloatType):
-        return seconds
-    if not seconds.is_integer():
-        raise Unfit("write whole seconds")
-    return int(seconds)
-
-
-def _read_size(node: Scalar, info: Number) -> float:
-    size_bytes = _parse(parse_size, node)
-    return size_bytes if isinstance(info, inspect.IntType) else float(size_bytes)
-
-
-def _parse(parse: Callable[[str], float], node: Scalar) -> float:
+def _read_number(node: Scalar, info: Number, mark: str) -> float:
     try:
-        return parse(node.text)
+        if mark == "duration":
+            return parse_duration(node.text, allow_plain_seconds=True)
+        if mark == "size":
+            return parse_bytes(node.text)
+        if mark == "memory":
+            return parse_memory(node.text)
     except ValueError as error:
         raise Unfit from error
-
-
-def _read_number(node: Scalar, info: Number) -> float:
     if node.kind == "text":
         return _read_number_in_text(node, info)
     if node.kind == "int":
@@ -197,24 +180,18 @@ def _read_decimal(text: str) -> float:
 
 
 def _limit(number: float, info: Number) -> float:
-    kept = (
-        (info.ge is None or number >= info.ge)
-        and (info.gt is None or number > info.gt)
-        and (info.le is None or number <= info.le)
-        and (info.lt is None or number < info.lt)
-        and (info.multiple_of is None or number % info.multiple_of == 0)
-    )
-    if not kept:
+    is_too_low = (info.ge is not None and number < info.ge) or (info.gt is not None and number <= info.gt)
+    if is_too_low or (info.le is not None and number > info.le):
         raise Unfit
     return number
 
 
-def _read_choice(node: Scalar, info: inspect.LiteralType | inspect.EnumType) -> object:
+def _read_choice(node: Scalar, info: inspect.LiteralType) -> object:
     """Names are compared as they are written, so that `on` and `no` can be names without quotes."""
-    for choice in choices(info):
-        if (choice is None and node.kind == "null") or (choice is not None and str(choice) == node.text):
-            return choice if isinstance(info, inspect.LiteralType) else info.cls(choice)
-    raise Unfit(did_you_mean(node.text, [str(choice) for choice in choices(info) if choice is not None]))
+    for choice in info.values:
+        if str(choice) == node.text:
+            return choice
+    raise Unfit(did_you_mean(node.text, map(str, info.values)))
 
 
 def _read_text(node: Scalar, info: inspect.StrType) -> str:
@@ -231,9 +208,6 @@ def _read_bool(node: Scalar) -> bool:
     if node.kind != "bool":
         raise Unfit("leave out the quotes" if resolve(node.text) == "bool" else "")
     return node.text.lower() in {"true", "yes", "on"}
-
-
-_NUMBER_READERS: dict[str, Callable[[Scalar, Number], float]] = {"duration": _read_duration, "size": _read_size}
 
 
 class _Entry(NamedTuple):
@@ -267,11 +241,13 @@ class _Converter:
         if isinstance(node, Mapping):
             return self._convert_mapping(node, options, path, default)
         for option in options:
-            if isinstance(option.info, ListLike) and isinstance(node, Sequence):
+            if isinstance(option.info, inspect.ListType) and isinstance(node, Sequence):
                 return self._convert_list(node, option.info, option.check, path)
         return self._note_unfit(node, options, path)
 
     def _convert_scalar(self, node: Scalar, options: list[Option], path: Path, default: object) -> object:
+        if new := renamed_value(path, node.text):
+            return self._note(node.mark, path, f"`{node.text}` is now `{new}`")
         suggestion = ""
         for option in filter(is_scalar, options):
             try:
@@ -286,7 +262,7 @@ class _Converter:
             return self._convert_mapping(Mapping(mark=node.mark, pairs=(pair,)), sections, path, default)
         return self._note_unfit(node, options, path, suggestion or _suggest_form(node, options))
 
-    def _convert_list(self, node: Sequence, info: ListLike, check: Check | None, path: Path) -> object:
+    def _convert_list(self, node: Sequence, info: inspect.ListType, check: Check | None, path: Path) -> object:
         before = len(self.mistakes)
         items = options_of(info.item_type)
         values = [self.convert(item, items, (*path, index)) for index, item in enumerate(node.items)]
@@ -294,23 +270,12 @@ class _Converter:
         if check and len(self.mistakes) == before:
             for index, problem in check(values):
                 self._note(node.items[index].mark, (*path, index), one_line(problem))
-        if len(self.mistakes) > before:
-            return _FAILED
-        makers: dict[type[ListLike], Callable[[list[object]], object]] = {
-            inspect.VarTupleType: tuple,
-            inspect.FrozenSetType: frozenset,
-        }
-        return makers.get(type(info), list)(values)
+        return values if len(self.mistakes) == before else _FAILED
 
     def _convert_mapping(self, node: Mapping, options: list[Option], path: Path, default: object) -> object:
-        sections = [
-            option.info for option in options if is_section(option) and isinstance(option.info, inspect.StructType)
-        ]
-        if sections and sections[0].tag_field:
-            return self._convert_tagged(node, sections, path, default)
-        if sections:
-            return self._convert_section(node, sections[0], path, default)
         for option in options:
+            if is_section(option) and isinstance(option.info, inspect.StructType):
+                return self._convert_section(node, option.info, path, default)
             if isinstance(option.info, inspect.DictType):
                 return self._convert_dict(node, option.info, path)
         return self._note_unfit(node, options, path)
@@ -325,23 +290,6 @@ class _Converter:
             converted[key] = self.convert(entry.value, values, (*path, entry.name))
         self._check_length(node, len(converted), info, path)
         return converted if len(self.mistakes) == before else _FAILED
-
-    def _convert_tagged(self, node: Mapping, sections: list[inspect.StructType], path: Path, default: object) -> object:
-        """The section of several that the setting `type` (or however the structs call their tag) names."""
-        tag_field = sections[0].tag_field or ""
-        by_tag = {str(section.tag): section for section in sections}
-        entry = next((pair for pair in node.pairs if isinstance(pair[0], Scalar) and pair[0].text == tag_field), None)
-        expected = f"one of {', '.join(by_tag)}" if len(by_tag) > 1 else next(iter(by_tag))
-        if entry is None and len(sections) == 1:
-            return self._convert_section(node, sections[0], path, default)
-        if entry is None:
-            return self._note(node.mark, (*path, tag_field), "", expected)
-        tag = entry[1]
-        if isinstance(tag, Scalar) and tag.text in by_tag:
-            return self._convert_section(node, by_tag[tag.text], path, default)
-        found = show_found(tag, secret=is_secret(path), scalar_wanted=True)
-        suggestion = did_you_mean(tag.text, by_tag) if isinstance(tag, Scalar) else ""
-        return self._note(tag.mark, (*path, tag_field), found, expected, suggestion)
 
     def _convert_section(self, node: Mapping, info: inspect.StructType, path: Path, default: object) -> object:
         before = len(self.mistakes)
@@ -373,7 +321,7 @@ class _Converter:
                     values[field.name] = value
                 elif default is NODEFAULT or not any(map(is_section, options)):
                     wrong.add(entry.name)
-            elif entry.name != info.tag_field:
+            else:
                 self._note_unknown(entry, list(fields), path)
         return wrong
 
@@ -412,14 +360,19 @@ class _Converter:
                 lines[key.text] = key.mark.line
                 yield _Entry(key.text, key.mark, value)
 
-    def _check_length(self, node: Node, count: int, info: ListLike | inspect.DictType, path: Path) -> None:
+    def _check_length(self, node: Node, count: int, info: inspect.ListType | inspect.DictType, path: Path) -> None:
         too_many = info.max_length is not None and count > info.max_length
         if too_many or count < (info.min_length or 0):
             self._note(node.mark, path, f"{count} item{'' if count == 1 else 's'}", expect([Option(info)]))
 
     def _note_unknown(self, entry: _Entry, names: list[str], path: Path) -> None:
+        if new := renamed_setting((*path, entry.name)):
+            self._note(entry.mark, (), f"`{write_path((*path, entry.name))}` is now `{new}`")
+            return
         suggestion = ""
-        if len(self.mistakes) < _MAX_SUGGESTIONS:
+        if new := misplaced_setting((*path, entry.name)):
+            suggestion = f"it is now `{new}`"
+        elif len(self.mistakes) < _MAX_SUGGESTIONS:
             suggestion = did_you_mean(entry.name, names) or self._place_of(entry.name) or _list_names(names)
         if _SETTING_NAME.fullmatch(entry.name):
             self._note(entry.mark, (*path, entry.name), "unknown setting", suggestion=suggestion)
@@ -448,7 +401,7 @@ class _Converter:
 
 def _suggest_form(node: Scalar, options: list[Option]) -> str:
     """How to write a list or mapping where one value was given."""
-    lists = [option.info for option in options if isinstance(option.info, ListLike)]
+    lists = [option.info for option in options if isinstance(option.info, inspect.ListType)]
     if lists:
         return "write [] for none" if node.kind == "null" else "begin each item with '- ' on a line of its own"
     dicts = any(isinstance(option.info, inspect.DictType) for option in options)

@@ -1,6 +1,8 @@
-"""Finds the configuration file and loads it: the first file that exists; one that was asked for must exist."""
+"""Finds the configuration file and loads it: the first file that exists; one that was asked for must exist. And
+addresses, as they are written there and on the command line."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, cast
@@ -12,6 +14,8 @@ from gpudeck.config.mistakes import ConfigMistakes, Mistake
 T = TypeVar("T", bound=Struct)
 FILE_NAME = "gpudeck.yaml"
 VARIABLE = "GPUDECK_CONFIG"
+_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>0|[1-9][0-9]{0,4})", re.ASCII)
+_HOST = re.compile(r"(?!-)[A-Za-z0-9_.-]{1,253}")
 
 
 def load_file(path: Path, settings_type: type[T]) -> T:
@@ -45,7 +49,7 @@ def load(text: str, source: str, settings_type: type[T]) -> T:
     from gpudeck.config.convert import convert  # noqa: PLC0415 - PyYAML is imported only where a file is read
     from gpudeck.config.yaml_nodes import read_yaml  # noqa: PLC0415 - the same
 
-    return cast(T, convert(read_yaml(text, source), source, settings_type))
+    return cast("T", convert(read_yaml(text, source), source, settings_type))
 
 
 def find_config(
@@ -90,3 +94,27 @@ def _is_file(path: Path) -> bool:
         return path.is_file() or path.is_fifo()
     except (OSError, ValueError):
         return False
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `:PORT` (host is then empty: every interface) or `[IPV6]:PORT`. Raises
+    ValueError."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    if match["ipv6"]:
+        return _check_ip(match["ipv6"], 6), int(match["port"])
+    host = match["host"]
+    if host and not _HOST.fullmatch(host):
+        raise ValueError(f"{host!r} is not the name of a host")
+    if host and not host.strip("0123456789."):
+        _check_ip(host, 4)
+    return host, int(match["port"])
+
+
+def _check_ip(text: str, version: int) -> str:
+    import ipaddress  # noqa: PLC0415 - few commands read an address, all would pay for the import
+
+    if ipaddress.ip_address(text).version != version:
+        raise ValueError(f"{text!r} is not an IPv{version} address")
+    return text

@@ -5,16 +5,15 @@ from typing import Any, NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from gpudeck.config.values import format_duration, format_size
+from gpudeck.model.text import BYTES_OF_UNIT
+from gpudeck.model.times import format_duration
 
-ListLike = inspect.ListType | inspect.VarTupleType | inspect.FrozenSetType
 Number = inspect.IntType | inspect.FloatType
 _Supported = (
-    ListLike
-    | Number
+    Number
     | inspect.BoolType
     | inspect.DictType
-    | inspect.EnumType
+    | inspect.ListType
     | inspect.LiteralType
     | inspect.NoneType
     | inspect.StrType
@@ -27,7 +26,7 @@ Check = Callable[[list[Any]], Iterable[tuple[int, str]]]
 
 
 class Option(NamedTuple):
-    """One type that a value may have. `mark` makes it special: `duration`, `size` or `address`.
+    """One type that a value may have. `mark` makes it special: `duration`, `size`, `memory` or `address`.
 
     `words` say of text with a pattern what the pattern says, for people. `check` is what a list's type adds to its
     items (`config_check` in the `extra` of its `Meta`).
@@ -69,18 +68,15 @@ def shorthand_of(option: Option) -> str:
 
 def is_scalar(option: Option) -> bool:
     """Whether the option is written as one value."""
-    return option.mark == "address" or not isinstance(option.info, ListLike | inspect.DictType | inspect.StructType)
+    return option.mark == "address" or not isinstance(
+        option.info, inspect.ListType | inspect.DictType | inspect.StructType
+    )
 
 
 def expect(options: Iterable[Option]) -> str:
     """What may stand there, in words: `a duration such as 10s, at least 1s`."""
     named = [option for option in options if not isinstance(option.info, inspect.NoneType)]
     return " or ".join(dict.fromkeys(map(_expect_one, named))) or "nothing"
-
-
-def choices(info: inspect.LiteralType | inspect.EnumType) -> list[str | int | None]:
-    """What may be written for a type that names its values."""
-    return list(info.values) if isinstance(info, inspect.LiteralType) else [member.value for member in info.cls]
 
 
 def _expect_one(option: Option) -> str:
@@ -91,9 +87,10 @@ def _expect_one(option: Option) -> str:
         return _expect_number(info, option.mark)
     if isinstance(info, inspect.StrType):
         return option.words or _expect_text(info)
-    if isinstance(info, inspect.LiteralType | inspect.EnumType):
-        return _expect_choice(info)
-    if isinstance(info, ListLike | inspect.DictType):
+    if isinstance(info, inspect.LiteralType):
+        named = list(map(str, info.values))
+        return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
+    if isinstance(info, inspect.ListType | inspect.DictType):
         return _expect_collection(info)
     return "true or false" if isinstance(info, inspect.BoolType) else _expect_section(option)
 
@@ -106,8 +103,8 @@ def _expect_section(option: Option) -> str:
     return f"{expect(options_of(alone.type))} or {mapping}"
 
 
-def _expect_collection(info: ListLike | inspect.DictType) -> str:
-    if isinstance(info, ListLike):
+def _expect_collection(info: inspect.ListType | inspect.DictType) -> str:
+    if isinstance(info, inspect.ListType):
         items = options_of(info.item_type)
         only_mappings = all(is_section(item) and not shorthand_of(item) for item in items)
         each = "a list of mappings" if only_mappings else f"a list, each item {expect(items)}"
@@ -115,11 +112,6 @@ def _expect_collection(info: ListLike | inspect.DictType) -> str:
     values = options_of(info.value_type)
     each = "" if all(map(is_section, values)) else f", each value {expect(values)}"
     return f"a mapping (name: value){each}" + _expect_length(info.min_length, info.max_length, "item")
-
-
-def _expect_choice(info: inspect.LiteralType | inspect.EnumType) -> str:
-    named = [str(choice) for choice in choices(info) if choice is not None]
-    return named[0] if len(named) == 1 else f"one of {', '.join(named)}"
 
 
 def _expect_text(info: inspect.StrType) -> str:
@@ -134,21 +126,36 @@ def _expect_length(minimum: int | None, maximum: int | None, unit: str) -> str:
 
 
 def _expect_number(info: Number, mark: str) -> str:
-    nouns = {"duration": "a duration such as 10s", "size": "a size such as 512MiB"}
+    nouns = {"duration": "a duration such as 10s", "size": "a size such as 512MiB", "memory": "memory such as 2G"}
     noun = nouns.get(mark) or ("a whole number" if isinstance(info, inspect.IntType) else "a number")
     write = number_writer(mark)
     if info.ge is not None and info.le is not None:
         return f"{noun} from {write(info.ge)} to {write(info.le)}"
-    bounds = {"at least": info.ge, "above": info.gt, "at most": info.le, "below": info.lt}
+    bounds = {"at least": info.ge, "above": info.gt, "at most": info.le}
     parts = [f"{word} {write(bound)}" for word, bound in bounds.items() if bound is not None]
-    if info.multiple_of is not None:
-        parts.append(f"a multiple of {write(info.multiple_of)}")
     return f"{noun}, {' and '.join(parts)}" if parts else noun
 
 
 def number_writer(mark: str) -> Callable[[float], str]:
     """How a number of this kind is written in the file."""
-    return {"duration": format_duration, "size": format_size}.get(mark, _write_number)
+    return {"duration": format_duration, "size": format_size, "memory": format_memory}.get(mark, _write_number)
+
+
+def format_size(size_bytes: float) -> str:
+    """The exact way to write a size with the smallest number that `parse_bytes` reads back as the same."""
+    return _format_bytes(size_bytes, [unit for unit in BYTES_OF_UNIT if unit])
+
+
+def format_memory(memory_bytes: float) -> str:
+    """An amount of memory as `parse_memory` reads it back, if it is whole KiB."""
+    return _format_bytes(memory_bytes, [unit for unit in BYTES_OF_UNIT if unit.endswith("i")])
+
+
+def _format_bytes(size_bytes: float, units: Iterable[str]) -> str:
+    whole = int(size_bytes)
+    exact = [(whole // BYTES_OF_UNIT[unit], unit) for unit in units if whole % BYTES_OF_UNIT[unit] == 0]
+    count, unit = min(exact, default=(whole, ""))
+    return f"{count}{unit[:1].upper()}{unit[1:]}B" if whole else "0B"
 
 
 def _write_number(number: float) -> str:
@@ -205,7 +212,7 @@ def _inside(path: str, options: list[Option]) -> Iterator[tuple[str, Option]]:
     for option in options:
         if is_section(option):
             yield path, option
-        elif isinstance(option.info, ListLike):
+        elif isinstance(option.info, inspect.ListType):
             yield from _inside(f"{path}[]", options_of(option.info.item_type))
         elif isinstance(option.info, inspect.DictType):
             yield from _inside(f"{path}.NAME", options_of(option.info.value_type))

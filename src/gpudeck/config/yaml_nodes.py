@@ -234,7 +234,7 @@ class _Builder:
         return self._root
 
     def _begin(self, event: yaml.CollectionStartEvent, mark: FilePosition) -> None:
-        """A block below its name is known by the line of the name, where a person looks for it."""
+        """The line of a block below its name is that of the name."""
         name = self._open[-1].name_without_value() if self._open else None
         self._open.append(_Open(event, mark if name is None or event.flow_style else name.mark))
         self._check_depth(0, mark)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from gpudeck.model.errors import Temporary
+from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,7 @@ class BackgroundWriter:
     async def stop(self) -> Temporary | None:
         """End the task and write what is left; returns why that was not possible."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_tasks(task)
         try:
             await self.flush()
         except Temporary as error:
@@ -73,6 +72,12 @@ class BackgroundWriter:
             log.info(self._recovered)
         self.failure = None
 
+    def note_failure(self, error: Temporary) -> None:
+        """The database is unavailable: also for callers that ask it themselves."""
+        if self.failure is None:
+            log.warning(self._failing, error)
+        self.failure = "unavailable"
+
     async def _run(self) -> None:
         while True:
             if await self._attempt():
@@ -88,9 +93,7 @@ class BackgroundWriter:
             if self._housekeeping is not None:
                 await self._housekeeping()
         except Temporary as error:
-            if self.failure is None:
-                log.warning(self._failing, error)
-            self.failure = "unavailable"
+            self.note_failure(error)
         except Exception as error:
             log.exception(self._failing, type(error).__name__)
             self.failure = "bug"

@@ -8,20 +8,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Table, delete, func, select, text
+from sqlalchemy import ColumnElement, CursorResult, Executable, Table, delete, func, select, text
+from sqlalchemy.dialects import postgresql as postgresql_dialect
+from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool
 
 from gpudeck.database import postgresql, sqlite
-from gpudeck.database.errors import Away, Trouble, Unavailable
-from gpudeck.database.migrating import VERSION_TABLE, is_newest, migrate, refuse_older
-from gpudeck.database.schema import metadata
+from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble, Unavailable
+from gpudeck.database.migrations import VERSION_TABLE, is_newest, migrate, refuse_older
+from gpudeck.database.schema import REAL, metadata
 from gpudeck.database.sqlite import keep_before_migration
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.times import show_utc
@@ -48,7 +50,7 @@ class Database:
         kind: Kind,
         place: str,
         engine: AsyncEngine,
-        explain: Callable[[BaseException], Trouble | None],
+        explain: Callable[[BaseException], DatabaseTrouble | None],
         *,
         migrating: AsyncEngine | None = None,
         probing: AsyncEngine | None = None,
@@ -56,8 +58,8 @@ class Database:
         """`migrating` may take as long as it needs; `probing` waits for no other transaction of this hub."""
         self.kind: Kind = kind
         self.place = place
-        self.away: Away | None = None
-        self._engine = engine
+        self.away: DatabaseOutage | None = None
+        self.engine = engine
         self._explain = explain
         self._migrating = migrating or engine
         self._probing = probing or engine
@@ -75,7 +77,7 @@ class Database:
         """
         self._refuse_while_away()
         try:
-            async with self._transaction(self._engine, self._refuse_while_away) as connection:
+            async with self._transaction(self.engine, self._refuse_while_away) as connection:
                 yield connection
         except Unavailable as error:
             # One connection for which others wait says nothing about the file.
@@ -83,6 +85,17 @@ class Database:
                 self._note_away(error.trouble, str(error))
             self._suspected.set()
             raise
+
+    async def execute(
+        self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None
+    ) -> CursorResult[*tuple[Any, ...]]:
+        """One statement as a transaction of its own, for each of `rows`. As `begin`."""
+        async with self.begin() as connection:
+            return await connection.execute(statement, rows)
+
+    def insert(self, table: Table) -> "postgresql_dialect.Insert | sqlite_dialect.Insert":
+        """An INSERT that can say what is done about a row that is there already."""
+        return sqlite_dialect.insert(table) if self.kind == "sqlite" else postgresql_dialect.insert(table)
 
     async def watch(self) -> None:
         """For as long as the hub runs: keep `away` at what is so. One that is away when this ends stays so."""
@@ -99,7 +112,7 @@ class Database:
     async def bring_up_to_date(self, *, changes_tables: bool = True) -> None:
         """Make and change the tables as this gpudeck has them. Raises Temporary, UsageError for a database that it does
         not understand, and Outdated for older tables that it may only make, not change."""
-        async with self._transaction(self._engine) as connection:
+        async with self._transaction(self.engine) as connection:
             self._is_current = await connection.run_sync(is_newest, self.place)
             if not changes_tables:
                 await connection.run_sync(refuse_older, self.place)
@@ -112,7 +125,7 @@ class Database:
         self._is_current = True
 
     async def close(self) -> None:
-        for engine in {self._engine, self._migrating, self._probing}:
+        for engine in {self.engine, self._migrating, self._probing}:
             await engine.dispose()
 
     @contextlib.asynccontextmanager
@@ -137,7 +150,7 @@ class Database:
 
     def _is_in_use(self) -> bool:
         """Whether a transaction of this hub has the file: it finds out itself what is wrong, and may take its time."""
-        return self.kind == "sqlite" and isinstance(self._engine.pool, QueuePool) and self._engine.pool.checkedout() > 0
+        return self.kind == "sqlite" and isinstance(self.engine.pool, QueuePool) and self.engine.pool.checkedout() > 0
 
     async def _probe(self, *, writes: bool) -> None:
         """`writes`: something failed, and whether it would again is seen only by writing."""
@@ -151,7 +164,7 @@ class Database:
         except Unavailable as error:
             self._note_away(error.trouble, str(error))
         except UsageError as error:
-            self._note_away(Trouble("cannot be used by this hub: see its log", error.hint), str(error))
+            self._note_away(DatabaseTrouble("cannot be used by this hub: see its log", error.hint), str(error))
         except Exception:
             log.exception("the database %s could not be asked whether it answers", self.place)
         else:
@@ -165,10 +178,10 @@ class Database:
         if trouble is not None:
             raise Unavailable(self.place, trouble)
 
-    def _note_away(self, trouble: Trouble, told: str) -> None:
+    def _note_away(self, trouble: DatabaseTrouble, told: str) -> None:
         if self.away is None or self.away.trouble.reason != trouble.reason:
-            log.warning("%s The hub goes on without it.", told)
-        self.away = Away(trouble, time.time() if self.away is None else self.away.since)
+            log.warning("%s The hub continues without it.", told)
+        self.away = DatabaseOutage(trouble, time.time() if self.away is None else self.away.since)
 
 
 async def open_database(
@@ -183,7 +196,7 @@ async def open_database(
     date.
 
     The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
-    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and whoever opened it
+    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and its opener
     has to `watch` it. Without `changes_tables`, those of an older gpudeck are left as they are: Outdated is raised.
     """
     waits = sqlite.LOCKED_SECONDS if may_be_away else sqlite.BUSY_SECONDS
@@ -234,6 +247,19 @@ def _on_postgresql(address: str) -> Database:
         migrating=postgresql.make_engine(address, keeps_connections=False, answers_in=None),
         probing=postgresql.make_engine(address, most=1, answers_in=PROBE_SECONDS, connects_in=PROBE_SECONDS),
     )
+
+
+class FleetStore:
+    """The rows of one fleet. All that asks the database raises Temporary where it does not answer."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        self._database = database
+        self._fleet = fleet
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hubs may write to the same tables."""
+        return self._database.kind == "postgresql"
 
 
 async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:

@@ -5,7 +5,7 @@ from msgspec import Struct
 from gpudeck.model.errors import Temporary, UsageError
 
 
-class Trouble(Struct, frozen=True):
+class DatabaseTrouble(Struct, frozen=True):
     """`reason` goes on after the name of the database: "is locked by another process"; `next_step` is a sentence.
     `may_pass`: it may end without a change of the configuration, so a hub that starts now starts without its database.
     `stops_all`: while it lasts a running hub tries no transaction."""
@@ -16,10 +16,10 @@ class Trouble(Struct, frozen=True):
     stops_all: bool = True
 
 
-class Away(Struct, frozen=True):
+class DatabaseOutage(Struct, frozen=True):
     """The database cannot be used, since `since` in Unix seconds. `trouble` names no place."""
 
-    trouble: Trouble
+    trouble: DatabaseTrouble
     since: float
 
 
@@ -30,6 +30,6 @@ class Outdated(UsageError):
 class Unavailable(Temporary):
     """The database does not do what is asked of it now."""
 
-    def __init__(self, place: str, trouble: Trouble) -> None:
+    def __init__(self, place: str, trouble: DatabaseTrouble) -> None:
         super().__init__(f"the database {place} {trouble.reason}.", trouble.next_step)
         self.trouble = trouble

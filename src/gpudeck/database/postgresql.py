@@ -11,8 +11,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.errors import Trouble
+from gpudeck.database.errors import DatabaseTrouble
 from gpudeck.model.errors import UsageError
+from gpudeck.model.extras import need
 
 POOL_SIZE = 5
 CONNECT_SECONDS = 10.0
@@ -55,19 +56,18 @@ def make_engine(
     most: int = POOL_SIZE,
 ) -> AsyncEngine:
     """At most `most` connections, each tried before it is used, or a new one each time. `address` is read as
-    PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE."""
+    PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE. Raises UsageError where gpudeck[postgresql]
+    is not installed."""
+    need("postgresql", "the setting `database`")
+    few: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "pool_size": most, "max_overflow": 0}
+    # Without the ping each connection from before a restart of the server would fail once.
+    few |= {"pool_pre_ping": True, "pool_timeout": WAIT_SECONDS}
     return create_async_engine(
         "postgresql+asyncpg://",
         async_creator=lambda: _connect(address, answers_in, connects_in),
         hide_parameters=True,
-        **(_few_connections(most) if keeps_connections else {"poolclass": NullPool}),
+        **(few if keeps_connections else {"poolclass": NullPool}),
     )
-
-
-def _few_connections(most: int) -> dict[str, Any]:
-    # Without the ping each connection from before a restart of the server would fail once.
-    kept = {"poolclass": AsyncAdaptedQueuePool, "pool_size": most, "max_overflow": 0, "pool_pre_ping": True}
-    return kept | {"pool_timeout": WAIT_SECONDS}
 
 
 async def _connect(address: str, answers_in: float | None, connects_in: float) -> Any:
@@ -96,34 +96,40 @@ def name_place(address: str) -> str:
     return f"postgresql://{found[1] if found else '…'}"
 
 
-def explain(error: BaseException) -> Trouble | None:
+def explain(error: BaseException) -> DatabaseTrouble | None:
     """What keeps the database from answering; None for a mistake of ours, such as a column that does not exist."""
     if isinstance(error, PoolTimeout):
-        return Trouble(f"is busy: all {POOL_SIZE} connections were in use for {WAIT_SECONDS:g} s", _AGAIN)
+        return DatabaseTrouble(f"is busy: all {POOL_SIZE} connections were in use for {WAIT_SECONDS:g} s", _AGAIN)
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, OSError):
         return _explain_network(cause)
     state = getattr(cause, "sqlstate", None) or ""
     if state.startswith("08") or (isinstance(error, DBAPIError) and error.connection_invalidated):
-        return Trouble("broke the connection", _SEE_SERVER)
+        return DatabaseTrouble("broke the connection", _SEE_SERVER)
     next_step = _NEXT_STEPS.get(state) or _NEXT_STEPS.get(state[:2])
-    return Trouble(f"answers: {_first_line(cause)}", next_step, state[:2] not in _FOR_A_PERSON) if next_step else None
+    return (
+        DatabaseTrouble(f"answers: {_first_line(cause)}", next_step, state[:2] not in _FOR_A_PERSON)
+        if next_step
+        else None
+    )
 
 
-def _explain_network(error: OSError) -> Trouble:
+def _explain_network(error: OSError) -> DatabaseTrouble:
     if isinstance(error, TimeoutError):
-        return Trouble("does not answer in time", _SEE_SERVER)
+        return DatabaseTrouble("does not answer in time", _SEE_SERVER)
     if isinstance(error, socket.gaierror):
-        return Trouble(f"has a host that is not known: {error.strerror}", _SEE_ADDRESS)
+        return DatabaseTrouble(f"has a host that is not known: {error.strerror}", _SEE_ADDRESS)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Trouble(f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS, may_pass=False)
+        return DatabaseTrouble(
+            f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS, may_pass=False
+        )
     if isinstance(error, FileNotFoundError):
         # The socket file of a server that does not run comes back with it.
         what = "a file that its address names is not there"
-        return Trouble(f"cannot be reached: {what}", _SEE_ADDRESS, may_pass=error.filename is None)
+        return DatabaseTrouble(f"cannot be reached: {what}", _SEE_ADDRESS, may_pass=error.filename is None)
     # asyncio says "Connect call failed" for every number.
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    return Trouble(f"cannot be reached: {reason}", _SEE_SERVER, may_pass="rejected SSL" not in reason)
+    return DatabaseTrouble(f"cannot be reached: {reason}", _SEE_SERVER, may_pass="rejected SSL" not in reason)
 
 
 def _first_line(cause: BaseException | None) -> str:

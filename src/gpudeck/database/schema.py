@@ -140,7 +140,7 @@ reservations = Table(
     Column("used_at", Float(53), nullable=True),
     Column("released_at", Float(53), nullable=True),
     Column("release_reason", String(256), nullable=True),
-    CheckConstraint("kind IN ('booking', 'hold')", name="kind"),
+    CheckConstraint("kind IN ('reservation', 'claim')", name="kind"),
     Index("ix_reservations_fleet_end", "fleet", "end"),
     sqlite_autoincrement=True,
 )
@@ -151,7 +151,7 @@ reservation_gpus = Table(
     metadata,
     Column("reservation_id", _Id, ForeignKey("reservations.id", ondelete="CASCADE"), primary_key=True),
     Column("uuid", String(256), primary_key=True),
-    Column("host", String(256), nullable=False),  # its name, and the GPU's number there, when it was booked
+    Column("host", String(256), nullable=False),  # its name, and the GPU's number there, when it was reserved
     Column("label", String(32), nullable=False),
     Index("ix_reservation_gpus_uuid", "uuid"),
 )
@@ -162,7 +162,7 @@ queue_requests = Table(
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("fleet", String(16), nullable=False),  # as that of an event
-    Column("key", String(64), nullable=False),  # the waiter's own: who asks twice stands in line once
+    Column("key", String(64), nullable=False),  # the waiter's own: a repeated request is queued once
     Column("user", String(160), nullable=False),
     Column("account", String(64), nullable=True),
     Column("gpus", Integer, nullable=False),
@@ -173,7 +173,9 @@ queue_requests = Table(
     Column("same_host", Integer, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("last_seen_at", Float(53), nullable=False),
-    Column("granted", Text, nullable=True),  # JSON: the GPUs, until when, and the hold
+    Column("granted", Text, nullable=True),  # JSON: the GPUs, until when, and the claim
+    Column("mig", Integer, nullable=False, server_default="0"),
+    Column("allow_mig", Integer, nullable=False, server_default="0"),
     UniqueConstraint("fleet", "key"),
     sqlite_autoincrement=True,
 )
@@ -233,8 +235,11 @@ outbox = Table(
 )
 """Messages on their way to people, and for a while those that arrived."""
 
-mutes = Table(
-    "mutes", metadata, Column("account", String(64), primary_key=True), Column("rule", String(64), primary_key=True)
+personal_mutes = Table(
+    "personal_mutes",
+    metadata,
+    Column("account", String(64), primary_key=True),
+    Column("rule", String(64), primary_key=True),
 )
 """Rules that an account has muted, beside those of the settings."""
 
@@ -254,10 +259,12 @@ watches = Table(
     Column("expires_at", Float(53), nullable=False),
     Column("fired_at", Float(53), nullable=True),
     Column("found", Text, nullable=True),  # JSON: the GPUs that were free then
+    Column("mig", Integer, nullable=False, server_default="0"),
+    Column("allow_mig", Integer, nullable=False, server_default="0"),
     Index("ix_watches_fleet_expires_at", "fleet", "expires_at"),
     sqlite_autoincrement=True,
 )
-"""Who wants to be told when GPUs are free."""
+"""Users who are notified when GPUs are free."""
 
 alerts = Table(
     "alerts",
@@ -269,17 +276,17 @@ alerts = Table(
     Column("state", String(16), nullable=False),
     Column("host", String(256), nullable=True),
     Column("host_id", String(384), nullable=False),
-    Column("is_open", Integer, nullable=False),  # it fires, or its end has not been told
+    Column("is_open", Integer, nullable=False),  # it fires, or its end has not been sent
     Column("fired_at", Float(53), nullable=False),
     Column("resolved_at", Float(53), nullable=True),
     Column("body", Text, nullable=False),  # JSON: all of it
     Index("ix_alerts_fleet_is_open", "fleet", "is_open"),
     Index("ix_alerts_resolved_at", "resolved_at"),
 )
-"""What is wrong, or was: from when people were told until it was over."""
+"""Alerts that fire, or were resolved."""
 
-alert_silences = Table(
-    "alert_silences",
+alert_mutes = Table(
+    "alert_mutes",
     metadata,
     Column("fleet", String(16), primary_key=True),
     Column("id", String(16), primary_key=True),

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.errors import Trouble
+from gpudeck.database.errors import DatabaseTrouble
 from gpudeck.model.errors import UsageError
 
 FILE_NAME = "gpudeck.db"
@@ -28,7 +28,7 @@ BUSY_SECONDS = 10.0
 """How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
 LOCKED_SECONDS = 3.0
 """How long a running hub waits for another process: `/readyz` and the messages of alerts wait for this."""
-_LEAST_ROOM_BYTES = 1 << 20
+LEAST_ROOM_BYTES = 1 << 20
 """With less on its disk the database counts as one that cannot be written: small changes may still find a place."""
 
 # On DEBUG it writes every statement with its values, and there are hashes of passwords among them.
@@ -37,25 +37,26 @@ logging.getLogger("aiosqlite").setLevel(logging.WARNING)
 _ANOTHER_FOLDER = "choose another folder with data_dir in gpudeck.yaml"
 GIVE_IT = f"Give the file and its folder to the user that runs the hub, or {_ANOTHER_FOLDER}."
 _RESTORE = "Put a backup in its place, or move it away: the hub then starts with an empty one."
-_LOCKED = Trouble(
+_LOCKED = DatabaseTrouble(
     "is locked by another process",
     "End what else has it open (`fuser` shows it). A folder that machines share over a network cannot hold it.",
 )
-_FULL = Trouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}.", stops_all=False)
+_FULL = DatabaseTrouble("has no room on its disk", f"Make room there, or {_ANOTHER_FOLDER}.", stops_all=False)
 _TROUBLES = {
-    sqlite3.SQLITE_NOTADB: Trouble("is not a database", _RESTORE, may_pass=False),
-    sqlite3.SQLITE_CORRUPT: Trouble("is damaged", _RESTORE, may_pass=False),
+    sqlite3.SQLITE_NOTADB: DatabaseTrouble("is not a database", _RESTORE, may_pass=False),
+    sqlite3.SQLITE_CORRUPT: DatabaseTrouble("is damaged", _RESTORE, may_pass=False),
     sqlite3.SQLITE_FULL: _FULL,
-    sqlite3.SQLITE_IOERR: Trouble(
+    sqlite3.SQLITE_IOERR: DatabaseTrouble(
         "cannot be read or written", f"Look at its disk, which may be full, or {_ANOTHER_FOLDER}.", stops_all=False
     ),
-    sqlite3.SQLITE_READONLY: Trouble("cannot be written", GIVE_IT, may_pass=False),
-    sqlite3.SQLITE_PERM: Trouble("cannot be written", GIVE_IT, may_pass=False),
-    sqlite3.SQLITE_CANTOPEN: Trouble("cannot be opened", GIVE_IT, may_pass=False),
+    sqlite3.SQLITE_READONLY: DatabaseTrouble("cannot be written", GIVE_IT, may_pass=False),
+    sqlite3.SQLITE_PERM: DatabaseTrouble("cannot be written", GIVE_IT, may_pass=False),
+    sqlite3.SQLITE_CANTOPEN: DatabaseTrouble("cannot be opened", GIVE_IT, may_pass=False),
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: _LOCKED,
 }
+_ONE_CONNECTION: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0}
 log = logging.getLogger(__name__)
 
 _GONE = "is gone, and what is changed now will be lost: put it back, or start the hub again"
@@ -76,7 +77,7 @@ def make_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
         async_creator=lambda: _connect(file, BUSY_SECONDS if waits is None else min(waits, BUSY_SECONDS)),
         hide_parameters=True,
-        **(_one_connection() if keeps_connection else {"poolclass": NullPool}),
+        **(_ONE_CONNECTION | {"pool_timeout": BUSY_SECONDS} if keeps_connection else {"poolclass": NullPool}),
     )
 
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
@@ -114,10 +115,6 @@ async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
     return opened
 
 
-def _one_connection() -> dict[str, Any]:
-    return {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, "pool_timeout": BUSY_SECONDS}
-
-
 def make_file(file: Path) -> None:
     """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it. SQLite gives
     the same mode to the two files that it puts beside it. Raises OSError."""
@@ -130,32 +127,32 @@ def make_file(file: Path) -> None:
         os.close(descriptor)
 
 
-def find_trouble(file: Path) -> Trouble | None:
+def find_trouble(file: Path) -> DatabaseTrouble | None:
     """That its disk has no room left; None for anything else. Blocks."""
     try:
         found = os.statvfs(file)
     except OSError:
         return None
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-    return _FULL if free * found.f_frsize < _LEAST_ROOM_BYTES else None
+    return _FULL if free * found.f_frsize < LEAST_ROOM_BYTES else None
 
 
-def explain(error: BaseException) -> Trouble | None:
+def explain(error: BaseException) -> DatabaseTrouble | None:
     """What keeps the database from answering; None for a mistake of ours, such as a column that does not exist."""
     if isinstance(error, PoolTimeout):
-        return Trouble(f"is busy: others in the hub used it for {BUSY_SECONDS:g} s", "Try again.")
+        return DatabaseTrouble(f"is busy: others in the hub used it for {BUSY_SECONDS:g} s", "Try again.")
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", None)
     return None if code is None else _TROUBLES.get(code & 0xFF)
 
 
 class DatabaseFile:
-    """The file as it was when this was made. `look` calls `tell` with what is wrong with it, for everybody who may look
-    at the hub, and with None when it is the same file again; each once. Made after the database was opened."""
+    """The database file as it was when this was made, after the database was opened. `look` calls `report_problem` once
+    with what is wrong with it, worded for all viewers, and once with None when it is the same file again."""
 
-    def __init__(self, file: Path, tell: Callable[[str | None], None]) -> None:
+    def __init__(self, file: Path, report_problem: Callable[[str | None], None]) -> None:
         self._file = file
-        self._tell = tell
+        self._report_problem = report_problem
         self._opened = _identify(file)
         self._trouble: str | None = None
 
@@ -170,7 +167,7 @@ class DatabaseFile:
         else:
             log.error("the database %s %s", self._file, trouble)
         # Without the path: it is shown to everybody who may look.
-        self._tell(None if trouble is None else f"the hub's database {trouble}.")
+        self._report_problem(None if trouble is None else f"the hub's database {trouble}.")
 
     def _find_trouble(self) -> str | None:
         found = _identify(self._file)

@@ -15,20 +15,21 @@ import signal
 import struct
 import sys
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from gpudeck.child_process import end, python_module, start
 from gpudeck.history.sample import HostSample
 from gpudeck.model.event import Event
 
 log = logging.getLogger(__name__)
 
 Take = Callable[[list[HostSample]], None]
-TakeEvents = Callable[[list[Event]], None]
+TakeEvent = Callable[[Event], None]
 
 DAYS = 14.0
 DAY = 86_400.0
@@ -88,17 +89,16 @@ class Backfill:
         fine_step, step = (60, 300) if hosts <= _MANY_HOSTS else (300, 900)
         span = {"until": f"{until:.0f}", "days": f"{(until - self._start) / DAY:.6f}"}
         options = {"hosts": hosts, **span, "step": step, "fine-step": fine_step, "first": int(since is None)}
-        self._command = [sys.executable, "-m", __name__, *(f"--{name}={value}" for name, value in options.items())]
+        self._command = python_module(__name__, *(f"--{name}={value}" for name, value in options.items()))
         self._is_worth_it = until - self._start > fine_step
         self._when_done = when_done
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, take: Take, has_room: Callable[[], bool], take_events: TakeEvents | None = None) -> None:
+    def start(self, take: Take, has_room: Callable[[], bool], take_event: TakeEvent = lambda _: None) -> None:
         """Begin, on the running event loop: `take` is called there, a batch at a time, while `has_room`; and
-        `take_events`, with those of one host."""
+        `take_event`, with what happened."""
         if self._is_worth_it:
-            taken = take_events or (lambda events: None)
-            self._task = asyncio.get_running_loop().create_task(self._fill(take, has_room, taken))
+            self._task = asyncio.get_running_loop().create_task(self._fill(take, has_room, take_event))
 
     async def stop(self) -> None:
         """End the child, wherever it is; what was taken stays."""
@@ -108,16 +108,14 @@ class Backfill:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _fill(self, take: Take, has_room: Callable[[], bool], take_events: TakeEvents) -> None:
+    async def _fill(self, take: Take, has_room: Callable[[], bool], take_event: TakeEvent) -> None:
         started = time.monotonic()
-        child = await asyncio.create_subprocess_exec(*self._command, stdin=DEVNULL, stdout=PIPE)
+        child = await start(self._command, stdin=DEVNULL)
         try:
-            samples = await _pass_on(child, take, has_room, take_events)
+            samples = await _pass_on(child, take, has_room, take_event)
             code = await child.wait()
         finally:
-            await _end(child)
-        if code == -signal.SIGINT:
-            return  # Ctrl-C, which means the hub as well
+            await end(child)
         if code:
             log.warning("making the simulated past ended with code %d: some of the charts stay empty", code)
             return
@@ -126,7 +124,7 @@ class Backfill:
             self._when_done()
 
 
-async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool], take_events: TakeEvents) -> int:
+async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool], take_event: TakeEvent) -> int:
     """From the pipe to the store; returns the number of samples. The child waits as soon as the pipe is full."""
     assert child.stdout is not None  # noqa: S101 - it was asked for
     batch: list[HostSample] = []
@@ -140,7 +138,8 @@ async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool], tak
         except asyncio.IncompleteReadError:
             return count
         if what == _EVENTS:
-            take_events(_decode_events(frame))
+            for event in _decode_events(frame):
+                take_event(event)
             continue
         batch += _decode(frame)
         if what == _LAST:
@@ -148,13 +147,6 @@ async def _pass_on(child: Process, take: Take, has_room: Callable[[], bool], tak
             take(batch)
             batch = []
         await asyncio.sleep(0)
-
-
-async def _end(child: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
 
 
 def frames(samples: list[HostSample]) -> Iterator[bytes]:
@@ -186,8 +178,8 @@ def main() -> None:
 
     asked = _read_arguments()
     os.nice(19)
-    # Ctrl-C reaches the whole process group, and a pipe that nobody reads any more means that the hub is gone: either
-    # way there is nothing to tidy up and nobody to tell.
+    # Ctrl-C reaches the whole process group, and a closed pipe means that the hub is gone: either
+    # way there is nothing to clean up or to report.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # Nothing here refers to itself in a circle: looking for that takes a tenth of the time.

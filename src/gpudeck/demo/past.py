@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from gpudeck import __version__
 from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.events.detector import EventDetector
+from gpudeck.fleet.state import FleetState
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
-from gpudeck.hub.event_detector import EventDetector
-from gpudeck.hub.fleet import Fleet
-from gpudeck.model.availability import AvailabilitySettings, judge
+from gpudeck.model.availability import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.event import Event
-from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
+from gpudeck.model.occupancy import look_at
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.wire import VERSION, Envelope
 
@@ -46,7 +46,7 @@ def slices(start: float, until: float, fine_step: float, step: float) -> Iterato
     They meet at full hours, so that each hour is handed over once and whole.
     """
     end = until
-    day_ago = _full_hour(until) - DAY + HOUR
+    day_ago = (until - until % HOUR) - DAY + HOUR
     for hours in (21, 15, 9, 0):
         edge = day_ago + hours * HOUR
         if end > start:
@@ -92,28 +92,20 @@ def _sample(reading: GpuReading, now: float) -> GpuSample:
 
 
 def _state(reading: GpuReading, now: float) -> int:
-    """As the live hub judges (`hub.gpu`), with the idle time that the reading itself tells."""
+    """As the live fleet judges (`fleet.columns`), with the idle time of the reading itself."""
     if reading.missing is not None:
         return _UNKNOWN
-    workers = displayed = 0
-    arrived = now - (reading.idle_seconds or 0.0)
-    first: float | None = None
-    for process in reading.processes or ():
-        if process.display:
-            displayed += process.memory_used_bytes or 0
-            continue
-        workers += 1
-        if process.started_at is not None and (first is None or process.started_at < first):
-            first = process.started_at
-    # Nobody holds a GPU for longer than they have been on it.
-    idle_since = arrived if first is None else max(arrived, first)
-    metrics = reading.metrics
+    there, memory = look_at(reading.processes), reading.metrics.get("memory_used_bytes")
+    idle_seconds = reading.idle_seconds or 0.0
+    if there.oldest_start is not None:
+        # Nobody holds a GPU for longer than they have been on it.
+        idle_seconds = min(idle_seconds, now - there.oldest_start)
     availability, _ = judge(
-        processes=None if reading.processes is None else workers,
-        memory_used_bytes=metrics["memory_used_bytes"] - displayed if "memory_used_bytes" in metrics else None,
-        utilization_percent=metrics.get("utilization_percent"),
-        idle_seconds=now - idle_since,
-        booked=False,
+        processes=there.workers,
+        memory_used_bytes=None if memory is None else memory - (there.display_bytes or 0),
+        utilization_percent=reading.metrics.get("utilization_percent"),
+        idle_seconds=idle_seconds,
+        reserved=False,
         settings=_RULES,
     )
     return STATE_NUMBERS[availability]
@@ -140,10 +132,6 @@ def _label(reading: GpuReading) -> str:
     return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
-def _full_hour(t: float) -> float:
-    return t - t % HOUR
-
-
 def past_events(simulated: SimulatedFleet, host: int, start: float, end: float, *, is_new: bool) -> list[Event]:
     """What happened to one host, the oldest first. `is_new`: it is seen for the first time when the span begins."""
     return _Onlooker(simulated, host, start, is_new=is_new).watch(start, end)
@@ -155,7 +143,7 @@ class _Onlooker:
         self._host = host
         self._events: list[Event] = []
         detector = EventDetector(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
-        self._fleet = Fleet(FleetSettings())
+        self._fleet = FleetState(FleetSettings())
         self._fleet.observers.add(detector)
         self._sequence = 0
 

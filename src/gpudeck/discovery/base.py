@@ -1,15 +1,13 @@
-"""What a discovery provider is: it says which hosts there are. Also the types that the settings of providers share.
+"""What a discovery provider is: it says which hosts there are.
 
 `service` asks providers again and again, keeps their last good answers and merges them.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol
-from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from gpudeck.model.hub_url import mask_password
 from gpudeck.model.report import Word
 from gpudeck.model.target import Target
 
@@ -21,14 +19,6 @@ MAX_LABELS = 64
 MAX_CHARACTERS = 256
 
 Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=MAX_CHARACTERS)]], Meta(max_length=MAX_LABELS)]
-Text = Annotated[str, Meta(min_length=1, max_length=1024)]
-Url = Annotated[
-    str,
-    Meta(
-        pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:[/?][^\s#]*)?$(?!\n)",
-        extra={"config_words": "a URL that begins with http:// or https://"},
-    ),
-]
 
 
 class Provider(Protocol):
@@ -46,11 +36,13 @@ class Provider(Protocol):
     pause: float
 
     @property
-    def problems(self) -> Sequence[str]: ...
+    def problems(self) -> Sequence[str]:
+        return ()
 
     async def find(self) -> list[Target]: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 class HostFindings:
@@ -61,21 +53,15 @@ class HostFindings:
         self.problems: list[str] = []
         self._untold = 0
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.targets) >= MAX_HOSTS
-
-    def add(self, targets: Sequence[Target], place: str) -> None:
-        """Take what fits; `place` is where the rest stands."""
+    def add(self, targets: Sequence[Target], place: str) -> bool:
+        """Take what fits; `place` is where the rest stands. False where there is more: no more can be taken."""
         room = MAX_HOSTS - len(self.targets)
         self.targets += targets[:room]
         if len(targets) > room:
-            self.tell_full(place)
+            self.add_problem(f"{place}: from here on hosts are left out, as there are more than {MAX_HOSTS}.")
+        return len(targets) <= room
 
-    def tell_full(self, place: str) -> None:
-        self.tell(f"{place}: from here on hosts are left out, as there are more than {MAX_HOSTS}.")
-
-    def tell(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         """Keep a sentence; past a hundred they are only counted."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
@@ -88,26 +74,10 @@ def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:
     """The labels that fit, and what is to be said of those that do not: nothing where all fit."""
     kept: dict[str, str] = {}
     for name, value in labels.items():
-        if _fits(name, value) and len(kept) < MAX_LABELS:
-            kept[str(name)] = str(value)
+        is_text = isinstance(name, str) and isinstance(value, str)
+        if is_text and 0 < len(name) <= MAX_CHARACTERS >= len(str(value)) and len(kept) < MAX_LABELS:
+            kept[name] = str(value)
     left_out = len(labels) - len(kept)
     if not left_out:
         return kept, ""
     return kept, f"{left_out} of its labels left out: at most {MAX_LABELS}, of at most {MAX_CHARACTERS} characters each"
-
-
-def _fits(name: object, value: object) -> bool:
-    if not isinstance(name, str) or not isinstance(value, str):
-        return False
-    return 0 < len(name) <= MAX_CHARACTERS and len(value) <= MAX_CHARACTERS
-
-
-def check_url(url: str) -> None:
-    """Raises ValueError, which names the setting `url`, where the pattern does not see that it is none."""
-    try:
-        parts = urlsplit(url)
-        is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise ValueError(f"url {mask_password(url)!r} has no valid host and port")

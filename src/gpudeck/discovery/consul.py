@@ -11,12 +11,14 @@ from urllib import parse
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import HostFindings, Text, Url, bound_labels, check_url
+from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import is_host_name, quote
-from gpudeck.discovery.inputs import DEADLINE, Endpoint
+from gpudeck.discovery.inputs import DEADLINE, ServerProvider
+from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Refused, Temporary
-from gpudeck.model.hub_url import show_url
+from gpudeck.model.settings import Text
 from gpudeck.model.target import Target, Via
+from gpudeck.model.text import read_whole
 
 WAIT = 30
 """How long Consul waits for a change, in seconds. A connection that died in silence is noticed after this."""
@@ -42,7 +44,7 @@ class ConsulSettings(Struct, frozen=True):
     via: Via = "pull"
     """How the hosts are read."""
     ca_file: Text | None = None
-    """The certificates that are believed, in place of those of this machine."""
+    """The certificates that are trusted, instead of those of this machine."""
 
     def __post_init__(self) -> None:
         check_url(self.url)
@@ -67,23 +69,17 @@ class _Instance(Struct, rename="pascal"):
     service: _Service = field(default_factory=_Service)
 
 
-class Consul:
+class Consul(ServerProvider):
     """The instances of one service. The first `find` answers at once, the next ones when something has changed."""
 
-    pause = 0.0
+    header, scheme = "X-Consul-Token", ""
 
     def __init__(self, settings: ConsulSettings) -> None:
         place = f" in {settings.datacenter}" if settings.datacenter else ""
-        self.origin = f"consul {settings.service}{place}"
+        super().__init__(f"consul {settings.service}{place}", 0.0, settings.token_file, settings.ca_file)
         self._settings = settings
         self._url = f"{settings.url.rstrip('/')}/v1/health/service/{parse.quote(settings.service, safe='')}"
-        self._endpoint = Endpoint(settings.token_file, settings.ca_file, lambda token: {"X-Consul-Token": token})
-        self._findings = HostFindings()
         self._index = 0
-
-    @property
-    def problems(self) -> list[str]:
-        return self._findings.problems
 
     async def find(self) -> list[Target]:
         known, self._index = self._index, 0  # whatever goes wrong now, the next question is answered at once
@@ -91,17 +87,12 @@ class Consul:
         # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
         deadline = DEADLINE + (wait * 17 / 16 if known else 0)
         url, shown = f"{self._url}?{self._query(known, wait)}", show_url(self._settings.url)
-        self._findings, headers = await self._endpoint.read(
-            url, read_instances, self.origin, self._settings.via, shown, deadline=deadline
-        )
+        headers = await self._ask(url, read_instances, self.origin, self._settings.via, shown, deadline=deadline)
         if not self._findings.targets and headers.get("x-consul-results-filtered-by-acls") == "true":
             raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
-        index = _read_index(headers.get("x-consul-index", ""))
+        index = read_whole(headers.get("x-consul-index", ""), 2**64) or 0
         self._index = index if index >= known else 0
         return self._findings.targets
-
-    async def close(self) -> None:
-        await self._endpoint.close()
 
     def _query(self, index: int, wait: int) -> str:
         blocking = [("index", str(index)), ("wait", f"{wait}s")] if index else []
@@ -120,13 +111,11 @@ def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings
         raise Temporary(message, "Is that the address of a Consul agent?") from error
     for number, raw in enumerate(instances, 1):
         place = f"{origin}, instance {number}"
-        if findings.is_full:
-            findings.tell_full(place)
-            break
         try:
-            findings.add([_read_instance(decode(raw), origin, via, findings)], place)
+            if not findings.add([_read_instance(decode(raw), origin, via, findings)], place):
+                break
         except (ValueError, RecursionError) as error:
-            findings.tell(f"{place}: {error}.")
+            findings.add_problem(f"{place}: {error}.")
     return findings
 
 
@@ -137,7 +126,7 @@ def _read_instance(instance: _Instance, origin: str, via: Via, findings: HostFin
         raise ValueError(f"{quote(node.node)} is no name of a host")
     labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
     if left_out:
-        findings.tell(f"{origin}, {node.node}: {left_out}.")
+        findings.add_problem(f"{origin}, {node.node}: {left_out}.")
     address = service.address or node.address
     if not address.isprintable() or any(char in address for char in " /@[]"):
         raise ValueError(f"the address {quote(address)} of {node.node} is none")
@@ -147,7 +136,3 @@ def _read_instance(instance: _Instance, origin: str, via: Via, findings: HostFin
 def _labels_of(node: _ConsulNode) -> dict[str, str]:
     """What Consul writes there about itself is no label of a host."""
     return {name: value for name, value in (node.meta or {}).items() if not name.startswith("consul-")}
-
-
-def _read_index(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -10,9 +10,10 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.discovery.base import HostFindings, Text, bound_labels
+from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import expand, quote, read_host_address
-from gpudeck.discovery.inputs import FileThread, WatchedFile, find_path, read_list
+from gpudeck.discovery.inputs import FileProvider, WatchedFile, find_path, read_list
+from gpudeck.model.settings import Text
 from gpudeck.model.target import Target, Via
 
 
@@ -27,39 +28,22 @@ class HostsFileSettings(Struct, frozen=True):
     """How the hosts in it are read."""
 
 
-class HostsFile:
+class HostsFile(FileProvider):
     """The hosts in one file, read again when it changes. A line that makes no sense costs itself only."""
 
-    pause = 1.0
-
     def __init__(self, settings: HostsFileSettings) -> None:
-        self.origin = settings.path
+        super().__init__(settings.path)
         self._via = settings.via
         self._file: WatchedFile | None = None
-        self._findings = HostFindings()
-        self._files_thread = FileThread()
 
-    @property
-    def problems(self) -> list[str]:
-        return self._findings.problems
-
-    async def find(self) -> list[Target]:
-        return await self._files_thread.run(self._find)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def _find(self) -> list[Target]:
+    def _find(self) -> HostFindings:
         if self._file is None:
             self._file = WatchedFile(find_path(self.origin), self.origin)
         content = self._file.read_if_changed()
-        if content is not None:
-            self._findings = read_list(read_hosts, content, self.origin, self._via)
-        return self._findings.targets
+        return self._findings if content is None else read_list(read_hosts, content, self.origin, self._via)
 
 
 def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:
-    """The hosts in the bytes of such a file."""
     findings = HostFindings()
     text = content.decode("utf-8-sig", errors="replace")
     for number, line in enumerate(text.split("\n"), 1):
@@ -67,13 +51,11 @@ def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:
         if not words:
             continue
         place = f"{origin}, line {number}"
-        if findings.is_full:
-            findings.tell_full(place)
-            break
         try:
-            findings.add(_read_line(words, origin, via, findings, place), place)
+            if not findings.add(_read_line(words, origin, via, findings, place), place):
+                break
         except ValueError as error:
-            findings.tell(f"{place}: {error}.")
+            findings.add_problem(f"{place}: {error}.")
     return findings
 
 
@@ -81,7 +63,7 @@ def _read_line(words: list[str], origin: str, via: Via, findings: HostFindings, 
     where = read_host_address(words[0])
     labels, left_out = bound_labels(dict(map(_read_label, words[1:])))
     if left_out:
-        findings.tell(f"{place}: {left_out}.")
+        findings.add_problem(f"{place}: {left_out}.")
     # The operator writes this file, as gpudeck.yaml: its hosts may be anywhere.
     reach = Target(
         name="", via=via, address=where.address, port=where.port, user=where.user, labels=labels, is_operators=True

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from gpudeck.discovery.base import HostFindings
+from gpudeck.discovery.base import HostFindings, Provider
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.target import Target
 
@@ -28,11 +28,10 @@ LONG_BYTES: Final = 256 * 1024
 """Lists of up to this size are read in place: 1,500 hosts of http_sd, or 100 of Consul."""
 SECONDS: Final = 50.0
 _MEMORY_BYTES: Final = 2 * 2**30
+_ANSWER_BYTES: Final = 256 * 2**20
 MAX_FILE_BYTES = 4 * 1024 * 1024
 RESTLESS_LOOKS = 5
 """A file that changes between any two looks is read at the latest now, finished or not."""
-
-
 LOOK_TIMEOUT = 5.0
 
 T = TypeVar("T")
@@ -64,20 +63,14 @@ def read_list(read: Callable[..., HostFindings], body: bytes, *args: str) -> Hos
     """
     if len(body) <= LONG_BYTES:
         return read(body, *args)
-    import subprocess  # noqa: PLC0415 - see the module
+    from gpudeck.child_process import ChildFailed, python_module, run  # noqa: PLC0415 - see the module
 
     question = _Question(f"{read.__module__}:{read.__qualname__}", list(args), body)
+    command = python_module("gpudeck.discovery.inputs")
     try:
-        child = subprocess.run(
-            [sys.executable, "-P", "-m", "gpudeck.discovery.inputs"],
-            input=msgspec.msgpack.encode(question),
-            stdout=subprocess.PIPE,
-            timeout=SECONDS,
-            check=True,
-            start_new_session=True,
-        )
-        outcome = msgspec.msgpack.decode(child.stdout, type=_Outcome)
-    except (subprocess.SubprocessError, OSError, msgspec.DecodeError) as error:
+        answer = run(command, seconds=SECONDS, body=msgspec.msgpack.encode(question), bytes_at_most=_ANSWER_BYTES)
+        outcome = msgspec.msgpack.decode(answer.output, type=_Outcome)
+    except (ChildFailed, msgspec.DecodeError) as error:
         size = f"{len(body) / 2**20:.1f} MiB"
         raise Temporary(f"the list of {size} could not be read within {SECONDS:g} s and 2 GiB of memory.") from error
     if outcome.refusal is not None:
@@ -129,11 +122,42 @@ class FileThread:
             self._is_looking.release()
 
 
-class _Stamp(NamedTuple):
-    modified_ns: int
-    size: int
-    inode: int
-    device: int
+class _FindingsProvider(Provider):
+    """Keeps what was found last."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self._findings = HostFindings()
+
+    @property
+    def problems(self) -> list[str]:
+        return self._findings.problems
+
+
+class FileProvider(_FindingsProvider):
+    """A provider that reads files, in a thread. A subclass has `_find`, which returns all that they say, blocks, and
+    raises Temporary."""
+
+    pause = 1.0
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(origin)
+        self._files_thread = FileThread()
+
+    async def find(self) -> list[Target]:
+        return await self._files_thread.run(self._look)
+
+    def _look(self) -> list[Target]:
+        # In the thread: a question that is cancelled meanwhile has read the file all the same.
+        self._findings = self._find()
+        return self._findings.targets
+
+    def _find(self) -> HostFindings:
+        raise NotImplementedError
+
+
+_Stamp = tuple[int, ...]
+"""When a file was modified, its size, its inode and its device."""
 
 
 class WatchedFile:
@@ -156,7 +180,8 @@ class WatchedFile:
             stamp = self._look()
             if stamp == self._read or not self._is_settled(stamp):
                 return None
-            content = self._read_all()
+            with self.path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES)
         except OSError as error:
             self._read = None
             reason = (error.strerror or "unknown reason").lower()
@@ -176,11 +201,7 @@ class WatchedFile:
             raise Temporary(f"{self._named} cannot be read: it is no file.")
         if found.st_size > MAX_FILE_BYTES:
             raise Temporary(f"{self._named} cannot be read: it is larger than {MAX_FILE_BYTES // 2**20} MiB.")
-        return _Stamp(found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
-
-    def _read_all(self) -> bytes:
-        with self.path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES)
+        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev
 
 
 def find_path(named: str) -> Path:
@@ -191,25 +212,25 @@ def find_path(named: str) -> Path:
         raise Temporary(f"{named} cannot be read: this user has no home folder.", "Give the whole path.") from error
 
 
-class Endpoint:
-    """Asks one server for hosts. Files are read when needed: a changed token counts from the next question on.
+class ServerProvider(_FindingsProvider):
+    """A provider that asks one server every `pause` seconds. Files are read when needed: a changed token counts from
+    the next question on. `header` shows the token, behind `scheme`."""
 
-    Raises Temporary and Refused only. `close` when done; it may be used again then.
-    """
+    header = "Authorization"
+    scheme = "Bearer "
 
-    def __init__(
-        self, token_file: str | None, ca_file: str | None, authorize: Callable[[str], Mapping[str, str]]
-    ) -> None:
-        """`authorize` makes the header that shows the token."""
+    def __init__(self, origin: str, pause: float, token_file: str | None = None, ca_file: str | None = None) -> None:
+        super().__init__(origin)
+        self.pause = pause
         self._token_file = token_file
         self._ca_file = ca_file
-        self._authorize = authorize
         self._fetcher: Fetcher | None = None
 
-    async def read(
+    async def _ask(
         self, url: str, read: Callable[..., HostFindings], *args: str, deadline: float = DEADLINE
-    ) -> tuple[HostFindings, Mapping[str, str]]:
-        """What `read(body, *args)` makes of the answer, and the answer's headers."""
+    ) -> Mapping[str, str]:
+        """Note what `read(body, *args)` makes of the answer; returns the answer's headers. Raises Temporary and Refused
+        only."""
         from asyncio import to_thread  # noqa: PLC0415 - see the module
 
         from gpudeck.fetch import Fetcher, trust_from  # noqa: PLC0415 - see the module
@@ -222,9 +243,10 @@ class Endpoint:
         except UsageError as error:
             raise Refused(error.message, error.hint) from error
         except Refused as error:
-            hint = error.hint if self._token_file else "Set token_file, if it wants to see a token."
+            hint = error.hint if self._token_file else "Set token_file, if it needs a token."
             raise Refused(error.message, hint) from error
-        return await to_thread(read_list, read, answer.body, *args), answer.headers
+        self._findings = await to_thread(read_list, read, answer.body, *args)
+        return answer.headers
 
     async def close(self) -> None:
         if self._fetcher is not None:
@@ -236,7 +258,8 @@ class Endpoint:
             return {}
         from gpudeck.agent.push import read_token  # noqa: PLC0415 - see the module
 
-        return self._authorize(read_token(find_path(self._token_file), "Check token_file.", "Put the token there."))
+        token = read_token(find_path(self._token_file), "Check token_file.", "Put the token there.")
+        return {self.header: f"{self.scheme}{token}"}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from gpudeck.agent.token_file import replace_file
+from gpudeck.discovery.base import Provider
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
@@ -17,12 +18,10 @@ from gpudeck.model.target import Target
 log = logging.getLogger(__name__)
 
 ORIGIN = "hosts added here"
-
-
 _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
 
 
-class ManagedHosts:
+class ManagedHosts(Provider):
     """The added hosts, as a provider of discovery: `find` answers at once the first time, and then at each change."""
 
     origin = ORIGIN
@@ -30,7 +29,6 @@ class ManagedHosts:
 
     def __init__(self, file: Path) -> None:
         """Raises UsageError when the file is there and makes no sense."""
-        self.problems: list[str] = []
         self._file = file
         self._entries = _read_entries(file)
         self._untold = 1
@@ -44,15 +42,12 @@ class ManagedHosts:
             self._changed.clear()
         return self.targets()
 
-    async def close(self) -> None:
-        """Nothing is open."""
-
     def targets(self) -> list[Target]:
         return [target for entry in self._entries for target in entry.targets(ORIGIN)]
 
     @contextlib.contextmanager
     def adding(self, entry: HostEntry) -> Iterator[None]:
-        """Another host. It is written before the block, discovery hears of it after, and it is gone again if the block
+        """Another host. It is written before the block, discovery gets it after, and it is gone again if the block
         raises. Raises OSError."""
         with self._changing([*self._entries, entry]):
             yield
@@ -61,7 +56,13 @@ class ManagedHosts:
     def removing(self, names: Collection[str]) -> Iterator[bool]:
         """Whether one of them was there. A range loses those hosts alone. Undone if the block raises. Raises
         OSError."""
-        left = self._without(names)
+        left: list[HostEntry] = []
+        for entry in self._entries:
+            own = [target.name for target in entry.targets(ORIGIN)]
+            if not any(name in names for name in own):
+                left.append(entry)
+            else:
+                left += [msgspec.structs.replace(entry, name=other) for other in own if other not in names]
         if left == self._entries:
             yield False
             return
@@ -75,28 +76,15 @@ class ManagedHosts:
         try:
             yield
         except BaseException:
-            self._undo(before, entries)
+            # What others changed meanwhile stays.
+            kept = [entry for entry in self._entries if entry in before or entry not in entries]
+            try:
+                self._write([*kept, *(entry for entry in before if entry not in entries)])
+            except OSError:
+                log.exception("%s has hosts that should not be there, or misses some", self._file)
             raise
         self._untold = 2  # an empty list counts only when it is reported twice
         self._changed.set()
-
-    def _undo(self, before: list[HostEntry], entries: list[HostEntry]) -> None:
-        """What others changed meanwhile stays."""
-        kept = [entry for entry in self._entries if entry in before or entry not in entries]
-        try:
-            self._write([*kept, *(entry for entry in before if entry not in entries)])
-        except OSError:
-            log.exception("%s has hosts that should not be there, or misses some", self._file)
-
-    def _without(self, names: Collection[str]) -> list[HostEntry]:
-        left: list[HostEntry] = []
-        for entry in self._entries:
-            own = [target.name for target in entry.targets(ORIGIN)]
-            if not any(name in names for name in own):
-                left.append(entry)
-            else:
-                left += [msgspec.structs.replace(entry, name=other) for other in own if other not in names]
-        return left
 
     def _write(self, entries: list[HostEntry]) -> None:
         plain = [_without_defaults(entry) for entry in entries]

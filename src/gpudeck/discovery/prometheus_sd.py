@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gpudeck.discovery.base import HostFindings, Text, Url, bound_labels, check_url
+from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import HostAddress, expand, quote, read_host_address
-from gpudeck.discovery.inputs import Endpoint, FileThread, WatchedFile, find_path, read_list
+from gpudeck.discovery.inputs import FileProvider, ServerProvider, WatchedFile, find_path, read_list
+from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Temporary
-from gpudeck.model.hub_url import show_url
-from gpudeck.model.settings import Duration
+from gpudeck.model.settings import Duration, Text
 from gpudeck.model.target import Target, Via
 
 MAX_FILES = 1000
@@ -33,16 +33,15 @@ def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, f
         raise ValueError("it is no list of groups of targets")  # noqa: TRY004 - a value from outside
     for number, group in enumerate(groups, 1):
         place = f"{file or origin}, group {number}"
-        if findings.is_full:
-            findings.tell_full(place)
-            return
         try:
-            _read_group(group, origin, via, findings, place)
+            if not _read_group(group, origin, via, findings, place):
+                return
         except ValueError as error:
-            findings.tell(f"{place}: {error}.")
+            findings.add_problem(f"{place}: {error}.")
 
 
-def _read_group(group: object, origin: str, via: Via, findings: HostFindings, place: str) -> None:
+def _read_group(group: object, origin: str, via: Via, findings: HostFindings, place: str) -> bool:
+    """False where no more hosts can be taken."""
     if not isinstance(group, dict):
         raise ValueError("it is no mapping with targets")  # noqa: TRY004 - a value from outside
     targets, labels = group.get("targets"), group.get("labels") or {}
@@ -50,12 +49,9 @@ def _read_group(group: object, origin: str, via: Via, findings: HostFindings, pl
         raise ValueError("its targets are no list, or its labels no mapping")  # noqa: TRY004 - a value from outside
     shown, left_out = bound_labels({name: value for name, value in labels.items() if not str(name).startswith("__")})
     if left_out:
-        findings.tell(f"{place}: {left_out}.")
+        findings.add_problem(f"{place}: {left_out}.")
     scheme, path = _scheme_of(labels), _path_of(labels)
     for where in _places(targets, findings, place):
-        if findings.is_full:
-            findings.tell_full(place)
-            return
         target = Target(
             name=where.host,
             via=via,
@@ -66,7 +62,9 @@ def _read_group(group: object, origin: str, via: Via, findings: HostFindings, pl
             labels=shown,
             origin=origin,
         )
-        findings.add([target], place)
+        if not findings.add([target], place):
+            return False
+    return True
 
 
 def _places(targets: list[object], findings: HostFindings, place: str) -> Iterator[HostAddress]:
@@ -75,9 +73,9 @@ def _places(targets: list[object], findings: HostFindings, place: str) -> Iterat
         try:
             where = read_host_address(text if isinstance(text, str) else "")
             if [where.host] != expand(where.host) or where.user:
-                raise ValueError(f"{quote(str(text))} is no host and port")  # noqa: TRY301 - told as the others are
+                raise ValueError(f"{quote(str(text))} is no host and port")  # noqa: TRY301 - reported as the others are
         except ValueError as error:
-            findings.tell(f"{place}: {error}.")
+            findings.add_problem(f"{place}: {error}.")
         else:
             yield where
 
@@ -107,32 +105,18 @@ class FileSdSettings(Struct, frozen=True):
     """How the hosts in them are read."""
 
 
-class FileSd:
+class FileSd(FileProvider):
     """The hosts in all files that fit the patterns. Files come and go; one that cannot be read keeps what it said last.
 
     `find` raises Temporary when the folder of a pattern is not there, and when no file at all could ever be read.
     """
 
-    pause = 1.0
-
     def __init__(self, settings: FileSdSettings) -> None:
-        self.origin = f"file_sd {', '.join(settings.paths)}"
+        super().__init__(f"file_sd {', '.join(settings.paths)}")
         self._settings = settings
         self._files: dict[Path, _File] = {}
-        self._findings = HostFindings()
-        self._files_thread = FileThread()
 
-    @property
-    def problems(self) -> list[str]:
-        return self._findings.problems
-
-    async def find(self) -> list[Target]:
-        return await self._files_thread.run(self._find)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def _find(self) -> list[Target]:
+    def _find(self) -> HostFindings:
         matches = {pattern: find_files(pattern) for pattern in self._settings.paths}
         paths = dict.fromkeys(path for matched in matches.values() for path in matched)
         self._files = {path: self._files.get(path) or _File(path, self.origin, self._settings.via) for path in paths}
@@ -141,10 +125,10 @@ class FileSd:
         troubles = [file.trouble for file in self._files.values() if file.trouble]
         if troubles and all(file.findings is None for file in self._files.values()):
             raise Temporary(troubles[0])
-        self._findings = self._put_together()
+        findings = self._put_together()
         for pattern in (pattern for pattern, matched in matches.items() if not matched):
-            self._findings.tell(f"{pattern} fits no file.")
-        return self._findings.targets
+            findings.add_problem(f"{pattern} fits no file.")
+        return findings
 
     def _put_together(self) -> HostFindings:
         whole = HostFindings()
@@ -152,7 +136,7 @@ class FileSd:
             said = file.findings or HostFindings()
             whole.add(said.targets, str(file.path))
             for problem in (*filter(None, [file.trouble]), *said.problems):
-                whole.tell(problem)
+                whole.add_problem(problem)
         return whole
 
 
@@ -243,36 +227,23 @@ class HttpSdSettings(Struct, frozen=True):
     token_file: Text | None = None
     """A file whose first line is sent as a bearer token."""
     ca_file: Text | None = None
-    """The certificates that are believed, in place of those of this machine."""
+    """The certificates that are trusted, instead of those of this machine."""
 
     def __post_init__(self) -> None:
         check_url(self.url)
 
 
-class HttpSd:
+class HttpSd(ServerProvider):
     """The hosts that a server answers, asked at an interval."""
 
     def __init__(self, settings: HttpSdSettings) -> None:
         self._shown = show_url(settings.url)
-        self.origin = f"http_sd {self._shown}"
-        self.pause = settings.interval
+        super().__init__(f"http_sd {self._shown}", settings.interval, settings.token_file, settings.ca_file)
         self._settings = settings
-        self._endpoint = Endpoint(
-            settings.token_file, settings.ca_file, lambda token: {"Authorization": f"Bearer {token}"}
-        )
-        self._findings = HostFindings()
-
-    @property
-    def problems(self) -> list[str]:
-        return self._findings.problems
 
     async def find(self) -> list[Target]:
-        url, via = self._settings.url, self._settings.via
-        self._findings, _ = await self._endpoint.read(url, read_targets, self.origin, via, self._shown)
+        await self._ask(self._settings.url, read_targets, self.origin, self._settings.via, self._shown)
         return self._findings.targets
-
-    async def close(self) -> None:
-        await self._endpoint.close()
 
 
 def read_targets(body: bytes, origin: str, via: Via, shown: str) -> HostFindings:

@@ -3,7 +3,7 @@
 Configuration is read with this on every machine, so providers import what only a hub has when they first need it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 from typing import Annotated, Any
 
@@ -56,11 +56,49 @@ def make_providers(
 
     `origin` names the file that holds `hosts`.
     """
-    providers: list[Provider] = []
-    if hosts:
-        providers.append(
-            StaticHosts([target for entry in hosts for target in entry.targets(origin, is_operators=True)])
-        )
-    for name, make in PROVIDERS.items():
-        providers += map(make, getattr(discovery, name))
-    return providers
+    return [_make(key, origin) for key in _list(hosts, discovery)]
+
+
+def _list(hosts: list[HostEntry], discovery: DiscoverySettings) -> list[Any]:
+    """The hosts of the file, and each other list with the name of its kind."""
+    return [*([hosts] if hosts else []), *((name, one) for name in PROVIDERS for one in getattr(discovery, name))]
+
+
+def _make(key: Any, origin: str) -> Provider:
+    if isinstance(key, list):
+        return StaticHosts([target for entry in key for target in entry.targets(origin, is_operators=True)])
+    name, settings = key
+    return PROVIDERS[name](settings)
+
+
+class HostLists:
+    """The lists of hosts that the settings name. When the settings change, a list that both name goes on as it is: its
+    hosts are read without a gap. `first` are lists that count before those of the settings, `last` those that count
+    after them. `origin` is what the file is called that names hosts by itself."""
+
+    def __init__(
+        self,
+        hosts: list[HostEntry],
+        discovery: DiscoverySettings,
+        origin: str,
+        *,
+        first: Sequence[Provider],
+        last: Sequence[Provider],
+    ) -> None:
+        self._origin = origin
+        self._first = first
+        self._last = last
+        self._named: list[tuple[object, Provider]] = []
+        self.change(hosts, discovery)
+
+    @property
+    def providers(self) -> list[Provider]:
+        return [*self._first, *(provider for _, provider in self._named), *self._last]
+
+    def change(self, hosts: list[HostEntry], discovery: DiscoverySettings) -> None:
+        """What `hosts` and `discovery` name from now on. Opens nothing, closes nothing."""
+        before, self._named = self._named, []
+        for key in _list(hosts, discovery):
+            # The same list twice is two lists.
+            known = next((named for named in before if named[0] == key and named not in self._named), None)
+            self._named.append(known or (key, _make(key, self._origin)))

@@ -5,13 +5,14 @@ The last good answer of a provider counts while it fails.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gpudeck.discovery.base import MAX_HOSTS, Provider
 from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.target import Target
+from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ SHORTEST_PAUSE = 0.5
 """Between two answers of a provider that waits for changes by itself: one that does not really wait costs no more."""
 CONFIRM_PAUSE = 5.0
 """After which a list that has become empty is looked at again before it is believed."""
-_LOOK_DEADLINE = 60.0
+LOOK_DEADLINE = 60.0
 """For one look at a provider that does not wait for changes."""
 
 OnChange = Callable[[list[Target]], None]
@@ -72,10 +73,8 @@ class ProviderRefresh:
 
     async def stop(self) -> None:
         """May be called twice, and without a start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel_tasks(self._task)
+        self._task = None
         await self._provider.close()
 
     async def _run(self) -> None:
@@ -95,15 +94,15 @@ class ProviderRefresh:
         if not self._provider.pause:
             return await self._provider.find()
         try:
-            return await asyncio.wait_for(self._provider.find(), _LOOK_DEADLINE)
+            return await asyncio.wait_for(self._provider.find(), LOOK_DEADLINE)
         except TimeoutError as error:
-            raise Temporary(f"it did not answer within {_LOOK_DEADLINE:g} s.") from error
+            raise Temporary(f"it did not answer within {LOOK_DEADLINE:g} s.") from error
 
     def _succeed(self, targets: list[Target]) -> float:
         """A provider that waits for changes looks again by itself; others are asked again soon where there is doubt."""
         self._is_doubted = not targets and self._last is not None and bool(self._last[0]) and not self._is_doubted
         if not self._is_doubted:
-            self._tell(targets, list(self._provider.problems))
+            self._publish(targets, list(self._provider.problems))
         self._backoff.succeed()
         if self._trouble is not None:
             log.info("%s: works again", self._provider.origin)
@@ -113,7 +112,7 @@ class ProviderRefresh:
             return CONFIRM_PAUSE
         return max(self._provider.pause, SHORTEST_PAUSE)
 
-    def _tell(self, targets: list[Target], problems: list[str]) -> None:
+    def _publish(self, targets: list[Target], problems: list[str]) -> None:
         if (targets, problems) == self._last:
             return
         before: Sequence[str] = self._last[1] if self._last else ()
@@ -178,7 +177,7 @@ class Discovery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every provider has answered once: whom none of them names is configured nowhere."""
+        """Whether every provider has answered once: a host that none of them names is configured nowhere."""
         return all(watch.has_answered for watch in self._watches)
 
     def start(self) -> None:
@@ -212,14 +211,11 @@ class Discovery:
 
     def _tell_problems(self, clashes: list[str]) -> None:
         troubles = filter(None, (watch.trouble for watch in self._watches))
-        problems = [*troubles, *self._left_out(), *clashes]
+        left_out = (problem for watch in self._watches for problem in watch.provider.problems)
+        problems = [*troubles, *left_out, *clashes]
         if problems != self.problems:
             self.problems = problems
             self._on_problems(problems)
-
-    def _left_out(self) -> Iterator[str]:
-        for watch in self._watches:
-            yield from watch.provider.problems
 
 
 def put_together(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:

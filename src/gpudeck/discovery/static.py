@@ -5,25 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import MAX_HOSTS, Labels, Text
+from gpudeck.discovery.base import MAX_HOSTS, Labels, Provider
 from gpudeck.discovery.host_names import expand, read_host_address
 from gpudeck.model.errors import UsageError
-from gpudeck.model.target import Target, Via
-
-_SSH = ("user", "key_file", "password_file", "jump")
-_HTTP = ("token_file", "scheme", "path")
-_REACH = ("address", "port", *_SSH, *_HTTP)
-_OF_NO_USE: dict[str, tuple[str, ...]] = {
-    "ssh": _HTTP,
-    "pull": _SSH,
-    "scrape": _SSH,
-    "push": _REACH,
-    "gpu-cluster-status": (*_SSH, "token_file"),
-    "gpumonitor": (*_SSH, "token_file"),
-    "gpu-monitor": (*_SSH, "token_file"),
-    "gpu-monitor-files": _REACH,
-}
-"""Fields that have no meaning for a host that is read that way: setting one is a mistake."""
+from gpudeck.model.settings import Text
+from gpudeck.model.target import REACH_FIELDS, SOURCES, Target, Via
 
 
 class HostEntry(Struct, frozen=True):
@@ -64,7 +50,7 @@ class HostEntry(Struct, frozen=True):
             raise ValueError(f"this name cannot be used: {error}") from None
         if self.address is not None and len(names) > 1:
             raise ValueError(f"address fits one host, and name means {len(names)}")
-        if misplaced := [setting for setting in _OF_NO_USE[self.via] if self._is_set(setting)]:
+        if misplaced := [setting for setting in SOURCES[self.via].unused if self._is_set(setting)]:
             raise ValueError(f"{misplaced[0]} is of no use with `via: {self.via}`")
 
     def _is_set(self, setting: str) -> bool:
@@ -72,7 +58,7 @@ class HostEntry(Struct, frozen=True):
 
     def targets(self, origin: str, *, is_operators: bool = False) -> list[Target]:
         """The hosts that it means."""
-        reach = {setting: getattr(self, setting) for setting in _REACH if self._is_set(setting)}
+        reach = {setting: getattr(self, setting) for setting in REACH_FIELDS if self._is_set(setting)}
         return [
             Target(name=name, via=self.via, labels=self.labels, origin=origin, is_operators=is_operators, **reach)
             for name in expand(self.name)
@@ -96,21 +82,17 @@ Hosts = Annotated[list[HostEntry], Meta(extra={"config_check": find_repeated_hos
 """The type of the setting `hosts`: a host may stand there once."""
 
 
-class StaticHosts:
+class StaticHosts(Provider):
     """A provider of hosts that never change: those of the configuration file, or of an option. At least one."""
 
     pause = 3600.0
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.origin = targets[0].origin
-        self.problems: list[str] = []
         self._targets = list(targets)
 
     async def find(self) -> list[Target]:
         return self._targets
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 def read_option(text: str, origin: str, via: Via = "ssh") -> list[Target]:

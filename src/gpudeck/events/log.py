@@ -18,9 +18,9 @@ from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model import clock
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ MOST_SPILLED: Final = 100_000
 WRITE_SECONDS: Final = 1.0
 TRIM_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 500
-_AGAIN_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 
 _UNREADABLE: Final = "some events of the past cannot be read from the hub's database: see the hub's log."
 
@@ -43,7 +43,7 @@ Listener = Callable[[Event], None]
 T = TypeVar("T")
 
 
-class Events:
+class EventLog:
     """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns it.
     `problem` is what keeps events from being kept or read, for everybody who may look at the hub; None: nothing
     does."""
@@ -73,7 +73,7 @@ class Events:
             failing="events wait: %s",
             recovered="all events are in the database again",
             every=WRITE_SECONDS,
-            retry=_AGAIN_SECONDS if self._spill is None else WRITE_SECONDS,
+            retry=RETRY_SECONDS if self._spill is None else WRITE_SECONDS,
             housekeeping=self._trim_and_reread,
             after_failure=self._write_to_spill,
         )
@@ -163,7 +163,7 @@ class Events:
             self._trim_at = now + TRIM_SECONDS
             await self._look_back(partial(self._store.trim, time - self._keep))
         if self._failed is not None and now >= self._again_at:
-            self._again_at = now + _AGAIN_SECONDS
+            self._again_at = now + RETRY_SECONDS
             await self._look_back(self._failed)
 
     async def _look_back(self, ask: Callable[[], Awaitable[object]]) -> None:

@@ -6,19 +6,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
-from gpudeck.database.engine import Database, delete_old
-from gpudeck.database.schema import REAL
+from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 MOST_EVENTS = 1000
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
 _STATUS = ("host_seen", "host_up", "host_down")
-_HUB = ("hub_started", "hub_stopped")
 
 
 class EventAsk(Struct, frozen=True, kw_only=True):
@@ -38,37 +35,32 @@ class EventAsk(Struct, frozen=True, kw_only=True):
     before: str | None = None
 
 
-class EventStore:
+class EventStore(FleetStore):
     """One fleet's events. All of it raises Temporary where the database does not answer."""
-
-    def __init__(self, database: Database, fleet: str = REAL) -> None:
-        self._database = database
-        self._fleet = fleet
 
     async def write(self, events: Sequence[Event]) -> None:
         """Keep these; one that is there already stays as it is."""
         if not events:
             return
-        insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
-        rows = [{"fleet": self._fleet} | _row(event) for event in events]
-        async with self._database.begin() as connection:
-            await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+        rows = [
+            {"fleet": self._fleet} | {name: _fit(name, value) for name, value in asdict(event).items()}
+            for event in events
+        ]
+        await self._database.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
 
     async def remove(self, events: Sequence[Event]) -> None:
         ids = [event.id for event in events]
-        async with self._database.begin() as connection:
-            await connection.execute(delete(table).where(table.c.fleet == self._fleet, table.c.id.in_(ids)))
+        await self._database.execute(delete(table).where(table.c.fleet == self._fleet, table.c.id.in_(ids)))
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first."""
         ask = _clean(ask)
         wanted = select(*_COLUMNS).where(*self._conditions(ask)).order_by(table.c.id.desc())
-        async with self._database.begin() as connection:
-            found = await connection.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
-            return [Event(**row) for row in found.mappings()]
+        found = await self._database.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
+        return [Event(**row) for row in found.mappings()]
 
     async def known_hosts(self) -> dict[str, float | None]:
-        """The ids of all hosts that were ever seen: since when one is down, where that was the last that was told."""
+        """The ids of all hosts that were ever seen: since when one is down, where that was the last event of it."""
         newest = (
             select(func.max(table.c.id))
             .where(table.c.fleet == self._fleet, table.c.kind.in_(_STATUS), table.c.host_id.is_not(None))
@@ -77,18 +69,16 @@ class EventStore:
         wanted = select(table.c.host_id, table.c.kind, table.c.at).where(
             table.c.fleet == self._fleet, table.c.id.in_(newest), table.c.kind.in_(_STATUS)
         )
-        async with self._database.begin() as connection:
-            rows = (await connection.execute(wanted)).all()
+        rows = (await self._database.execute(wanted)).all()
         return {host_id: at if kind == "host_down" else None for host_id, kind, at in rows}
 
     async def last_of_hub(self) -> Event | None:
         """When a hub was last started or stopped."""
-        return next(iter(await self.find(EventAsk(kinds=_HUB, limit=1))), None)
+        return next(iter(await self.find(EventAsk(kinds=("hub_started", "hub_stopped"), limit=1))), None)
 
     async def count(self) -> int:
-        async with self._database.begin() as connection:
-            wanted = select(func.count()).select_from(table).where(table.c.fleet == self._fleet)
-            return (await connection.execute(wanted)).scalar_one()
+        wanted = select(func.count()).select_from(table).where(table.c.fleet == self._fleet)
+        return int((await self._database.execute(wanted)).scalar_one())
 
     async def trim(self, before: float) -> int:
         """Delete what happened before that moment, of every fleet, but not that a host was there for the first time;
@@ -98,6 +88,7 @@ class EventStore:
 
     def _conditions(self, ask: EventAsk) -> list[ColumnElement[bool]]:
         columns = table.c
+        texts = [func.lower(column) for column in (columns.title, columns.detail, columns.user, columns.host)]
         pairs: list[tuple[object, ColumnElement[bool]]] = [
             (ask.start, columns.id >= id_at(ask.start or 0.0)),
             (ask.end, columns.id < id_at(ask.end or 0.0)),
@@ -107,7 +98,7 @@ class EventStore:
             (ask.user, columns.user == ask.user),
             (ask.kinds or None, columns.kind.in_(ask.kinds)),
             (ask.severities or None, columns.severity.in_(ask.severities)),
-            (ask.text or None, _contains(ask.text or "")),
+            (ask.text or None, or_(*(text.contains((ask.text or "").lower(), autoescape=True) for text in texts))),
         ]
         return [columns.fleet == self._fleet, *(condition for asked, condition in pairs if asked is not None)]
 
@@ -116,15 +107,6 @@ def _clean(ask: EventAsk) -> EventAsk:
     """What cannot stand in the database cannot be asked for either: PostgreSQL takes no character 0."""
     texts = {name: clean(value) for name, value in asdict(ask).items() if isinstance(value, str)}
     return replace(ask, **texts, kinds=tuple(clean(word) for word in ask.kinds))
-
-
-def _contains(text: str) -> ColumnElement[bool]:
-    columns = (table.c.title, table.c.detail, table.c.user, table.c.host)
-    return or_(*(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))
-
-
-def _row(event: Event) -> dict[str, Any]:
-    return {name: _fit(name, value) for name, value in asdict(event).items()}
 
 
 def _fit(column: str, value: Any) -> Any:

@@ -1,1 +1,2 @@
-"""The numbers of all GPUs and hosts as columns, and how they are judged. The hosts that own the rows are in hub."""
+"""The live fleet: a report comes in (ingest), changes the state of its host (state, host, gpu) and the columns (table),
+and goes out as a delta (stream)."""

@@ -16,9 +16,8 @@ import numpy as np
 from msgspec import defstruct
 from numpy.typing import NDArray
 
-from gpudeck.model.availability import AVAILABILITIES, Availability, AvailabilitySettings
+from gpudeck.model.availability import AVAILABILITIES, Availability, AvailabilitySettings, FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
-from gpudeck.model.fleet_settings import FleetSettings
 from gpudeck.model.health import HealthLevel, HealthSettings
 from gpudeck.model.view import HostStatus
 
@@ -35,18 +34,18 @@ NO_ROWS: Final = slice(0, 0)
 _FEW: Final = 6
 """Rows that are quicker taken one by one."""
 NONE: Final = 0
-"""The code of a row that nobody has, or of a word that is not there."""
+"""The code of a free row, or of a missing word."""
 AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
 AVAILABILITY_CODES: Final = {word: code for code, word in enumerate(AVAILABILITY_WORDS)}
-FREE, BUSY, HELD, BOOKED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
+FREE, BUSY, IDLE, RESERVED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
 
 HEALTH_WORDS: Final[tuple[HealthLevel, ...]] = ("ok", "unknown", "warning", "critical")
 """From the best to the worst: the code of a worse level is higher."""
 OK, UNREAD, WARNING, CRITICAL = range(4)
 
 
-NEVER, UP, LATE, DOWN = range(1, 5)
-STATUS_CODES: Final[dict[HostStatus, int]] = {"never": NEVER, "up": UP, "late": LATE, "down": DOWN}
+NEVER_SEEN, UP, LATE, DOWN = range(1, 5)
+STATUS_CODES: Final[dict[HostStatus, int]] = {"never_seen": NEVER_SEEN, "up": UP, "late": LATE, "down": DOWN}
 NOBODY: Final = -1
 """The user of a GPU that has none."""
 _PLACE: Final = {name: place for place, name in enumerate(GPU_METRICS)}
@@ -62,8 +61,8 @@ BY_ITSELF, NO_DATA, BLIND, ORPHANED, NO_USE, MISSING, SILENT, NO_RESERVATIONS = 
 of the GPU and of its host."""
 WHY_AVAILABLE: Final = {
     NO_DATA: "neither its processes nor its memory could be read",
-    BLIND: "somebody is on it; whether work happens cannot be read",
-    ORPHANED: "memory is held, but no process is on it",
+    BLIND: "it is in use; its utilization cannot be read",
+    ORPHANED: "memory is in use, but no process is on it",
     NO_USE: "neither its processes nor its utilization could be read",
     NO_RESERVATIONS: "whether it is reserved is not known",
 }
@@ -71,9 +70,9 @@ WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, UNHEARD = range(7)
 """Why a GPU has its health."""
 
 # The cases of `judge_availability` in the order in which the first that is true counts, the last for all others.
-_STATES: Final = np.array((UNKNOWN, BUSY, UNKNOWN, BUSY, HELD, BUSY, UNKNOWN, BOOKED, UNKNOWN, FREE), np.uint8)
+_STATES: Final = np.array((UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, RESERVED, UNKNOWN, FREE), np.uint8)
 _REASONS: Final = np.array((MISSING, 0, NO_DATA, BLIND, 0, 0, NO_USE, 0, NO_RESERVATIONS, 0), np.uint8)
-_HELD_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 9
+_IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 9
 
 
 class Columns:
@@ -121,7 +120,7 @@ class Columns:
         return slice(start, start + count)
 
     def give_back(self, rows: slice) -> None:
-        """They are nobody's any more, and empty. They are given out again after `recycle`."""
+        """They are free and empty. They are given out again after `recycle`."""
         if rows.stop > rows.start:
             self.values[rows] = self.published[rows] = NAN
             for name, (_, blank) in self._fields.items():
@@ -129,7 +128,7 @@ class Columns:
             self._resting.append(rows)
 
     def recycle(self) -> None:
-        """Rows that were given back may be given out again: viewers have been told whose rows are whose."""
+        """Rows that were given back may be given out again: viewers know whose rows are whose."""
         for rows in self._resting:
             self._free.setdefault(rows.stop - rows.start, []).append(rows.start)
         self._resting.clear()
@@ -157,13 +156,16 @@ class Columns:
             return plain, [
                 tuple(name for name, one in zip(self.names, row, strict=True) if one is None) for row in plain
             ]
-        is_unknown = np.isnan(values)
-        patterns = (is_unknown @ self._bits).tolist()
+        return zip(*as_json(values, self.is_whole), strict=True), self.unknown(rows)
+
+    def unknown(self, rows: Rows | slice) -> list[tuple[str, ...]]:
+        """The names of the metrics of each row that are unknown."""
+        patterns = (np.isnan(self.values[rows]) @ self._bits).tolist()
         names = {
             pattern: tuple(name for place, name in enumerate(self.names) if int(pattern) >> place & 1)
             for pattern in set(patterns)
         }
-        return zip(*as_json(values, self.is_whole), strict=True), [names[pattern] for pattern in patterns]
+        return [names[pattern] for pattern in patterns]
 
     def encoded(self, rows: Rows) -> list[bytes]:
         """The metrics of these rows as members of JSON objects."""
@@ -195,7 +197,10 @@ class GpuColumns(Columns):
     -1 where the processes are not known, `user` stands for the user who has most of it (FleetTable.user_code).
     `display_bytes` is NaN where a display server's share is not known. `fault` is the level of the worst driver fault
     of the last day; `last_fault_at` and `last_critical_at` are when the newest one and the newest critical one were, on
-    the host's clock. `model` stands for its model (`model_code`). `has_conflict`: somebody is on it who should not be.
+    the host's clock. `model` stands for its model (`model_code`). `has_conflict`: a user is on it who should not be.
+    `is_text_changed`: other than numbers changed of it (GpuState.changed). `is_process_changed`: numbers of its
+    processes are other than viewers were sent. `depends_on_processes`: the memory of its processes decides the order of
+    its users, or what display servers take. `has_text`: its JSON is kept.
     """
 
     METRICS = GPU_METRICS
@@ -222,6 +227,10 @@ class GpuColumns(Columns):
         "why_healthy": (np.uint8, 0),
         "health_number": (np.float64, 0.0),
         "is_state_changed": (np.bool_, False),
+        "is_process_changed": (np.bool_, False),
+        "is_text_changed": (np.bool_, False),
+        "depends_on_processes": (np.bool_, False),
+        "has_text": (np.bool_, False),
         "user": (np.int32, NOBODY),
         "model": (np.int32, -1),
     }
@@ -248,6 +257,10 @@ class GpuColumns(Columns):
     why_healthy: Codes
     health_number: Floats
     is_state_changed: Flags
+    is_process_changed: Flags
+    is_text_changed: Flags
+    depends_on_processes: Flags
+    has_text: Flags
     user: NDArray[np.int32]
     model: NDArray[np.int32]
 
@@ -263,10 +276,12 @@ class GpuColumns(Columns):
 class HostColumns(Columns):
     """All hosts: what their status hangs on (see HostState), and what rules of alerts look at.
 
-    `is_published`: viewers know this host and its rows. `disk_percent` is how full the fullest of its disks beside the
+    `is_published`: viewers know this host and its rows. `is_text_changed`: other than numbers changed of it
+    (HostState.changed). `disk_percent` is how full the fullest of its disks beside the
     root is, `agent_release` the number of its agent's version (see model.release). `has_no_gpus`: its GPUs could not be
     read, or it has none. `late_times` is how often it came late within the last hour, as of when alerts last looked at
     it. `is_regrouped`: it has other GPUs than then, or is called otherwise. `is_unseen`: it has reported since then.
+    `devices_version` is another number whenever its GPUs, or which processes are on them, are others.
     """
 
     METRICS = HOST_METRICS
@@ -278,6 +293,7 @@ class HostColumns(Columns):
         "status": (np.uint8, NONE),
         "is_recalled": (np.bool_, False),
         "is_published": (np.bool_, False),
+        "is_text_changed": (np.bool_, False),
         "clock_skew": (np.float64, NAN),
         "disk_percent": (np.float64, NAN),
         "agent_release": (np.int64, -1),
@@ -285,6 +301,7 @@ class HostColumns(Columns):
         "late_times": (np.int32, 0),
         "is_regrouped": (np.bool_, True),
         "is_unseen": (np.bool_, True),
+        "devices_version": (np.int64, 0),
     }
 
     observed_at: Floats
@@ -294,6 +311,7 @@ class HostColumns(Columns):
     status: Codes
     is_recalled: Flags
     is_published: Flags
+    is_text_changed: Flags
     clock_skew: Floats
     disk_percent: Floats
     agent_release: Rows
@@ -301,6 +319,19 @@ class HostColumns(Columns):
     late_times: NDArray[np.int32]
     is_regrouped: Flags
     is_unseen: Flags
+    devices_version: Rows
+
+
+class ProcessColumns(Columns):
+    """The processes of all GPUs, those of one GPU side by side; `gpu` is its row. Their texts are with the GPU."""
+
+    METRICS: ClassVar[dict[str, Metric]] = {
+        "memory_used_bytes": Metric("bytes", "", high=2.0**53),
+        "utilization_percent": Metric("percent", "", high=100.0, precision=0.1),
+    }
+    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {"gpu": (np.int32, -1)}
+
+    gpu: NDArray[np.int32]
 
 
 def as_json(values: Floats, is_whole: Flags) -> list[list[Value]]:
@@ -330,7 +361,7 @@ def rows_of(runs: list[slice]) -> Rows:
     starts = np.array([run.start for run in runs], np.int64)
     counts = np.array([run.stop for run in runs], np.int64) - starts
     ends = np.cumsum(counts)
-    rows: Rows = np.arange(int(ends[-1])) + np.repeat(starts - (ends - counts), counts)
+    rows: Rows = np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
     return rows
 
 
@@ -358,7 +389,7 @@ def judge(gpus: GpuColumns, rows: Rows, now: Floats, collected_at: Floats, setti
     return ill
 
 
-def silence(gpus: GpuColumns, rows: slice, now: float) -> None:
+def mark_stale(gpus: GpuColumns, rows: slice, now: float) -> None:
     """Their host is silent, or cannot read them: the last values stay to be read, but nothing is claimed any more."""
     before, last = gpus.availability[rows], gpus.last_seen[rows]
     gpus.last_seen[rows] = np.where(last == NONE, before, last)
@@ -378,12 +409,12 @@ def _judge_availability(
     is_working = utilization >= rules.work_percent
     is_occupied = (workers > 0) | (memory > rules.empty_bytes)
     is_seen = (workers >= 0) | ~np.isnan(memory)
-    # When work was last seen and when somebody came. A clock that was set back starts both anew, and of a GPU that
+    # When work was last seen and when a user came. A clock that was set back starts both anew, and of a GPU that
     # cannot be read nothing is learnt.
     last_work = gpus.last_work_at[rows]
     last_work = np.where((is_blind | is_working | (last_work > now)) & ~is_missing, now, last_work)
     came = gpus.occupied_since[rows]
-    # Somebody who was there when the hub first looked may have come at any time before.
+    # A user who was there when the hub first looked may have come at any time before.
     arrived = np.where(np.isnan(came), np.where(gpus.is_new[rows], 0.0, now), came)
     came = np.where(is_missing, came, np.where(is_occupied, arrived, NAN))
     began = now - np.maximum(collected_at - gpus.oldest_start[rows], 0.0)
@@ -394,7 +425,7 @@ def _judge_availability(
         is_working,
         ~is_seen,
         is_occupied & is_blind,
-        is_occupied & (idle >= rules.held_after),
+        is_occupied & (idle >= rules.idle_after),
         is_occupied,
         is_blind & (workers < 0),
         gpus.is_reserved[rows],
@@ -404,13 +435,13 @@ def _judge_availability(
     for number in reversed(range(_FREE_CASE)):
         case[cases[number]] = number
     availability = _STATES[case]
-    is_orphaned = ((case == _HELD_CASE) | (case == _BUSY_CASE)) & (workers == 0)
+    is_orphaned = ((case == _IDLE_CASE) | (case == _BUSY_CASE)) & (workers == 0)
     why = np.where(is_orphaned, np.uint8(ORPHANED), _REASONS[case])
     gpus.last_work_at[rows], gpus.occupied_since[rows] = last_work, came
     before = gpus.availability[rows]
     is_other = availability != before
     if is_other.any():
-        # On first sight, and after a silence, the reading itself may know better since when.
+        # On first visibility, and after a silence, the reading itself may know better since when.
         is_first_sight = ((before == NONE) | (before == UNKNOWN)) & (availability != UNKNOWN)
         beginning = np.where(availability == BUSY, began, last_work)
         since = np.where(is_first_sight & ~np.isnan(beginning), np.minimum(now, beginning), now)
@@ -419,7 +450,7 @@ def _judge_availability(
 
 
 def _judge_health(gpus: GpuColumns, rows: Rows, limits: HealthSettings) -> tuple[Codes, Codes, Floats]:
-    """The level, the cause, and the number that the sentence about it tells."""
+    """The level, the cause, and the number in the sentence about it."""
     values = gpus.values[rows]
     heat, fault, is_missing = values[:, _TEMPERATURE], gpus.fault[rows], gpus.is_missing[rows]
     is_cool = heat < limits.hot_celsius
@@ -432,7 +463,7 @@ def _judge_health(gpus: GpuColumns, rows: Rows, limits: HealthSettings) -> tuple
     hot = np.where(is_read, np.where(is_cool, OK, too_hot), UNREAD)
     worn = np.where(is_worn, WARNING, OK)
     level = np.maximum(np.maximum(fault, worn), hot)
-    # Of two that are equally bad a fault is told before the wear behind it, and that before the heat.
+    # Of two that are equally bad a fault is shown before the wear behind it, and that before the heat.
     cause = np.select(
         (is_missing, (fault == level) & (fault > OK), (worn == level) & is_worn, ~is_read, ~is_cool),
         (LOST, FAULT, WORN, NO_HEAT, HEAT),

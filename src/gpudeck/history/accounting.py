@@ -1,6 +1,6 @@
 """The usage of each user in a host's hour, and each run's part of it, as sums that can be added (docs/accounting.md).
 
-A GPU is in use while it is observed (`Hour.observed`) and either has a run or its state is BUSY or HELD. The `held` of
+A GPU is in use while it is observed (`Hour.observed`) and either has a run or its state is BUSY or IDLE. The `used` of
 all users of an hour adds up to exactly those seconds. If no run is visible on a GPU in use, its user is None.
 Unobserved time is excluded.
 """
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Flags, Floats
-from gpudeck.history.hour import BUSY, HELD, Hour, RunSlice
+from gpudeck.history.hour import BUSY, IDLE, Hour, RunSlice
 
 _Indexes = NDArray[np.intp]
 
 _SUMS: Final = 6
-"""Seconds, worked seconds, idle seconds, seconds with a known utilization, with a known power, joules."""
+"""Seconds, active seconds, idle seconds, seconds with a known utilization, with a known power, joules."""
 
 
 class RunPart(Struct):
@@ -43,24 +43,14 @@ class RunPart(Struct):
     joules: float = 0.0
     metered: float = 0.0
 
-    def add(self, other: "RunPart") -> None:
-        self._change(other, 1.0)
-        self.memory_peak = max(self.memory_peak, other.memory_peak)
+    def add(self, other: "RunPart", sign: float = 1.0) -> None:
+        """With the sign -1 it is taken out again, except for its peak: the one before is unknown."""
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
+        self.memory_peak = max(self.memory_peak, other.memory_peak) if sign > 0 else self.memory_peak
 
-    def subtract(self, other: "RunPart") -> None:
-        """Undo `add`, except for the peak: the one before is unknown."""
-        self._change(other, -1.0)
 
-    def _change(self, other: "RunPart", sign: float) -> None:
-        self.seconds += sign * other.seconds
-        self.wall_seconds += sign * other.wall_seconds
-        self.memory_sum += sign * other.memory_sum
-        self.memory_seconds += sign * other.memory_seconds
-        self.utilization_sum += sign * other.utilization_sum
-        self.utilization_seconds += sign * other.utilization_seconds
-        self.idle += sign * other.idle
-        self.joules += sign * other.joules
-        self.metered += sign * other.metered
+_ADDED: Final = tuple(name for name in RunPart.__struct_fields__ if name != "memory_peak")
 
 
 class _Claims(Struct):
@@ -88,12 +78,12 @@ def uses(
         sums = np.einsum("pt,kpt->pk", claim.share, facts[:, claim.gpu]).tolist()
         seen = (claim.share > 0) & (facts[0, claim.gpu] > 0)
         peaks = np.max(claim.memory, axis=1, where=seen, initial=0.0).tolist()
-        for name, gpu, (held, worked, idle, measured, metered, joules), peak in zip(
+        for name, gpu, (used, active, idle, measured, metered, joules), peak in zip(
             claim.names, claim.gpu.tolist(), sums, peaks, strict=True
         ):
-            if held > 0:
+            if used > 0:
                 use = found.setdefault((name, models[gpu]), UsageAmounts())
-                use.add(UsageAmounts(held, worked, idle, measured, metered, joules, peak))
+                use.add(UsageAmounts(used, active, idle, measured, metered, joules, peak))
     return found
 
 
@@ -112,13 +102,13 @@ def run_parts(hour: Hour) -> dict[int, RunPart]:
     busy, measured = _utilization(hour, slices, present)
     parts: dict[int, RunPart] = {part.run: RunPart() for part in slices}
     per_slice = np.array([seconds, busy, measured, idle, joules, metered]).T.tolist()
-    for part, (own, utilization, known, held_idle, drawn, with_power) in zip(slices, per_slice, strict=True):
+    for part, (own, utilization, known, idle_seconds, drawn, with_power) in zip(slices, per_slice, strict=True):
         parts[part.run].add(
             RunPart(
                 seconds=own,
                 utilization_sum=utilization,
                 utilization_seconds=known,
-                idle=held_idle,
+                idle=idle_seconds,
                 joules=drawn,
                 metered=with_power,
             )
@@ -139,14 +129,14 @@ def _add_memory(
     known = there & ~np.isnan(total)
     total = np.where(known, total, 0.0)
     rows = np.array([there @ hour.covered, total @ hour.covered, known @ hour.covered, total.max(axis=1)]).T
-    for run, (wall, held, seconds, peak) in zip(runs[starts].tolist(), rows.tolist(), strict=True):
-        parts[run].add(RunPart(wall_seconds=wall, memory_sum=held, memory_seconds=seconds, memory_peak=peak))
+    for run, (wall, memory_sum, seconds, peak) in zip(runs[starts].tolist(), rows.tolist(), strict=True):
+        parts[run].add(RunPart(wall_seconds=wall, memory_sum=memory_sum, memory_seconds=seconds, memory_peak=peak))
 
 
 def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tuple[Floats, Floats]:
     """Percent × seconds and the seconds in which it is known, by slice."""
     own = np.array([part.utilization for part in slices])
-    theirs = _metric(hour, "utilization_percent")[[part.gpu for part in slices]]
+    theirs = hour.metric("utilization_percent")[[part.gpu for part in slices]]
     percent = np.where(np.isnan(own), theirs, own)
     known = present & ~np.isnan(percent)
     return np.where(known, percent, 0.0) @ hour.covered, known @ hour.covered
@@ -171,11 +161,11 @@ def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
 
 def _claims_without_runs(hour: Hour) -> _Claims:
     """GPUs in use without a visible run: the whole GPU, and all its memory in use."""
-    is_used = (hour.states == BUSY) | (hour.states == HELD)
+    is_used = (hour.states == BUSY) | (hour.states == IDLE)
     for part in hour.runs:
         is_used[part.gpu] &= ~part.present
     gpu = np.flatnonzero(is_used.any(axis=1))
-    memory = np.nan_to_num(_metric(hour, "memory_used_bytes")[gpu])
+    memory = np.nan_to_num(hour.metric("memory_used_bytes")[gpu])
     return _Claims([None] * len(gpu), gpu, is_used[gpu].astype(float), memory)
 
 
@@ -200,20 +190,15 @@ def _shares(weights: Floats, present: Flags, starts: _Indexes) -> Floats:
 def _facts(hour: Hour) -> Floats:
     """What a second of each GPU at each moment counts for, in the order of _SUMS."""
     seconds = hour.observed
-    utilization, power = _metric(hour, "utilization_percent"), _metric(hour, "power_watts")
+    utilization, power = hour.metric("utilization_percent"), hour.metric("power_watts")
     facts = np.empty((_SUMS, *seconds.shape))
     facts[0] = seconds
     facts[1] = seconds * np.nan_to_num(utilization) / 100
-    facts[2] = np.where(hour.states == HELD, seconds, 0.0)
+    facts[2] = np.where(hour.states == IDLE, seconds, 0.0)
     facts[3] = np.where(np.isnan(utilization), 0.0, seconds)
     facts[4] = np.where(np.isnan(power), 0.0, seconds)
     facts[5] = seconds * np.nan_to_num(power)
     return facts
-
-
-def _metric(hour: Hour, name: str) -> Floats:
-    found = hour.metrics.get(name)
-    return np.full(hour.states.shape, np.nan) if found is None else found
 
 
 def _starts(sorted_keys: NDArray[np.int64] | _Indexes) -> _Indexes:

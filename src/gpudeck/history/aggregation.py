@@ -13,7 +13,7 @@ the GPU is in it, 0 in another, unknown while the GPU is absent.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from gpudeck.history.hour import ABSENT, QUARTER, Hour
 from gpudeck.history.metrics import HistoryMetric
 from gpudeck.history.rollup import Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
-from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack
+from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_known
 from gpudeck.model.catalog import Rollup
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class CombinedSteps(Struct):
     totals: Floats
 
     def join(self, other: "CombinedSteps", rollup: Rollup) -> "CombinedSteps":
-        lower, higher = (_known_sum, _known_sum) if rollup is Rollup.SUM else (np.fmin, np.fmax)
+        lower, higher = (sum_known, sum_known) if rollup is Rollup.SUM else (np.fmin, np.fmax)
         return CombinedSteps(
             self.sums + other.sums,
             self.seconds + other.seconds,
             lower(self.lows, other.lows),
             higher(self.highs, other.highs),
-            _known_sum(self.totals, other.totals),
+            sum_known(self.totals, other.totals),
         )
 
     def means(self, metric: HistoryMetric) -> Floats:
@@ -178,10 +178,6 @@ def sum_of_known(rows: Floats) -> Floats:
     return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
 
 
-def _known_sum(one: Floats, other: Floats) -> Floats:
-    return np.where(np.isnan(one), other, np.where(np.isnan(other), one, one + other))
-
-
 def read_samples(
     view: "HistoryView",
     host: int,
@@ -195,8 +191,10 @@ def read_samples(
     hours = view.hours(host, grid.start, grid.end, metric.wanted, runs=mask is not None)
     for gpus, same in groupby(hours, lambda hour: tuple(hour.gpus)):
         devices, rows = _rows_of(metric, host, gpus, only)
-        if devices:
-            yield from (_join_hours(some, metric, devices, rows, mask, grid.step) for some in _some_at_once(same))
+        while devices and (some := list(islice(same, HOURS_AT_ONCE))):
+            times = np.concatenate([hour.times for hour in some])
+            values = np.concatenate([_values(hour, metric, rows, mask) for hour in some], axis=1)
+            yield make_block(devices, times, values, np.concatenate([hour.covered for hour in some]), grid.step)
 
 
 def read_quarters(
@@ -206,18 +204,10 @@ def read_quarters(
     for gpus, same in groupby(stretches, lambda quarters: tuple(quarters.gpus)):
         devices, rows = _rows_of(metric, host, gpus, only)
         if devices:
-            yield _join_quarters(list(same), metric, devices, rows)
-
-
-def _some_at_once(hours: Iterator[Hour]) -> Iterator[list[Hour]]:
-    some: list[Hour] = []
-    for hour in hours:
-        some.append(hour)
-        if len(some) == HOURS_AT_ONCE:
-            yield some
-            some = []
-    if some:
-        yield some
+            parts = list(same)
+            times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
+            columns = zip(*(astuple(_roll(part, metric, rows)) for part in parts), strict=True)
+            yield Block(devices, times, Roll(*(np.concatenate(column, axis=1) for column in columns)))
 
 
 def _rows_of(
@@ -228,15 +218,6 @@ def _rows_of(
         return [host], [0]
     rows = [row for row, gpu in enumerate(gpus) if only is None or gpu in only]
     return [gpus[row] for row in rows], rows
-
-
-def _join_hours(  # noqa: PLR0917 - one call, in whose middle it was too long
-    hours: list[Hour], metric: HistoryMetric, devices: list[int], rows: list[int], mask: Mask | None, step: float
-) -> Block:
-    seconds = np.concatenate([hour.covered for hour in hours])
-    values = np.concatenate([_values(hour, metric, rows, mask) for hour in hours], axis=1)
-    times = np.concatenate([hour.times for hour in hours])
-    return make_block(devices, times, values, seconds, step)
 
 
 def make_block(devices: list[int], times: Floats, values: Floats, seconds: Floats, step: float) -> Block:
@@ -257,36 +238,25 @@ def _values(hour: Hour, metric: HistoryMetric, rows: list[int], mask: Mask | Non
         states = hour.states[rows]
         values = np.where(states == ABSENT, np.nan, states == metric.state)
     else:
-        table = hour.metrics.get(metric.name)
-        values = np.full((len(rows), len(hour.times)), np.nan) if table is None else table[rows]
+        values = hour.metric(metric.name)[rows]
     return values if mask is None else np.where(mask(hour, rows), values, np.nan)
-
-
-def _join_quarters(parts: list[Quarters], metric: HistoryMetric, devices: list[int], rows: list[int]) -> Block:
-    times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
-    rolls = [_roll(part, metric, rows) for part in parts]
-    columns = zip(*(astuple(roll) for roll in rolls), strict=True)
-    return Block(devices, times, Roll(*(np.concatenate(column, axis=1) for column in columns)))
 
 
 def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
     if metric.state is not None:
-        return _roll_of_state(part.states[:, rows], metric.state)
+        # What was seen at the quarter's end is not kept of a state: its share stands for it.
+        states = part.states[:, rows]
+        inside = np.nan_to_num(states[metric.state])
+        seconds = np.nan_to_num(states[ABSENT + 1 :]).sum(axis=0)
+        share = divide(inside, seconds)
+        is_seen = seconds > 0
+        low = np.where(is_seen, share > 1 - 1e-6, np.nan)
+        return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
     table, name = (part.host, metric.plain) if metric.is_of_host else (part.metrics, metric.name)
     if name not in table:
         return unknown_roll((len(rows), part.count))
     roll = table[name]
     return Roll(*(values[rows] for values in astuple(roll)))
-
-
-def _roll_of_state(states: Floats, state: int) -> Roll:
-    """What was seen at the quarter's end is not kept of a state: its share stands for it."""
-    inside = np.nan_to_num(states[state])
-    seconds = np.nan_to_num(states[ABSENT + 1 :]).sum(axis=0)
-    share = divide(inside, seconds)
-    is_seen = seconds > 0
-    low = np.where(is_seen, share > 1 - 1e-6, np.nan)
-    return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
 
 
 def fold_totals(

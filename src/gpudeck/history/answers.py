@@ -4,7 +4,7 @@ Short steps are made from samples, steps of a quarter hour and more from quarter
 kept, or are too many to read at once, steps are at least a quarter hour.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -44,10 +44,12 @@ from gpudeck.history.base import (
     UsageAmounts,
 )
 from gpudeck.history.codec import Flags, Floats
-from gpudeck.history.hour import BUSY, HELD, UNKNOWN, Hour
+from gpudeck.history.hour import BUSY, IDLE, UNKNOWN, Hour
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
 from gpudeck.history.rollup import Roll
 from gpudeck.history.time_range import DAY, HOUR, QUARTER, Grid, align, check_points, check_range, choose_grid
+from gpudeck.history.totals import UTILIZATION
+from gpudeck.model.cpu_budget import checkpointed
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
@@ -58,9 +60,9 @@ MOST_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
 MOST_USER_HOURS: Final = 1_000
 _MEMORY: Final = "memory_used_bytes"
-_AMOUNTS: Final = {"gpus_used": "held", "gpus_worked": "worked", "gpus_idle": "idle", "power_watts": "joules"}
-_KNOWN_BY: Final = {"gpus_worked": "measured", "power_watts": "metered"}
-"""The part of what was held for which a figure is known at all."""
+_AMOUNTS: Final = {"gpus_used": "used", "gpus_active": "active", "gpus_idle": "idle", "power_watts": "joules"}
+_KNOWN_BY: Final = {"gpus_active": "measured", "power_watts": "metered"}
+"""The part of the time in use for which the figure is known."""
 MOST_HEAT_HOURS: Final = 1_000_000
 """Hours of hosts that are read for one map."""
 MOST_CELLS: Final = 500_000
@@ -81,36 +83,28 @@ def answer_series(view: "HistoryView", ask: Ask, now: float) -> Answer:
         return host_series(view, ask, metric)
     if subject == "run":
         return run_series(view, ask, metric, now)
-    return fleet_series(view, ask, metric, now)
+    return fleet_answers(view, [ask], now)[0]
 
 
 def check_ask(ask: Ask) -> tuple[Subject, HistoryMetric]:
     """Whose past is asked for, and what of it. Raises HistoryRefused."""
-    subject = _subject_of(ask)
-    metric = find_metric(ask.metric, subject)
-    _check_split(ask, subject, metric)
-    return subject, metric
-
-
-def _subject_of(ask: Ask) -> Subject:
     given = [subject for subject in SUBJECTS if getattr(ask, subject) not in {None, False}]
     if len(given) != 1:
-        whose = f"{' and '.join(given)} were asked for at once" if given else "nobody's past was asked for"
+        whose = f"{' and '.join(given)} were asked for at once" if given else "no host, GPU or user was named"
         raise HistoryRefused("not_one_subject", whose, "Give exactly one of gpu, host, user, run, or fleet=1.")
-    return given[0]
-
-
-def _check_split(ask: Ask, subject: Subject, metric: HistoryMetric) -> None:
+    subject = given[0]
+    metric = find_metric(ask.metric, subject)
     hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
     if ask.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
         raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
     if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
         raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
+    return subject, metric
 
 
 def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
     gpu = find_gpu(view, ask.gpu or "")
-    grid = series_grid(view, ask, gpu.first)
+    grid = series_grid(view, ask, gpu.host, gpu.first)
     found = _fold_host(view, gpu.host, metric, grid, only={gpu.key})
     points = _together(found, grid, metric, is_one=True)
     return make_answer(ask, metric, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
@@ -119,7 +113,7 @@ def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
 def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
     host = find_host(view, ask.host or "")
     gpus = {key: gpu for key, gpu in view.gpus().items() if gpu.host == host.key}
-    grid = series_grid(view, ask, host.first, among=len(gpus) if ask.by == "gpu" else 1)
+    grid = series_grid(view, ask, host.key, host.first, among=len(gpus) if ask.by == "gpu" else 1)
     found = _fold_host(view, host.key, metric, grid)
     if ask.by == "gpu":
         return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
@@ -129,8 +123,11 @@ def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
 
 def run_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """Its GPUs while it was on them; in quarter hours, those that it was there for at least a part of."""
-    run = _find_run(view, ask.run or 0)
-    grid = series_grid(view, ask, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
+    key = ask.run or 0
+    run = view.run(key) if 0 < key < 2**63 else None
+    if run is None:
+        raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
+    grid = series_grid(view, ask, run.host, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
     if grid.step < QUARTER:
         found = fold(read_samples(view, run.host, metric, grid, only=run.gpus, mask=_presence(run.key)), grid)
     else:
@@ -142,18 +139,27 @@ def run_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float)
     return make_answer(ask, metric, grid, [Series(points, run=run.key)])
 
 
-def fleet_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
+def fleet_answers(view: "HistoryView", asks: Sequence[Ask], now: float) -> list[Answer]:
+    """Questions about the fleet that differ in their metric alone. What is read is read once for all of them."""
+    ask, metrics = asks[0], [check_ask(ask)[1] for ask in asks]
     hosts = view.hosts().values()
     began = min((host.first for host in hosts), default=ask.start)
     grid = choose_grid(ask.start, ask.end, ask.points)
     inside = [host for host in hosts if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
     reads = len(inside) * (grid.end - max(grid.start, began)) / HOUR
-    if grid.step >= QUARTER or max(grid.start, began) < view.raw_since() or reads > MOST_READS:
+    is_coarse = grid.step >= QUARTER or reads > MOST_READS
+    if is_coarse or max(grid.start, began) < view.raw_since(host.key for host in inside):
         grid = choose_grid(ask.start, ask.end, ask.points, QUARTER)
-        whole = _fold_fleet(view, metric, grid, now)
+        wanted = tuple(dict.fromkeys(name for metric in metrics for name in wanted_for(metric)))
+        stack = view.fleet_quarters(grid.start, grid.end, wanted)
+        at = (stack.starts - grid.start) // grid.step
+        wholes = [fold_totals(stack, metric, now, at, grid.count) for metric in checkpointed(metrics)]
     else:
-        whole = _fold_hosts(view, inside, metric, grid)
-    return make_answer(ask, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
+        wholes = [_fold_hosts(view, inside, metric, grid) for metric in metrics]
+    return [
+        make_answer(ask, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
+        for metric, whole in zip(metrics, wholes, strict=True)
+    ]
 
 
 def find_gpu(view: "HistoryView", uuid: str) -> KnownGpu:
@@ -175,14 +181,14 @@ def find_host(view: "HistoryView", name: str) -> KnownHost:
     return max(named, key=lambda host: host.last)
 
 
-def series_grid(view: "HistoryView", ask: Ask, began: float, *, among: int = 1) -> Grid:
-    """The steps of an answer about devices that were first seen at `began`, for `among` series."""
+def series_grid(view: "HistoryView", ask: Ask, host: int, began: float, *, among: int = 1) -> Grid:
+    """The steps of an answer about devices of a host that were first seen at `began`, for `among` series."""
     if among > MOST_SERIES:
         hint = f"At most {MOST_SERIES} can be; ask for one GPU."
-        raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many to be told apart", hint)
+        raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many for a series each", hint)
     points = min(ask.points, max(1, MOST_VALUES // max(1, among)))
     grid = choose_grid(ask.start, ask.end, points)
-    if grid.step < QUARTER and max(grid.start, began) < view.raw_since():
+    if grid.step < QUARTER and max(grid.start, began) < view.raw_since((host,)):
         return choose_grid(ask.start, ask.end, points, QUARTER)
     return grid
 
@@ -200,13 +206,6 @@ def _near(wrong: str, known: Collection[str], what: str) -> str:
     return suggest(wrong, known, f"Give {what}; it knows")
 
 
-def _find_run(view: "HistoryView", key: int) -> KnownRun:
-    run = view.run(key) if 0 < key < 2**63 else None
-    if run is None:
-        raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
-    return run
-
-
 def _fold_host(
     view: "HistoryView", host: int, metric: HistoryMetric, grid: Grid, *, only: Collection[int] | None = None
 ) -> dict[int, Roll]:
@@ -221,11 +220,6 @@ def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: History
         found = _fold_host(view, host.key, metric, grid)
         whole = whole.join(combine(found.values(), grid, metric.rollup), metric.rollup)
     return whole
-
-
-def _fold_fleet(view: "HistoryView", metric: HistoryMetric, grid: Grid, now: float) -> CombinedSteps:
-    stack = view.fleet_quarters(grid.start, grid.end, wanted_for(metric))
-    return fold_totals(stack, metric, now, (stack.starts - grid.start) // grid.step, grid.count)
 
 
 def _each(found: dict[int, Roll], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:
@@ -266,7 +260,10 @@ def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float
     """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
     grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
     amounts, is_known, in_use = _add_up(view, ask.user or "", metric.name, grid)
-    observed = _observed(view, grid, now)
+    # For how long the fleet was observed in each hour.
+    stack = view.fleet_quarters(grid.start, grid.end, (CAPACITY,))
+    places = (stack.starts - grid.start) // HOUR
+    observed = np.bincount(places, observed_seconds(stack, now), (grid.end - grid.start) // HOUR).astype(np.float64)
     seconds = np.where((observed == 0) & in_use, float(HOUR), observed)
     is_seen = is_known & (seconds > 0)
     values = np.divide(amounts, seconds, out=np.full((1, len(seconds)), np.nan), where=is_seen)
@@ -277,13 +274,13 @@ def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float
 
 
 def _add_up(view: "HistoryView", user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
-    """By hour: the amount, whether it can be known, and whether anybody used anything."""
-    uses = list(view.hourly_uses(grid.start, grid.end))
+    """By hour: the amount, whether it can be known, and whether any GPU was in use."""
+    uses = list(view.uses(grid.start, grid.end, hourly=True))
     mine = [(key[0], use) for key, use in uses if key[2] == user]
-    held, known = _by_hour(mine, "held", grid), _by_hour(mine, _KNOWN_BY.get(metric, "held"), grid)
-    in_use = np.zeros(len(held), dtype=np.bool_)
+    used, known = _by_hour(mine, "used", grid), _by_hour(mine, _KNOWN_BY.get(metric, "used"), grid)
+    in_use = np.zeros(len(used), dtype=np.bool_)
     in_use[_places(list({key[0] for key, _ in uses}), grid)] = True
-    return _by_hour(mine, _AMOUNTS[metric], grid), (known > 0) | (held == 0), in_use
+    return _by_hour(mine, _AMOUNTS[metric], grid), (known > 0) | (used == 0), in_use
 
 
 def _by_hour(mine: list[tuple[int, UsageAmounts]], what: str, grid: Grid) -> Floats:
@@ -296,19 +293,12 @@ def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
     return (np.array(hours, dtype=np.int64) - grid.start) // HOUR
 
 
-def _observed(view: "HistoryView", grid: Grid, now: float) -> Floats:
-    """For how long the fleet was observed in each hour."""
-    stack = view.fleet_quarters(grid.start, grid.end, (CAPACITY,))
-    places = (stack.starts - grid.start) // HOUR
-    return np.bincount(places, observed_seconds(stack, now), (grid.end - grid.start) // HOUR).astype(np.float64)
-
-
 def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
     """From samples, as only they have users. Memory of unknown users has no user."""
     gpu = find_gpu(view, ask.gpu or "")
     start = max(ask.start, gpu.first)
-    _check_kept(view, start, min(ask.end, now))
-    grid = series_grid(view, ask, gpu.first)
+    _check_kept(view, gpu.host, start, min(ask.end, now))
+    grid = series_grid(view, ask, gpu.host, gpu.first)
     block, users = _split(view, gpu, grid)
     found = fold([block], grid)
     points = {row: device_points(steps, grid, metric) for row, steps in found.items()}
@@ -321,8 +311,8 @@ def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: fl
     return make_answer(ask, metric, grid, series, "raw")
 
 
-def _check_kept(view: "HistoryView", start: float, end: float) -> None:
-    since = view.raw_since()
+def _check_kept(view: "HistoryView", host: int, start: float, end: float) -> None:
+    since = view.raw_since((host,))
     if start < since:
         raise HistoryRefused(
             "too_old",
@@ -331,9 +321,7 @@ def _check_kept(view: "HistoryView", start: float, end: float) -> None:
         )
     if end - start > MOST_USER_HOURS * HOUR:
         days = MOST_USER_HOURS * HOUR // DAY
-        raise HistoryRefused(
-            "too_long", "that is too long a range to tell users apart", f"Ask for at most {days} days."
-        )
+        raise HistoryRefused("too_long", "the range is too long for figures per user", f"Ask for at most {days} days.")
 
 
 def _split(view: "HistoryView", gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | None]]:
@@ -351,7 +339,7 @@ def _split(view: "HistoryView", gpu: KnownGpu, grid: Grid) -> tuple[Block, list[
 def _memory_of_users(view: "HistoryView", hour: Hour, row: int) -> tuple[dict[str | None, Floats], Floats]:
     base = np.where(hour.states[row] > UNKNOWN, 0.0, np.nan)
     found: dict[str | None, Floats] = {}
-    is_alone = np.isin(hour.states[row], (BUSY, HELD))
+    is_alone = np.isin(hour.states[row], (BUSY, IDLE))
     for part in hour.runs:
         if part.gpu == row:
             user = view.owner(part.run)
@@ -410,7 +398,12 @@ def _fill(
     view: "HistoryView", metric: HistoryMetric, grid: Grid, rows: dict[int, int], now: float
 ) -> list[float | None]:
     """The cells, row after row."""
-    stack = view.host_hours(grid.start, grid.end, wanted_for(metric))
+    is_kept_apart = metric.name == UTILIZATION
+    stack = (
+        view.host_utilization(grid.start, grid.end, grid.step)
+        if is_kept_apart
+        else view.host_hours(grid.start, grid.end, wanted_for(metric))
+    )
     stack = stack.only(np.isin(stack.hosts, list(rows)))
     places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
     at = places * grid.count + (stack.starts - grid.start) // grid.step

@@ -4,13 +4,17 @@ Every store answers the same questions alike: tests/contract/test_history.py hol
 seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.
 """
 
-from typing import Annotated, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.usage import By, Usage
+from gpudeck.model.view import By, Usage
+
+if TYPE_CHECKING:
+    # It imports numpy, which a base install does not have.
+    from gpudeck.history.live import Sample
 
 Point = tuple[float, float | None, float | None, float | None]
 """When the step begins, the mean over it, the smallest and the largest value. None: unknown."""
@@ -18,10 +22,10 @@ Resolution = Literal["raw", "quarter_hour", "hour"]
 
 MOST_POINTS = 5_000
 MOST_SERIES = 512
-STATE_METRICS = ("gpus_free", "gpus_busy", "gpus_held", "gpus_booked", "gpus_unknown")
+STATE_METRICS = ("gpus_free", "gpus_busy", "gpus_idle", "gpus_reserved", "gpus_unknown")
 """How many GPUs were in a state: of a host or the fleet their number on average, of one GPU its share of the time."""
-USER_METRICS = ("gpus_used", "gpus_worked", "gpus_idle", "power_watts")
-"""Of a person: GPUs held, as far as they worked, as far as they sat idle, and what they drew, all on average."""
+USER_METRICS = ("gpus_used", "gpus_active", "gpus_idle", "power_watts")
+"""Of a user, all on average: GPUs in use, GPUs in use times their utilization, idle GPUs, and their power."""
 
 
 class HistoryRefused(GpudeckError):
@@ -119,29 +123,54 @@ class UsageAsk(Struct, frozen=True):
 
 
 class UsageAmounts(Struct):
-    """GPU-seconds and joules. `measured` is the part of `held` with a known utilization, `metered` with a known power.
-    `peak` is the most memory that was held on one GPU at a moment, in bytes."""
+    """GPU-seconds and joules. `used` is the time in use, `active` that times the utilization, `idle` the part in the
+    state idle. `measured` is the part of `used` with a known utilization, `metered` with a known power. `peak` is the
+    most memory in use on one GPU at a moment, in bytes."""
 
-    held: float = 0.0
-    worked: float = 0.0
+    used: float = 0.0
+    active: float = 0.0
     idle: float = 0.0
     measured: float = 0.0
     metered: float = 0.0
     joules: float = 0.0
     peak: float = 0.0
 
-    def add(self, other: "UsageAmounts") -> None:
-        self.held += other.held
-        self.worked += other.worked
-        self.idle += other.idle
-        self.measured += other.measured
-        self.metered += other.metered
-        self.joules += other.joules
+    def add(self, other: "UsageAmounts", share: float = 1.0) -> None:
+        """Add that share of another, whose peak counts whole."""
+        self.used += share * other.used
+        self.active += share * other.active
+        self.idle += share * other.idle
+        self.measured += share * other.measured
+        self.metered += share * other.metered
+        self.joules += share * other.joules
         self.peak = max(self.peak, other.peak)
 
 
 UseKey = tuple[int, str, str | None, str]
 """The hour's start, the host's id, the user (None: unknown), the model."""
+
+
+class OverviewAsk(Struct, frozen=True):
+    """What the History page shows: `points` are about so many of each curve, `by` is what a row of the usage stands
+    for, `zone` where its days begin and end (an IANA name), `heat` whether a map of the hosts is wanted."""
+
+    start: float
+    end: float
+    by: By = "user"
+    points: int = 300
+    zone: str = "UTC"
+    heat: bool = True
+
+
+class Overview(Struct):
+    """The fleet in a period. `until` is when what is included ends: of a large fleet that is the last quarter hour that
+    is over, and coverage is of the time until then. `series` are curves of the fleet, one a metric. The rows of `usage`
+    have no days, its total has. `heat` is None where the period is too long for a map."""
+
+    until: float
+    series: list[Answer]
+    usage: Usage
+    heat: Heat | None
 
 
 class RunsAsk(Struct, frozen=True):
@@ -180,7 +209,7 @@ class Run(Struct):
     peak_memory_bytes: float | None
     mean_memory_bytes: float | None
     mean_utilization_percent: float | None
-    idle_held_seconds: float
+    idle_seconds: float
     energy_joules: float | None
     command_reason: str | None = None
 
@@ -193,7 +222,7 @@ class Runs(Struct):
 
 
 class StoreStats(Struct, omit_defaults=True):
-    """What a store says about itself, for people who keep it. Everything that was dropped is counted, never hidden."""
+    """What a store says about itself, for operators. Dropped samples are counted."""
 
     kind: str
     size_bytes: int
@@ -214,13 +243,14 @@ class Store(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """What a person should know of: why nothing is kept at the moment. Asked every second: costs nothing."""
+        """Why nothing is kept at the moment. Asked every second: costs nothing."""
         ...
 
-    def take(self, samples: list[HostSample]) -> None: ...
+    def take(self, samples: "Sequence[Sample]") -> None: ...
     def series(self, ask: Ask) -> Answer: ...
     def heat(self, ask: HeatAsk) -> Heat: ...
     def usage(self, ask: UsageAsk) -> Usage: ...
+    def overview(self, ask: OverviewAsk) -> Overview: ...
     def runs(self, ask: RunsAsk) -> Runs: ...
     def run(self, key: int) -> Run | None: ...
     def stats(self) -> StoreStats: ...
@@ -239,7 +269,7 @@ class KnownGpu(Struct, frozen=True):
     last: float
 
 
-class KnownHost(Struct, frozen=True):
+class KnownHost(Struct):
     key: int
     host_id: str
     name: str

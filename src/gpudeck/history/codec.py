@@ -59,8 +59,7 @@ _WORDS: Final = msgspec.msgpack.encode(
     swap_total_bytes network_receive_bytes_per_second network_transmit_bytes_per_second uptime_seconds
     """.split()  # noqa: SIM905 - one name a line would be forty lines
 )
-_PRECISIONS: Final = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)
-_SMALLEST: Final = 1e-6
+_FINEST: Final = 1e-6
 
 
 class Damaged(ValueError):
@@ -88,7 +87,7 @@ _NO_ENDS: Final = np.array([np.nan, np.nan])
 _WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2 * _ESTIMATED + 1), 1))
 
 
-def encode_matrix(matrix: Floats, precision: float, *, level: int = _LEVEL) -> bytes:
+def encode_matrix(matrix: Floats, precision: float) -> bytes:
     """`matrix` is (rows, samples) with NaN for unknown. `decode_matrix` returns values within half a precision."""
     rows, samples = matrix.shape
     if rows * samples > MOST_VALUES:
@@ -103,12 +102,12 @@ def encode_matrix(matrix: Floats, precision: float, *, level: int = _LEVEL) -> b
         return _FIRST + _pack((*shape, _ONE_BASE, _pack_base(int(low))))
     scaled = to_steps(matrix, kept)
     if is_whole:
-        return _FIRST + _pack((*shape, *_pack_rows(scaled.astype(np.int64), level)))
+        return _FIRST + _pack((*shape, *_pack_rows(scaled.astype(np.int64))))
     known = np.abs(scaled) <= _LARGEST
     if not known.any():
         return _FIRST + _pack((*shape, _NOTHING))
-    flags, *parts = _pack_rows(_fill(scaled, known), level)
-    gaps = _deflate(np.packbits(known, axis=1).tobytes(), level)
+    flags, *parts = _pack_rows(_fill(scaled, known))
+    gaps = _deflate(np.packbits(known, axis=1).tobytes())
     return _FIRST + _pack((*shape, flags | _GAPS, *parts, gaps))
 
 
@@ -121,10 +120,18 @@ def decode_matrix(blob: bytes) -> Floats:
             )
         packed = _unpack(memoryview(blob)[1:])
         if packed.rows * packed.samples > MOST_VALUES:
-            raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is more than anybody wrote")
+            raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is larger than any that was written")
         return _unpack_matrix(packed)
     except (msgspec.DecodeError, RecursionError, zlib.error) as error:
         raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
+
+
+def read_matrix(blob: bytes, rows: int, columns: int) -> Floats:
+    """As `decode_matrix`; raises Damaged also for one of another shape."""
+    matrix = decode_matrix(blob)
+    if matrix.shape != (rows, columns):
+        raise Damaged(f"a table is {matrix.shape[0]} × {matrix.shape[1]} and not {rows} × {columns}")
+    return matrix
 
 
 def full_precision(short: float) -> float:
@@ -168,13 +175,13 @@ def _fill(scaled: Floats, known: Flags) -> _Whole:
     return np.where(known.any(axis=1, keepdims=True), filled, 0).astype(np.int64)
 
 
-def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes], bytes]:
+def _pack_rows(whole: _Whole) -> tuple[int, list[bytes], list[bytes], bytes]:
     """Flags, bases, steps, and which rows have steps."""
     steps = whole[:, 1:] - whole[:, :-1]
     varying = steps.any(axis=1)
     flags, bits, some = _ALL_VARY, b"", whole
     if not varying.any():
-        return (*_pack_bases(whole[:, 0].copy(), level), [], b"")
+        return (*_pack_bases(whole[:, 0].copy()), [], b"")
     if not varying.all():
         flags, bits, some, steps = 0, np.packbits(varying).tobytes(), whole[varying], steps[varying]
     bases, numbers = whole[:, 0].copy(), _zigzag(steps)
@@ -183,8 +190,8 @@ def _pack_rows(whole: _Whole, level: int) -> tuple[int, list[bytes], list[bytes]
         bases[varying], numbers = _min(some, axis=1), above
     else:
         flags |= _AS_STEPS
-    base_flag, packed_bases = _pack_bases(bases, level)
-    return flags | base_flag, packed_bases, _pack_planes(numbers, level), bits
+    base_flag, packed_bases = _pack_bases(bases)
+    return flags | base_flag, packed_bases, _pack_planes(numbers), bits
 
 
 def _unless_steps_are_less(some: _Whole, steps: _Unsigned) -> _Unsigned | None:
@@ -207,12 +214,12 @@ def _bits(numbers: _Unsigned) -> float:
     return float(planes * math.log2(count) - _WEIGHTS[counts].sum() / count)
 
 
-def _pack_bases(bases: _Whole, level: int) -> tuple[int, list[bytes]]:
+def _pack_bases(bases: _Whole) -> tuple[int, list[bytes]]:
     """Changes `bases`: from one row to the next they are often small steps."""
     if (bases == bases[0]).all():
         return _ONE_BASE, _pack_base(int(bases[0]))
     bases[1:] -= bases[:-1].copy()
-    return 0, _pack_planes(_zigzag(bases), level)
+    return 0, _pack_planes(_zigzag(bases))
 
 
 def _pack_base(base: int) -> list[bytes]:
@@ -238,19 +245,19 @@ def _octets(numbers: _Unsigned) -> Bytes:
     return little.view(np.uint8).reshape(-1, 8)[:, :width]
 
 
-def _pack_planes(numbers: _Unsigned, level: int) -> list[bytes]:
+def _pack_planes(numbers: _Unsigned) -> list[bytes]:
     octets = _octets(numbers)
-    return [_deflate(octets[:, plane].tobytes(), level) for plane in range(octets.shape[1])]
+    return [_deflate(octets[:, plane].tobytes()) for plane in range(octets.shape[1])]
 
 
-def _deflate(plain: bytes, level: int) -> bytes:
+def _deflate(plain: bytes) -> bytes:
     """The same bytes where nothing is gained: what is as long as it should be was not deflated. Small numbers with some
     order in them are what Z_FILTERED is for; where hardly anything repeats, to look for it costs twice the time and
     Z_RLE does not. Measured on simulated and on random hours."""
     if len(plain) < _LEAST_DEFLATED:
         return plain
     strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED
-    deflater = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)
+    deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15, 8, strategy)
     packed = deflater.compress(plain) + deflater.flush()
     return packed if len(packed) < len(plain) else plain
 
@@ -289,7 +296,9 @@ def _unpack_matrix(packed: _PackedMatrix) -> Floats:
         whole[:] = bases[:, None]
     matrix = from_steps(whole, packed.precision)
     if packed.flags & _GAPS:
-        matrix[~_unpack_known(packed)] = np.nan
+        width = (packed.samples + 7) // 8
+        bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
+        matrix[np.unpackbits(bits, axis=1, count=packed.samples) == 0] = np.nan
     return matrix
 
 
@@ -329,12 +338,6 @@ def _unpack_varying(packed: _PackedMatrix) -> Flags:
     if len(packed.varying) != (packed.rows + 7) // 8:
         raise Damaged(f"{len(packed.varying)} bytes do not say which of {packed.rows} rows change")
     return np.unpackbits(np.frombuffer(packed.varying, dtype=np.uint8), count=packed.rows).view(np.bool_)
-
-
-def _unpack_known(packed: _PackedMatrix) -> Flags:
-    width = (packed.samples + 7) // 8
-    bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
-    return np.unpackbits(bits, axis=1, count=packed.samples).view(np.bool_)
 
 
 def add_checksum(version: int, content: bytes) -> bytes:
@@ -377,14 +380,7 @@ def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: s
     return [place for place, name in enumerate(names) if prefix + name in wanted]
 
 
-def find_precision(catalog: Mapping[str, Metric], name: str, values: Floats) -> float:
-    """The catalog's; of a metric that a newer release wrote, one that keeps its values."""
+def find_precision(catalog: Mapping[str, Metric], name: str) -> float:
+    """The catalog's; of a metric that a newer release wrote, one that is finer than any there."""
     metric = catalog.get(name)
-    if metric is not None:
-        return metric.precision
-    known = values[np.isfinite(values)]
-    return next((step for step in _PRECISIONS if _is_kept(known, round(1 / step))), _SMALLEST)
-
-
-def _is_kept(known: Floats, parts: int) -> bool:
-    return bool((np.rint(known * parts) / parts == known).all())
+    return _FINEST if metric is None else metric.precision

@@ -21,11 +21,11 @@ from gpudeck.history.codec import (
     Flags,
     Floats,
     add_checksum,
-    decode_matrix,
     encode_matrix,
     find_precision,
     full_precision,
     pack_names,
+    read_matrix,
     short_precision,
     split_wanted,
     strip_checksum,
@@ -45,7 +45,7 @@ _BLOCK: Final = 4096
 """Values that metrics may have together to share a block."""
 _Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
 _COUNT: Final = SECONDS // QUARTER
-_AT_ONCE: Final = 1 << 18
+VALUES_AT_ONCE: Final = 1 << 18
 """Values that are worked on together: much fewer would cost more calls, more would not fit into the caches."""
 
 
@@ -111,7 +111,7 @@ def decode_quarters(body: bytes, metrics: Collection[str] | None = None) -> Quar
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of quarter hours are damaged: {error}") from error
     rows, count = len(packed.gpus), packed.count
-    states = _read(packed.states, len(STATES) * rows, count).reshape(len(STATES), rows, count)
+    states = read_matrix(packed.states, len(STATES) * rows, count).reshape(len(STATES), rows, count)
     gpus = _unpack_section(packed.metrics, metrics, "", (rows, count))
     host = _unpack_section(packed.host, metrics, HOST_PREFIX, (1, count))
     return Quarters(packed.start, count, packed.gpus, gpus, states, host)
@@ -136,7 +136,7 @@ def _pack_section(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], rows
         for roll in rolls.values()
     ]
     seconds = np.frombuffer(b"".join(tables)).reshape(len(tables) * rows, count)
-    precisions = [find_precision(catalog, name, roll.low) for name, roll in rolls.items()]
+    precisions = [find_precision(catalog, name) for name in rolls]
     known = [(roll, step) for roll, step, which in zip(rolls.values(), precisions, seconds_of, strict=True) if which]
     each = _in_a_block(rows, count)
     blocks = [_pack_block(known[place : place + each]) for place in range(0, len(known), each)]
@@ -161,36 +161,32 @@ def _pack_block(known: Sequence[tuple[Roll, float]]) -> bytes:
 def _unpack_section(
     section: _Section, wanted: Collection[str] | None, prefix: str, shape: tuple[int, int]
 ) -> dict[str, Roll]:
-    names = unpack_names(section.names)
+    names, rows, each = unpack_names(section.names), shape[0], _in_a_block(*shape)
     if not len(names) == len(section.precisions) == len(section.seconds_of):
         raise Damaged(f"{len(names)} names of metrics, {len(section.precisions)} of what is known about them")
     places = split_wanted(wanted, names, prefix)
     found = {names[place]: unknown_roll(shape) for place in places}
-    known = [place for place in places if section.seconds_of[place]]
-    if known:
-        _fill_in(section, known, shape, found)
-    return found
-
-
-def _fill_in(section: _Section, known: list[int], shape: tuple[int, int], found: dict[str, Roll]) -> None:
-    names, rows, each = unpack_names(section.names), shape[0], _in_a_block(*shape)
-    tables = _read(section.seconds, max(section.seconds_of) * rows, shape[1])
+    if not any(section.seconds_of[place] for place in places):
+        return found
+    tables = read_matrix(section.seconds, max(section.seconds_of) * rows, shape[1])
     in_blocks = [place for place, which in enumerate(section.seconds_of) if which]
     blocks: dict[int, Floats] = {}
-    for place in known:
-        number, inside = divmod(in_blocks.index(place), each)
-        if number not in blocks:
-            blocks[number] = _unpack_block(section, number, min(each, len(in_blocks) - number * each), shape)
-        last = section.seconds_of[place] * rows
-        step = full_precision(section.precisions[place])
-        found[names[place]] = _make_roll(blocks[number][:, inside], tables[last - rows : last], step)
+    for place in places:
+        if section.seconds_of[place]:
+            number, inside = divmod(in_blocks.index(place), each)
+            if number not in blocks:
+                blocks[number] = _unpack_block(section, number, min(each, len(in_blocks) - number * each), shape)
+            last = section.seconds_of[place] * rows
+            step = full_precision(section.precisions[place])
+            found[names[place]] = _make_roll(blocks[number][:, inside], tables[last - rows : last], step)
+    return found
 
 
 def _unpack_block(section: _Section, number: int, metrics: int, shape: tuple[int, int]) -> Floats:
     """(4, metrics, rows, quarter hours)."""
     if number >= len(section.blocks):
         raise Damaged(f"block {number} of {len(section.blocks)} is not there")
-    return _read(section.blocks[number], 4 * metrics * shape[0], shape[1]).reshape(4, metrics, *shape)
+    return read_matrix(section.blocks[number], 4 * metrics * shape[0], shape[1]).reshape(4, metrics, *shape)
 
 
 def _make_roll(block: Floats, seconds: Floats, step: float) -> Roll:
@@ -198,13 +194,6 @@ def _make_roll(block: Floats, seconds: Floats, step: float) -> Roll:
     sums = np.where(seconds > 0, (low + mean / _FINER) * step * seconds, 0.0)
     # A copy, so that changing one metric's seconds changes no other's.
     return Roll(sums, seconds.copy(), low * step, (low + high) * step, (low + last) * step)
-
-
-def _read(blob: bytes, rows: int, count: int) -> Floats:
-    matrix = decode_matrix(blob)
-    if matrix.shape != (rows, count):
-        raise Damaged(f"a table is {matrix.shape[0]} × {matrix.shape[1]} and not {rows} × {count}")
-    return matrix
 
 
 class _QuarterWeights:
@@ -245,16 +234,13 @@ class _QuarterWeights:
             low[:, self.there] = np.fmin.reduceat(values, self.first, axis=1)
             high[:, self.there] = np.fmax.reduceat(values, self.first, axis=1)
             last[:, self.there] = values[:, self.last]
-            self._look_back(values, is_known, last)
+            # Where a quarter hour ends with unknowns, its last value is the one before them.
+            for number, first, end in zip(self.there, self.first, self.last + 1, strict=True):
+                rows = np.flatnonzero(np.isnan(last[:, number]))
+                if len(rows):
+                    back = is_known[rows, first:end][:, ::-1].argmax(axis=1)
+                    last[rows, number] = values[rows, end - 1 - back]
         return low, high, last
-
-    def _look_back(self, values: Floats, is_known: Flags, last: Floats) -> None:
-        """Where a quarter hour ends with unknowns, its last value is the one before them."""
-        for number, first, end in zip(self.there, self.first, self.last + 1, strict=True):
-            rows = np.flatnonzero(np.isnan(last[:, number]))
-            if len(rows):
-                back = is_known[rows, first:end][:, ::-1].argmax(axis=1)
-                last[rows, number] = values[rows, end - 1 - back]
 
 
 def roll_up(hour: Hour) -> Quarters:
@@ -276,7 +262,7 @@ def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int
     settled = [name for name in values if name not in found]
     found |= _split(weights.repeat(np.repeat([values[name] for name in settled], rows)), settled, rows)
     others = [name for name in metrics if name not in values]
-    each = max(1, _AT_ONCE // max(1, rows * len(weights.seconds)))
+    each = max(1, VALUES_AT_ONCE // max(1, rows * len(weights.seconds)))
     for place in range(0, len(others), each):
         some = others[place : place + each]
         found |= _split(weights.roll(np.concatenate([metrics[name] for name in some])), some, rows)

@@ -1,4 +1,4 @@
-"""A sample: one host at one moment, as plain tuples. The hub's event loop makes it (hub.recorder), a store keeps it."""
+"""A sample: a host at one moment, as plain tuples. A store keeps it. `history.live` has samples of the live fleet."""
 
 from typing import Final, NamedTuple
 
@@ -8,7 +8,7 @@ GPU_NAMES: Final = tuple(GPU_METRICS)
 HOST_NAMES: Final = tuple(HOST_METRICS)
 HOST_PREFIX: Final = "host_"
 """Precedes the names of a host's own metrics where they stand beside those of GPUs."""
-STATES: Final = ("absent", "unknown", "free", "busy", "held", "booked")
+STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved")
 """A GPU's availability by number. `absent`: it was not in the report at all."""
 STATE_NUMBERS: Final = {word: number for number, word in enumerate(STATES)}
 

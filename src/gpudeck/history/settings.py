@@ -64,7 +64,7 @@ class HistorySettings(Struct, frozen=True):
 
 
 class UsageSettings(Struct, frozen=True):
-    """How use is told: prices and groups."""
+    """Prices and groups of usage reports."""
 
     currency: Annotated[str, Meta(max_length=8)] = ""
     """What costs are counted in, such as EUR."""

@@ -8,7 +8,7 @@ time. The running hour ends now.
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from itertools import pairwise
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -128,7 +128,7 @@ class Period:
 def load_zone(name: str) -> tzinfo:
     """The zone of that IANA name. UTC needs no tables, which small containers do not have."""
     if name == "UTC":
-        return UTC
+        return timezone.utc
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -143,18 +143,14 @@ def day_begins(day: date, zone: tzinfo) -> float:
 
 def _days(start: float, end: float, zone: tzinfo) -> list[tuple[str, float]]:
     """All days that have a part in the period, with their date and when they begin."""
-    _check_days(start, end)
+    if end > _LAST_DAY_AT:
+        raise HistoryRefused("bad_range", f"no calendar goes to {end:.15g}", "Times are Unix seconds.")
+    if end - start > MOST_DAYS * DAY:
+        days = f"{(end - start) / DAY:.0f} days are too many to list one by one"
+        raise HistoryRefused("too_long", days, f"Ask for {MOST_DAYS} days at most, or without `daily`.")
     day = datetime.fromtimestamp(start, zone).date()
     found = []
     while (begin := day_begins(day, zone)) < end:
         found.append((day.isoformat(), begin))
         day += timedelta(days=1)
     return found
-
-
-def _check_days(start: float, end: float) -> None:
-    if end > _LAST_DAY_AT:
-        raise HistoryRefused("bad_range", f"no calendar goes to {end:.15g}", "Times are Unix seconds.")
-    if end - start > MOST_DAYS * DAY:
-        days = f"{(end - start) / DAY:.0f} days are too many to tell one by one"
-        raise HistoryRefused("too_long", days, f"Ask for {MOST_DAYS} days at most, or without `daily`.")

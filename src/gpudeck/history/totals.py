@@ -38,6 +38,8 @@ FLEET: Final = 0
 TotalsRow = tuple[int, int, int, bytes]
 """Of a step: the host, the start, the number of the layout, the bytes."""
 
+UTILIZATION: Final = "utilization_percent"
+
 _Places = NDArray[np.int64]
 _HEADS: Final = np.dtype([("version", "u1"), ("start", "<i8"), ("step", "<u4"), ("count", "<u2")])
 _STATES_TYPE: Final = np.dtype(("<f8", len(STATES)))
@@ -59,16 +61,36 @@ class StepTotals(Struct):
     states: Floats
 
 
+def utilization_of(totals: StepTotals) -> tuple[float, float]:
+    """The sum of utilization × seconds, and the seconds; 0 of it was not measured."""
+    if UTILIZATION not in totals.names:
+        return 0.0, 0.0
+    line = totals.table[totals.names.index(UTILIZATION)]
+    return float(line[SUM]), float(line[SECONDS])
+
+
 def add_totals(one: StepTotals, other: StepTotals) -> StepTotals:
     """Both together; start and step are those of `one`. They need not have the same names."""
     names, mine, its = _align(one, other)
     table = mine + its
-    table[:, TOTAL] = _sum_known(mine[:, TOTAL], its[:, TOTAL])
+    table[:, TOTAL] = sum_known(mine[:, TOTAL], its[:, TOTAL])
     is_sum = which_sum(names)
     for column, pick in ((LOW, np.fmin), (HIGH, np.fmax)):
         low_or_high = mine[:, column], its[:, column]
-        table[:, column] = np.where(is_sum, _sum_known(*low_or_high), pick(*low_or_high))
+        table[:, column] = np.where(is_sum, sum_known(*low_or_high), pick(*low_or_high))
     return StepTotals(one.start, one.seconds_per_step, names, table, one.states + other.states)
+
+
+def sum_totals(parts: Sequence[StepTotals]) -> StepTotals:
+    """As `add_totals`, of many at once; at least one."""
+    names = tuple(dict.fromkeys(name for one in parts for name in one.names))
+    tables = np.array([one.table if one.names == names else spread(one, names) for one in parts])
+    sums = np.where(np.isnan(tables).all(axis=0), np.nan, np.nansum(tables, axis=0))
+    is_sum = which_sum(names)
+    for column, pick in ((LOW, np.fmin), (HIGH, np.fmax)):
+        sums[:, column] = np.where(is_sum, sums[:, column], pick.reduce(tables[:, :, column], axis=0))
+    states = np.sum([one.states for one in parts], axis=0)
+    return StepTotals(parts[0].start, parts[0].seconds_per_step, names, sums, states)
 
 
 def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
@@ -98,12 +120,8 @@ def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
 @lru_cache(maxsize=64)
 def which_sum(names: tuple[str, ...]) -> Flags:
     """Which of those the catalog adds up over devices."""
-    return np.array([_is_sum(name) for name in names], dtype=np.bool_)
-
-
-def _is_sum(name: str) -> bool:
-    metric = GPU_METRICS.get(name) or HOST_METRICS.get(name.removeprefix(HOST_PREFIX))
-    return metric is not None and metric.rollup is Rollup.SUM
+    metrics = (GPU_METRICS.get(name) or HOST_METRICS.get(name.removeprefix(HOST_PREFIX)) for name in names)
+    return np.array([metric is not None and metric.rollup is Rollup.SUM for metric in metrics], dtype=np.bool_)
 
 
 def _align(one: StepTotals, other: StepTotals) -> tuple[tuple[str, ...], Floats, Floats]:
@@ -114,19 +132,22 @@ def _align(one: StepTotals, other: StepTotals) -> tuple[tuple[str, ...], Floats,
 
 
 def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
-    """Its table with lines for these names, which have all of its own among them."""
+    """Its table with lines for these names alone."""
     table = np.tile(np.array(UNKNOWN), (len(names), 1))
-    places = {name: place for place, name in enumerate(names)}
-    table[[places[name] for name in totals.names]] = totals.table
+    places = {name: place for place, name in enumerate(totals.names)}
+    for at, name in enumerate(names):
+        if name in places:
+            table[at] = totals.table[places[name]]
     return table
 
 
-def _sum_known(one: Floats, other: Floats) -> Floats:
+def sum_known(one: Floats, other: Floats) -> Floats:
+    """NaN only where neither is known."""
     return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 
 
 def encode_totals(totals: StepTotals, layout: tuple[str, ...]) -> bytes:
-    """`layout` are the names in the order that `decode_totals` will be told; it has all of the totals' own."""
+    """`layout` are the names in the order that `decode_totals` gets; it has all of the totals' own."""
     table = totals.table if totals.names == layout else spread(totals, layout)
     is_known = table[:, SECONDS] > 0
     known = table[is_known]
@@ -142,25 +163,11 @@ def encode_totals(totals: StepTotals, layout: tuple[str, ...]) -> bytes:
 def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] | None = None) -> StepTotals:
     """Only `names` (None: all), in the order of the layout; those that the layout does not have are left out. Low and
     high have the seven digits of a float32. Raises Damaged."""
-    try:
-        version, start, step, count = HEAD.unpack_from(body)
-        if version != TOTALS_VERSION:
-            raise Damaged(f"version {version} of totals; this release reads version {TOTALS_VERSION}")
-        times = np.frombuffer(body, "<f8", len(STATES) + count, HEAD.size)
-        at, width = HEAD.size + times.nbytes, (len(layout) + 7) // 8
-        bits = np.unpackbits(np.frombuffer(body, np.uint8, width, at), count=len(layout), bitorder="little")
-        lines = np.frombuffer(body, LINES, offset=at + width)
-    except (struct.error, ValueError) as error:
-        raise Damaged(f"the bytes of totals are damaged: {error}") from error
-    if len(lines) != np.count_nonzero(bits):
-        raise Damaged(f"totals of {len(body)} bytes do not fit a layout of {len(layout)} names")
-    if len(lines) and lines["which"].max() >= count:
-        raise Damaged(f"seconds number {lines['which'].max()} of {count}")
-    table = np.tile(np.array(UNKNOWN), (len(layout), 1))
-    seconds = times[len(STATES) :][lines["which"]]
-    table[bits == 1] = np.column_stack([lines["sum"], seconds, lines["low"], lines["high"], lines["total"]])
+    bodies = _Bodies([body], len(layout))
     places = [place for place, name in enumerate(layout) if names is None or name in names]
-    return StepTotals(start, step, tuple(layout[place] for place in places), table[places], times[: len(STATES)])
+    table = np.array([bodies.lines(place)[0] for place in places]).reshape(-1, len(UNKNOWN))
+    _, start, step, _ = HEAD.unpack_from(body)
+    return StepTotals(start, step, tuple(layout[place] for place in places), table, bodies.states()[0])
 
 
 class TotalsStack(Struct):
@@ -188,7 +195,7 @@ class TotalsStack(Struct):
 def stack_totals(
     found: Mapping[tuple[int, int], StepTotals], names: Collection[str], seconds_per_step: int
 ) -> TotalsStack:
-    """Totals by host and start, which have none but these names."""
+    """Totals by host and start, of these names alone."""
     count, wanted = len(found), tuple(names)
     return TotalsStack(
         seconds_per_step,
@@ -205,14 +212,9 @@ def join_stacks(stacks: Sequence[TotalsStack]) -> TotalsStack:
     first, *others = stacks
     if not others:
         return first
-    return TotalsStack(
-        first.seconds_per_step,
-        first.names,
-        np.concatenate([one.hosts for one in stacks]),
-        np.concatenate([one.starts for one in stacks]),
-        np.concatenate([one.tables for one in stacks]),
-        np.concatenate([one.states for one in stacks]),
-    )
+    columns = ("hosts", "starts", "tables", "states")
+    joined = (np.concatenate([getattr(one, name) for one in stacks]) for name in columns)
+    return TotalsStack(first.seconds_per_step, first.names, *joined)
 
 
 def decode_stack(

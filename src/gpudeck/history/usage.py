@@ -1,4 +1,4 @@
-"""Who used how much: the answer to `UsageAsk`, folded from the hours' uses.
+"""Who used how much: the answer to `UsageAsk`, summed up from the hours' uses.
 
     facts (hours, host, user, model → Use) → sums by day → rows by user, group, host or model → Usage
 
@@ -11,16 +11,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
-from msgspec.structs import astuple
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.time_range import HOUR, Period
-from gpudeck.model.usage import By, Day, Usage, UsageRow
+from gpudeck.model.view import By, Day, Usage, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ _GONE_AFTER: Final = 7 * DAY
 """A GPU that was not seen for so long at the end of a period had left with its last sample."""
 _MOST_DAYS_IN_ROWS: Final = 200_000
 _JOULES_A_KWH: Final = 3.6e6
-
-_BATCH: Final = 10_000
 
 _SumKey = tuple[int, str, str | None, str]
 """The number of the day, the host's id, the user, the model."""
@@ -52,7 +48,7 @@ class _Sums(Struct):
         self.use.add(use)
         self.days.setdefault(day, UsageAmounts()).add(use)
         if price is not None:
-            self.cost = (self.cost or 0.0) + use.held / HOUR * price
+            self.cost = (self.cost or 0.0) + use.used / HOUR * price
 
 
 def usage(
@@ -103,15 +99,19 @@ def fold(
             price = price_of(model, settings.prices)
             rows.setdefault(name_row(host, user, model), _Sums()).add(day, use, price)
             total.add(day, use, price)
-    _check_size(rows, period)
+    if sum(len(sums.days) for sums in rows.values()) > _MOST_DAYS_IN_ROWS:
+        days = f"{len(period.days)} days of {len(rows)} rows are too many for one answer"
+        raise HistoryRefused("too_long", days, "Ask for fewer days, or without `daily`.")
+    found = [_row(sums, period, observed, ask.by, key) for key, sums in rows.items()]
+    found.sort(key=lambda row: (-row.gpu_hours, row.unknown, row.user or row.group or row.host or row.model or ""))
     return Usage(
         by=ask.by,
         start=ask.start,
         end=ask.end,
         coverage=min(1.0, observed / had) if had > 0 else None,
-        observed_gpu_hours=observed / HOUR,
+        monitored_gpu_hours=observed / HOUR,
         currency=settings.currency,
-        rows=_sorted(_row(sums, period, observed, ask.by, key) for key, sums in rows.items()),
+        rows=found,
         total=_row(total, period, observed),
     )
 
@@ -149,45 +149,18 @@ def _host_names(view: "HistoryView", wanted: str | None) -> dict[str, str]:
     """The names by id. A host that was installed anew has a new id and its old name: it stays one row."""
     names = {host.host_id: host.name for host in view.hosts().values()}
     if wanted is not None and wanted not in names and wanted not in names.values():
-        hint = "`host` is a host's name or id, as /api/v1/hosts tells them."
+        hint = "`host` is a host's name or id, as in /api/v1/hosts."
         raise HistoryRefused("unknown_host", f"the history knows no host {wanted[:80]!r}", hint)
     return names
 
 
 def _sum_up(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:
-    """In batches: columns of numbers are added up several times faster than one struct to another, and a period of
-    years need not be in memory at once."""
-    sums: dict[_SumKey, UsageAmounts] = {}
+    sums: dict[_SumKey, UsageAmounts] = defaultdict(UsageAmounts)
     parts_of = lru_cache(maxsize=None)(period.parts)
-    left = iter(facts)
-    while batch := list(islice(left, _BATCH)):
-        for key, uses in _gather(batch, parts_of).items():
-            sums.setdefault(key, UsageAmounts()).add(_total(uses))
-    return sums
-
-
-def _gather(
-    facts: Iterable[tuple[UseKey, UsageAmounts]], parts_of: Callable[[int], list[tuple[int, float]]]
-) -> dict[_SumKey, list[UsageAmounts]]:
-    found: dict[_SumKey, list[UsageAmounts]] = defaultdict(list)
     for (hour, host, user, model), use in facts:
         for day, share in parts_of(hour):
-            found[day, host, user, model].append(use if share == 1.0 else _part_of(use, share))
-    return found
-
-
-def _total(uses: list[UsageAmounts]) -> UsageAmounts:
-    columns = list(zip(*map(astuple, uses), strict=True))
-    total = UsageAmounts(*map(sum, columns))
-    total.peak = max(columns[-1])
-    return total
-
-
-def _part_of(use: UsageAmounts, share: float) -> UsageAmounts:
-    """The peak is that of the whole hour."""
-    part = UsageAmounts(*(amount * share for amount in astuple(use)))
-    part.peak = use.peak
-    return part
+            sums[day, host, user, model].add(use, share)
+    return sums
 
 
 _Naming = tuple[Callable[[str, str | None, str], _RowKey], Callable[[str, str | None, str], bool]]
@@ -221,11 +194,11 @@ def _naming(
 def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key: _RowKey = (None, False)) -> UsageRow:
     use = sums.use
     row = UsageRow(
-        gpu_hours=use.held / HOUR,
+        gpu_hours=use.used / HOUR,
         measured_hours=use.measured / HOUR,
-        worked_hours=_worked(use),
-        idle_held_hours=use.idle / HOUR,
-        share=use.held / observed if observed > 0 else None,
+        active_hours=_active_hours(use),
+        idle_hours=use.idle / HOUR,
+        share=use.used / observed if observed > 0 else None,
         peak_memory_bytes=use.peak or None,
         energy_kwh=use.joules / _JOULES_A_KWH if use.metered > 0 else None,
         cost=sums.cost,
@@ -234,42 +207,30 @@ def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key
     if by is not None:
         setattr(row, by, key[0])
     if period.days:
-        row.days = [Day(*period.days[at], use.held / HOUR, _worked(use)) for at, use in sorted(sums.days.items())]
+        row.days = [Day(*period.days[at], use.used / HOUR, _active_hours(use)) for at, use in sorted(sums.days.items())]
     return row
 
 
-def _worked(use: UsageAmounts) -> float | None:
-    return use.worked / HOUR if use.measured > 0 else None
-
-
-def _sorted(rows: Iterable[UsageRow]) -> list[UsageRow]:
-    return sorted(
-        rows, key=lambda row: (-row.gpu_hours, row.unknown, row.user or row.group or row.host or row.model or "")
-    )
-
-
-def _check_size(rows: Mapping[_RowKey, _Sums], period: Period) -> None:
-    if sum(len(sums.days) for sums in rows.values()) > _MOST_DAYS_IN_ROWS:
-        days = f"{len(period.days)} days of {len(rows)} rows are too many for one answer"
-        raise HistoryRefused("too_long", days, "Ask for fewer days, or without `daily`.")
+def _active_hours(use: UsageAmounts) -> float | None:
+    return use.active / HOUR if use.measured > 0 else None
 
 
 def _lines(usage: Usage) -> Iterator[list[Value]]:
     yield [
-        *(usage.by, "unknown", "gpu_hours", "worked_hours", "idle_held_hours", "share", "peak_memory_bytes"),
+        *(usage.by, "unknown", "gpu_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes"),
         *("energy_kwh", "cost", "measured_hours"),
     ]
     for row in usage.rows:
-        hours = map(_round, [row.gpu_hours, row.worked_hours, row.idle_held_hours, row.share])
+        hours = map(_round, [row.gpu_hours, row.active_hours, row.idle_hours, row.share])
         peak = None if row.peak_memory_bytes is None else int(row.peak_memory_bytes)
         yield [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost), _round(row.measured_hours)]
 
 
 def _daily_lines(usage: Usage) -> Iterator[list[Value]]:
-    yield ["day", usage.by, "unknown", "gpu_hours", "worked_hours"]
+    yield ["day", usage.by, "unknown", "gpu_hours", "active_hours"]
     for row in usage.rows:
         for day in row.days:
-            yield [day.day, *_name(usage, row), _round(day.gpu_hours), _round(day.worked_hours)]
+            yield [day.day, *_name(usage, row), _round(day.gpu_hours), _round(day.active_hours)]
 
 
 def _name(usage: Usage, row: UsageRow) -> tuple[Value, Value]:

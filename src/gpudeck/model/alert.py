@@ -1,16 +1,17 @@
-"""Something that is wrong, from when it was noticed until it is over, as it is kept, sent out and shown. Pure.
+"""An alert from its first sign until it is resolved, mutes, and what can be wrong with the history.
 
-pending       it is so, but not for long enough yet
-firing        it is so, and people are told
-acknowledged  it is so, and somebody looks after it
-resolved      it is over
+pending       the condition holds, but not for long enough yet
+firing        it holds, and notifications go out
+acknowledged  it holds, and an account has acknowledged it
+resolved      it has ended
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
 from gpudeck.model.event import Severity
+from gpudeck.model.text import show_span
 
 AlertState = Literal["pending", "firing", "acknowledged", "resolved"]
 ALERT_STATES: tuple[AlertState, ...] = ("pending", "firing", "acknowledged", "resolved")
@@ -20,8 +21,8 @@ class Alert(Struct, frozen=True, kw_only=True):
     """Times are Unix seconds on the hub's clock: `since` is when it began, as far as that is known.
 
     `title` is a sentence without its full stop, `action` the next step. `note` says what is not known of it now, or
-    that it comes and goes. `silenced_by` is the silence because of which nobody is told. `people` are the accounts
-    whose business it is.
+    that it is flapping. `muted_by` is the id of the mute that suppresses its notifications. `accounts` are the accounts
+    that it concerns.
     """
 
     id: str
@@ -35,18 +36,19 @@ class Alert(Struct, frozen=True, kw_only=True):
     host_id: str | None
     gpu: str | None
     label: str | None
-    people: list[str]
+    accounts: list[str]
     since: float
     fired_at: float | None
     acknowledged_at: float | None
     acknowledged_by: str | None
     resolved_at: float | None
-    silenced_by: str | None
+    muted_by: str | None
 
 
-class Silence(Struct, frozen=True, kw_only=True):
-    """Nobody is told of alerts that it fits from `start` until before `end`. All that is given has to fit: `host` and
-    `rule` may have `*` in them, `labels` are those of the host."""
+class Mute(Struct, frozen=True, kw_only=True):
+    """No notifications are sent of matching alerts from `start` until before `end`. All conditions have to match:
+    `host` and `rule` may have `*` in them, `labels` are those of the host, `hosts` are names in their order, of which
+    one has to match; none: any."""
 
     id: str
     start: float
@@ -57,17 +59,89 @@ class Silence(Struct, frozen=True, kw_only=True):
     host: str | None = None
     rule: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+
+
+_MOST_NAMED: Final = 5
+
+
+def name_hosts(hosts: list[str]) -> str:
+    """The hosts of a mute, the first of them where there are many."""
+    more = len(hosts) - _MOST_NAMED
+    return f"{', '.join(hosts[:_MOST_NAMED])} and {more} more" if more > 0 else ", ".join(hosts)
+
+
+class AlertCounts(Struct, frozen=True):
+    """`total` are all that fire or are acknowledged. `needs_attention` are the critical ones and warnings among them
+    that are neither acknowledged nor muted, and `critical` are the critical ones of these."""
+
+    total: int = 0
+    needs_attention: int = 0
+    critical: int = 0
 
 
 class AlertList(Struct, frozen=True):
-    """The worst first; those that are over come after all others, the newest first. `time` is the hub's."""
+    """The worst first; resolved ones come after all others, the newest first. `time` is the hub's."""
 
     alerts: list[Alert]
     time: float
 
 
-class SilenceList(Struct, frozen=True):
+class MuteList(Struct, frozen=True):
     """Those that count now or later, by their end."""
 
-    silences: list[Silence]
+    mutes: list[Mute]
     time: float
+
+
+class HistoryTrouble(Struct, frozen=True):
+    """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept;
+    `damaged`: part of the past cannot be read.
+
+    `title` is for everybody who is notified, without its full stop; `detail` may name the store, and is for admins.
+    """
+
+    kind: Literal["queued", "losing", "failing", "damaged"]
+    severity: Severity
+    title: str
+    detail: str
+
+
+class Backlog(Struct, frozen=True):
+    """Samples that wait on the hub's disk for a store elsewhere. `reason` is why it does not take them, None while it
+    catches up. `room_seconds` is for how much longer there is room as they come now; None: not known yet.
+    `lost_seconds` is the time whose samples were dropped since the store fell behind."""
+
+    behind_seconds: float
+    reason: str | None = None
+    room_seconds: float | None = None
+    lost_seconds: float | None = None
+
+
+def judge_backlog(backlog: Backlog) -> HistoryTrouble:
+    behind = f"{show_span(backlog.behind_seconds)} behind"
+    room = "" if backlog.room_seconds is None else f", room for {show_span(backlog.room_seconds)} more"
+    cause = "" if backlog.reason is None else f"{backlog.reason.rstrip('.')}. "
+    if backlog.lost_seconds is not None:
+        lost = show_span(backlog.lost_seconds)
+        title = f"History is being lost: the queue for its store is full, and samples of {lost} were dropped"
+        return HistoryTrouble("losing", "critical", title, f"{cause}{title}.")
+    if backlog.reason is None:
+        title = f"The history store is catching up: {behind}"
+    else:
+        title = f"The history store does not take samples: they are kept in the queue on disk, {behind}{room}"
+    return HistoryTrouble("queued", "warning", title, f"{cause}{title}.")
+
+
+def judge_problem(problem: str | None) -> HistoryTrouble | None:
+    """A store of this machine that does not keep what it is given."""
+    if problem is None:
+        return None
+    return HistoryTrouble("failing", "critical", "The history is not kept", problem)
+
+
+def judge_damage(damage: str | None) -> HistoryTrouble | None:
+    """What of the past cannot be read, or was set aside."""
+    if damage is None:
+        return None
+    return HistoryTrouble("damaged", "critical", "Part of the history is damaged", damage)

@@ -1,33 +1,40 @@
-"""What free, busy, held, booked and unknown mean. Pure functions: facts in, one word and its reason out.
+"""What free, busy, idle, reserved and unknown mean, and the settings that draw the lines. Facts in, one word and its
+reason out.
 
-free     nobody is on it and it is not booked now
-busy     work is happening, or happened less than `held_after` ago
-held     a process sits there or memory is held, but no work for `held_after`
-booked   nobody is on it, but it is reserved now
+free     not in use and not reserved now
+busy     work is happening, or happened less than `idle_after` ago
+idle     a process or memory is on it, but no work for `idle_after`
+reserved   not in use, but reserved now
 unknown  stale, missing or unreadable; never guessed, never free
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-from gpudeck.model.settings import Duration, Size
+from gpudeck.model.health import HealthSettings
+from gpudeck.model.settings import Duration, Memory
 
-Availability = Literal["free", "busy", "held", "booked", "unknown"]
+Availability = Literal["free", "busy", "idle", "reserved", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
 
 Verdict = tuple[Availability, str | None]
 """The availability and, where the word alone does not explain itself, the reason."""
+STUCK_SECONDS: Final = 20.0
+"""Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
+RETURN_SECONDS: Final = 120.0
+"""Seconds after a start, and after a hub that was away goes on, in which agents return: they try again after pauses of
+up to a minute. No host is said to have stopped reporting before that."""
 
 
 class AvailabilitySettings(Struct, frozen=True):
     """Where the lines between the states are drawn."""
 
-    held_after: Annotated[Duration, Meta(ge=0)] = 600.0
-    """An occupied GPU without work for this long counts as held."""
+    idle_after: Annotated[Duration, Meta(ge=0)] = 600.0
+    """An occupied GPU without work for this long is idle."""
     work_percent: Annotated[float, Meta(gt=0, le=100)] = 5.0
     """Utilization from which on a GPU counts as working."""
-    empty_bytes: Annotated[Size, Meta(ge=0)] = 512 * 1024 * 1024
+    empty_bytes: Annotated[Memory, Meta(ge=0)] = 512 * 1024 * 1024
     """Memory in use without any known process up to which a GPU still counts as empty."""
 
 
@@ -37,7 +44,7 @@ def is_working(utilization_percent: float | None, settings: AvailabilitySettings
 
 
 def is_occupied(processes: int | None, memory_used_bytes: float | None, settings: AvailabilitySettings) -> bool | None:
-    """Whether somebody is on the GPU; None when neither its processes nor its memory are known."""
+    """Whether the GPU is in use; None when neither its processes nor its memory are known."""
     if processes:
         return True
     if memory_used_bytes is not None:
@@ -51,7 +58,7 @@ def judge(
     memory_used_bytes: float | None,
     utilization_percent: float | None,
     idle_seconds: float,
-    booked: bool,
+    reserved: bool,
     settings: AvailabilitySettings,
 ) -> Verdict:
     """The availability of a GPU whose reading is fresh.
@@ -70,13 +77,29 @@ def judge(
         return _judge_occupied(working, processes, idle_seconds, settings)
     if working is None and processes is None:
         return "unknown", "neither its processes nor its utilization could be read"
-    return ("booked", None) if booked else ("free", None)
+    return ("reserved", None) if reserved else ("free", None)
 
 
 def _judge_occupied(
     working: bool | None, processes: int | None, idle_seconds: float, settings: AvailabilitySettings
 ) -> Verdict:
     if working is None:
-        return "busy", "somebody is on it; whether work happens cannot be read"
-    orphaned = None if processes is None or processes else "memory is held, but no process is on it"
-    return ("held" if idle_seconds >= settings.held_after else "busy"), orphaned
+        return "busy", "it is in use; its utilization cannot be read"
+    orphaned = None if processes is None or processes else "memory is in use, but no process is on it"
+    return ("idle" if idle_seconds >= settings.idle_after else "busy"), orphaned
+
+
+class FleetSettings(Struct, frozen=True):
+    """When a host counts as gone, and where the lines between GPU states are drawn."""
+
+    down_after: Annotated[Duration, Meta(gt=0)] = 60.0
+    """A host that has not reported for this long is down. It is late after three missed beats."""
+    forget_after: Annotated[Duration, Meta(gt=0)] = 30 * 86_400.0
+    """A host that has not reported for this long is removed from the fleet."""
+    max_hosts: Annotated[int, Meta(ge=1)] = 20_000
+    """Reports of further hosts are refused."""
+    max_hosts_per_token: Annotated[int, Meta(ge=1)] = 2_000
+    """Reports of further hosts with the same agent token are refused: a stolen token cannot fill the fleet. A fleet of
+    more hosts that share one token needs a higher number."""
+    availability: AvailabilitySettings = field(default_factory=AvailabilitySettings)
+    health: HealthSettings = field(default_factory=HealthSettings)

@@ -22,9 +22,12 @@ class Backoff:
         self._jitter = jitter
         self._random = random
 
-    def fail(self) -> float:
-        """Count a failure; returns the pause before the next attempt, in seconds."""
+    def fail(self, asked_for: float | None = None) -> float:
+        """Count a failure; returns the pause before the next attempt, in seconds. A pause that the other side
+        `asked_for` is the least, up to an hour, and made longer at random by up to half."""
         self.failures += 1
+        if asked_for is not None:
+            return min(asked_for, 3600.0) * (1.0 + 0.5 * self._draw())
         pause = pause_after(self.failures, self._first, self._longest)
         return pause * (1.0 - self._jitter * self._draw()) if self._jitter else pause
 

@@ -92,7 +92,9 @@ class GpuMetrics(GpuIdentity, kw_only=True):
     """A GPU and what is measured on it; None is unknown."""
 
     utilization_percent: Annotated[Value, Metric("percent", "Utilization", 100)] = None
-    memory_utilization_percent: Annotated[Value, Metric("percent", "Memory bandwidth in use", 100, live=False)] = None
+    memory_utilization_percent: Annotated[Value, Metric("percent", "Memory bandwidth utilization", 100, live=False)] = (
+        None
+    )
     memory_used_bytes: Annotated[Value, Metric("bytes", "Memory used", 4 * TIB, rollup=_SUM, precision=MIB)] = None
     memory_total_bytes: Annotated[
         Value, Metric("bytes", "Memory", 4 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB)
@@ -100,7 +102,7 @@ class GpuMetrics(GpuIdentity, kw_only=True):
     temperature_celsius: Annotated[Value, Metric("celsius", "Temperature", 150, low=-50, rollup=_MAX)] = None
     power_watts: Annotated[Value, Metric("watts", "Power", 10_000, rollup=_SUM, precision=0.1)] = None
     power_limit_watts: Annotated[Value, Metric("watts", "Power limit", 10_000, kind=_CONSTANT, rollup=_SUM)] = None
-    fan_percent: Annotated[Value, Metric("percent", "Fan", 150, rollup=_MAX, live=False)] = None
+    fan_percent: Annotated[Value, Metric("percent", "Fan speed", 150, rollup=_MAX, live=False)] = None
     clock_sm_mhz: Annotated[Value, Metric("megahertz", "SM clock", 20_000, live=False)] = None
     clock_memory_mhz: Annotated[Value, Metric("megahertz", "Memory clock", 40_000, live=False)] = None
     encoder_percent: Annotated[Value, Metric("percent", "Video encoder", 100, live=False)] = None
@@ -111,28 +113,24 @@ class GpuMetrics(GpuIdentity, kw_only=True):
     performance_state: Annotated[
         Value, Metric("state", "Performance state (0 is fastest)", 15, rollup=_MAX, live=False)
     ] = None
-    throttled_power: Annotated[Value, Metric("flag", "Slowed by its power limit", 1, rollup=_MAX, live=False)] = None
-    throttled_thermal: Annotated[Value, Metric("flag", "Slowed by heat", 1, rollup=_MAX, live=False)] = None
-    throttled_hardware: Annotated[
-        Value, Metric("flag", "Slowed by the hardware (power brake, slowdown)", 1, rollup=_MAX, live=False)
-    ] = None
+    throttled_power: Annotated[Value, Metric("flag", "Power throttling", 1, rollup=_MAX, live=False)] = None
+    throttled_thermal: Annotated[Value, Metric("flag", "Thermal throttling", 1, rollup=_MAX, live=False)] = None
+    throttled_hardware: Annotated[Value, Metric("flag", "Hardware slowdown", 1, rollup=_MAX, live=False)] = None
     ecc_corrected_count: Annotated[
-        Value, Metric("count", "Memory errors corrected since start", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
+        Value, Metric("count", "Corrected ECC errors", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
     ecc_uncorrected_count: Annotated[
-        Value, Metric("count", "Memory errors not corrected", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
+        Value, Metric("count", "Uncorrected ECC errors", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
     remapped_rows_count: Annotated[
-        Value, Metric("count", "Memory rows replaced by spares", 1e9, kind=_COUNTER, rollup=_SUM, live=False)
+        Value, Metric("count", "Remapped rows", 1e9, kind=_COUNTER, rollup=_SUM, live=False)
     ] = None
-    remapped_rows_pending: Annotated[
-        Value, Metric("flag", "Row replacement waits for a reset", 1, rollup=_MAX, live=False)
-    ] = None
-    nvlink_active_count: Annotated[Value, Metric("count", "NVLinks up", 64, rollup=_SUM, live=False)] = None
-    nvlink_inactive_count: Annotated[Value, Metric("count", "NVLinks down", 64, rollup=_SUM, live=False)] = None
-    energy_joules: Annotated[
-        Value, Metric("joules", "Energy since start", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
-    ] = None
+    remapped_rows_pending: Annotated[Value, Metric("flag", "Row remap pending", 1, rollup=_MAX, live=False)] = None
+    nvlink_active_count: Annotated[Value, Metric("count", "Active NVLinks", 64, rollup=_SUM, live=False)] = None
+    nvlink_inactive_count: Annotated[Value, Metric("count", "Inactive NVLinks", 64, rollup=_SUM, live=False)] = None
+    energy_joules: Annotated[Value, Metric("joules", "Total energy", 1e15, kind=_COUNTER, rollup=_SUM, live=False)] = (
+        None
+    )
     pcie_receive_bytes_per_second: Annotated[
         Value, Metric("bytes_per_second", "PCIe in", 1e13, rollup=_SUM, precision=1e6, live=False)
     ] = None
@@ -142,7 +140,7 @@ class GpuMetrics(GpuIdentity, kw_only=True):
 
 
 class HostIdentity(Struct, kw_only=True):
-    """Which host it is. `id` is its machine id where it tells one, `display_name` what people call it."""
+    """Which host it is. `id` is its machine id where that is known, `display_name` what people call it."""
 
     id: str
     name: str
@@ -154,7 +152,7 @@ class HostMetrics(HostIdentity, kw_only=True):
 
     cpu_percent: Annotated[Value, Metric("percent", "CPU", 100, precision=0.1)] = None
     cpu_count: Annotated[Value, Metric("count", "CPU threads", 100_000, kind=_CONSTANT, rollup=_SUM)] = None
-    load_1m: Annotated[Value, Metric("load", "Load, 1 min", 1e6, precision=0.01)] = None
+    load_1m: Annotated[Value, Metric("load", "Load average (1 min)", 1e6, precision=0.01)] = None
     memory_used_bytes: Annotated[Value, Metric("bytes", "RAM used", 4096 * TIB, rollup=_SUM, precision=MIB)] = None
     memory_total_bytes: Annotated[
         Value, Metric("bytes", "RAM", 4096 * TIB, kind=_CONSTANT, rollup=_SUM, precision=MIB)
@@ -175,7 +173,7 @@ class HostMetrics(HostIdentity, kw_only=True):
     network_transmit_bytes_per_second: Annotated[
         Value, Metric("bytes_per_second", "Network out", 1e13, rollup=_SUM, precision=1e3, live=False)
     ] = None
-    uptime_seconds: Annotated[Value, Metric("seconds", "Up for", 1e10, kind=_COUNTER, rollup=_LAST, precision=60)] = (
+    uptime_seconds: Annotated[Value, Metric("seconds", "Uptime", 1e10, kind=_COUNTER, rollup=_LAST, precision=60)] = (
         None
     )
 

@@ -1,15 +1,75 @@
-"""Where time comes from. Parts that need to know the time take a `Clock`, so that a test can set it."""
+"""Where the time comes from (a `Clock`, so that a test can set it), and the time by which old data may be deleted.
+
+A wrong clock must not delete anything: a hub that starts with its clock 40 days ahead would take every sample for old.
+The `RetentionClock` is a time that has surely passed: the last certain one plus the seconds that this process has run.
+It catches up with the hub's clock when another clock, or an admin, confirms that one. It may lie behind the true time,
+and data are then kept longer than asked for; it never lies ahead. Everything deleted for its age asks it.
+"""
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 Clock = Callable[[], float]
 """Returns seconds: since 1970 for a `wall` clock, since the machine was booted for `boottime`."""
 
 wall: Clock = time.time
+FIRST_HOUR: Final = 3600.0
+"""Nothing is deleted for so long after a start, so that a mistake can be noticed."""
+AGREES: Final = 600.0
+"""Seconds by which clocks may differ and still confirm each other."""
+_FRESH: Final = 300.0
+"""How long a confirmation counts as one of the present."""
 
 
 def boottime() -> float:
-    """Seconds since the machine was booted, time asleep included: nobody sets this clock. It is the same for all
+    """Seconds since the machine was booted, time asleep included. This clock is never set. It is the same for all
     processes of one boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class RetentionClock:
+    """May be asked from any thread; one thread confirms it.
+
+    `known` is a time that had surely passed when the last process ended; None where nothing is kept yet. `monotonic`
+    is a clock that is never set.
+    """
+
+    def __init__(self, known: float | None = None, now: Clock = wall, monotonic: Clock = time.monotonic) -> None:
+        self._now = now
+        self._monotonic = monotonic
+        self._started = monotonic()
+        self._certain = now() if known is None else known, self._started
+        self._confirmed: float | None = None
+
+    def confirm(self, true_time: float) -> None:
+        """Clocks that do not depend on the hub's say that it is `true_time` now."""
+        self._certain = min(true_time, self._now()), self._monotonic()
+        self._confirmed = self._monotonic() if abs(true_time - self._now()) <= AGREES else None
+
+    def limit(self, newest: float) -> None:
+        """The newest record from before this start is of that time: nothing later is certain by itself."""
+        at, moment = self._certain
+        if self._confirmed is None:
+            self._certain = min(at, newest), moment
+
+    @property
+    def certain(self) -> float:
+        """A time that has surely passed, in Unix seconds."""
+        at, moment = self._certain
+        return min(self._now(), at + self._monotonic() - moment)
+
+    @property
+    def ahead(self) -> float:
+        """By how many seconds the hub's clock is ahead of what is certain."""
+        return self._now() - self.certain
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the hub's clock is right, as other clocks said within the last minutes."""
+        moment = self._confirmed
+        return moment is not None and self._monotonic() - moment <= _FRESH and self.ahead <= AGREES
+
+    def deletion_time(self) -> float | None:
+        """What is older than its retention by this time may be deleted; None: nothing may be deleted now."""
+        return None if self._monotonic() - self._started < FIRST_HOUR else self.certain

@@ -15,8 +15,8 @@ loop would wait that long again and again while a thread seals an hour or answer
 _STRETCH_SECONDS = 0.001
 _MAX_SLEEP = 0.1
 
-_LOOP_SECONDS = 0.005
-_SLICE_SECONDS = 0.002
+LOOP_SECONDS = 0.005
+SLICE_SECONDS = 0.002
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class LoopBudget:
 
     async def checkpoint(self) -> None:
         """Yields to the event loop if the last time was 5 ms ago or more."""
-        if time.perf_counter() - self._began >= _LOOP_SECONDS:
+        if time.perf_counter() - self._began >= LOOP_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
 
@@ -73,7 +73,7 @@ async def run_in_steps(steps: Steps[T]) -> T:
 def advance(steps: Iterator[None]) -> bool:
     """Does what can be done in 2 ms; returns whether that was the rest of it. A slice is short as its steps may start
     or end tasks, whose own work comes right after it."""
-    end = time.perf_counter() + _SLICE_SECONDS
+    end = time.perf_counter() + SLICE_SECONDS
     return all(time.perf_counter() < end for _ in steps)
 
 

@@ -14,6 +14,8 @@
 A message never contains a secret.
 """
 
+import sys
+
 
 class GpudeckError(Exception):
     """Something a person can act on. `hint` is the next step, shown after the message."""
@@ -25,6 +27,12 @@ class GpudeckError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".rstrip()
+
+    if sys.version_info < (3, 11):
+
+        def add_note(self, note: str) -> None:
+            """Kept, and not shown in traces."""
+            self.__notes__ = [*getattr(self, "__notes__", ()), note]
 
 
 class UsageError(GpudeckError):
@@ -66,3 +74,10 @@ class Refused(PluginError):
 
 class Wrong(PluginError):
     """A bug of ours, or a broken contract."""
+
+
+def exit_code(error: GpudeckError) -> int:
+    """Of a command that ends with this error."""
+    if isinstance(error, UsageError):
+        return 2
+    return 3 if isinstance(error, Unreachable) else 1

@@ -1,6 +1,6 @@
 """Something that happened in the fleet or to the hub, as it is kept, sent out and shown. Pure.
 
-A kind is an open word: whoever adds one needs no line here. Those of `KINDS` are told by the hub itself.
+A kind is an open word: a new one needs no line here. Those of `KINDS` come from the hub itself.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ KINDS: dict[str, str] = {
     "gpu_lost": "a GPU cannot be read any more, or is gone",
     "gpu_found": "a GPU is there, or there again",
     "gpu_moved": "a GPU is in another host",
-    "xid": "a GPU's driver told of a fault",
+    "xid": "a GPU's driver reported a fault",
     "health_raised": "a GPU is not well",
     "health_cleared": "a GPU is well again",
-    "flapping": "something comes and goes, and is not told each time",
-    "twin": "two hosts cannot be told apart",
-    "watch_fired": "GPUs are free that somebody wanted to know of",
-    "message_failed": "a message to people was given up",
+    "flapping": "something is flapping; further events are suppressed until it is stable",
+    "duplicate_host": "two hosts cannot be distinguished",
+    "watch_fired": "GPUs of a watch are free",
+    "message_failed": "a message could not be delivered",
     "hub_started": "the hub was started",
     "hub_stopped": "the hub was stopped",
     "history_problem": "the history is late or not kept",
@@ -35,17 +35,17 @@ KINDS: dict[str, str] = {
     "history_damaged": "a part of the history cannot be read and was set aside or left out",
     "clock_doubted": "the hub's clock may be wrong, and old data are not deleted",
     "clock_confirmed": "the hub's clock is right",
-    "alert_fired": "something is wrong, and people are told",
-    "alert_acknowledged": "somebody looks after an alert",
-    "alert_resolved": "what an alert was about is over",
-    "alert_silenced": "nobody is told of some alerts for a while",
-    "alert_silence_ended": "a silence is over",
-    "reservation_conflict": "somebody is on a GPU that another has booked",
-    "reservation_overrun": "somebody stays after the end of their booking",
-    "reservation_unused": "nobody has come for a booking",
-    "reservation_released": "a booking that nobody came for is over",
+    "alert_fired": "an alert fired",
+    "alert_acknowledged": "an alert was acknowledged",
+    "alert_resolved": "an alert was resolved",
+    "alert_muted": "alerts were muted",
+    "alert_mute_ended": "a mute has ended",
+    "reservation_conflict": "a GPU is in use that another user has reserved",
+    "reservation_overrun": "a GPU is still in use after its reservation has ended",
+    "reservation_unused": "a reservation is not used",
+    "reservation_released": "an unused reservation was released",
 }
-"""What the hub tells by itself."""
+"""The kinds of the hub's own events."""
 
 MOST_TITLE = 256
 MOST_DETAIL = 2000
@@ -57,7 +57,7 @@ class Event(Struct, frozen=True, kw_only=True):
     """`at` is in Unix seconds on the hub's clock. `id` grows with `at`, so that it also is where a list goes on.
 
     `host` is the name it had then, `gpu` a UUID and `label` that GPU's number; None where no single one is concerned.
-    `user` is whose process it was, None where nobody's, or nobody knows. `title` is a sentence without its full stop.
+    `user` is whose process it was, None where that is unknown. `title` is a sentence without its full stop.
     """
 
     id: str
@@ -86,7 +86,7 @@ def make_event(
     user: str | None = None,
     detail: str = "",
 ) -> Event:
-    """An event with its id, which follows from what happened: told twice, it is the same one."""
+    """An event with its id, which follows from what happened: reported twice, it is the same one."""
     at = round(min(max(at, 0.0), _LAST_MOMENT), 3)
     key = "\0".join((kind, host_id or host or "", gpu or "", title, user or ""))
     return Event(

@@ -11,28 +11,25 @@ from typing import Final
 from msgspec import Struct
 
 from gpudeck.model.catalog import Kind, Metric, Rollup
-from gpudeck.model.printable import escape
 from gpudeck.model.report import Number
+from gpudeck.model.text import escape
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_END: Final = b"# EOF\n"
 USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
 """Memory of a user's processes on a GPU: on an agent's page, and in the store of a large site."""
 UNITS: Final = ("bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz")
 """With which names end. One that ends with another is a number of things, or a yes or no."""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\""})
-_COUNTED = {
-    "cpu_count": "cpus",
-    "nvlink_active_count": "nvlinks_active",
-    "nvlink_inactive_count": "nvlinks_inactive",
-}
+_COUNTED = {"cpu_count": "cpus", "nvlink_active_count": "nvlinks_active", "nvlink_inactive_count": "nvlinks_inactive"}
 """Numbers of things that go up and down: `_count` is how Prometheus ends the names of histograms."""
 
 Sample = tuple[Mapping[str, str], Number]
 """Labels and a value."""
 
 
-class Exposed(Struct, frozen=True):
+class ExposedMetric(Struct, frozen=True):
     """A metric of the catalog as Prometheus has it: a value there is the catalog's `* times / per`."""
 
     name: str
@@ -49,17 +46,17 @@ class Exposed(Struct, frozen=True):
         return value * self.times / self.per if self.is_scaled else value
 
 
-def expose(metric: Metric) -> Exposed:
+def expose(metric: Metric) -> ExposedMetric:
     """How a metric is called there, after what it is measured on."""
     start, name = f"gpudeck_{metric.scope.value}_", metric.name
     if metric.unit == "percent":
-        return Exposed(f"{start}{name.removesuffix('_percent')}_ratio", "gauge", per=100)
+        return ExposedMetric(f"{start}{name.removesuffix('_percent')}_ratio", "gauge", per=100)
     if metric.unit == "megahertz":
-        return Exposed(f"{start}{name.removesuffix('_mhz')}_hertz", "gauge", times=1_000_000)
-    # How long a host is up is told as a time, and nobody asks for its rate.
+        return ExposedMetric(f"{start}{name.removesuffix('_mhz')}_hertz", "gauge", times=1_000_000)
+    # How long a host is up is a time, and its rate means nothing.
     if metric.kind is Kind.COUNTER and metric.rollup is not Rollup.LAST:
-        return Exposed(f"{start}{name.removesuffix('_count')}_total", "counter")
-    return Exposed(start + _COUNTED.get(name, name), "gauge")
+        return ExposedMetric(f"{start}{name.removesuffix('_count')}_total", "counter")
+    return ExposedMetric(start + _COUNTED.get(name, name), "gauge")
 
 
 def write_family(name: str, kind: str, about: str, samples: Sequence[Sample]) -> list[str]:
@@ -84,21 +81,31 @@ def write_labels(labels: Mapping[str, str]) -> str:
 
 def wants_openmetrics(accept: str) -> bool:
     """Whether a header Accept prefers OpenMetrics, as Prometheus' own does."""
-    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for item in accept.split(",")[:20]:
+    weights = read_weights(accept)
+    return weights.get("application/openmetrics-text", 0.0) > weights.get("text/plain", 0.0)
+
+
+def read_weights(header: str) -> dict[str, float]:
+    """What a header of the Accept family names, with its weights; a weight that is no number counts as 0."""
+    found: dict[str, float] = {}
+    for item in header.split(",")[:20]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
-        if name in weights:
-            weights[name] = max(weights[name], _weight(parameters))
-    return weights["application/openmetrics-text"] > weights["text/plain"]
+        found[name] = max(found.get(name, 0.0), _weight(parameters))
+    return found
 
 
 def to_openmetrics(page: bytes) -> bytes:
-    """A page of ours in OpenMetrics: with units, families of counters named without their ending, and an end.
+    """A page of ours in OpenMetrics: with units, families of counters named without their ending, and an end."""
+    return rewrite_heads(page) + OPENMETRICS_END
+
+
+def rewrite_heads(part: bytes) -> bytes:
+    """The same of a part of a page that ends with a line.
 
     Only heads change, and they are found by their line: what hosts report stands within labels, where no line ends.
     """
-    families = (b"\n" + page).split(b"\n# HELP ")[1:]
-    return b"".join(map(_rewrite, families)) + b"# EOF\n"
+    before, *families = (b"\n" + part).split(b"\n# HELP ")
+    return before[1:] + b"".join(map(_rewrite, families))
 
 
 def _rewrite(family: bytes) -> bytes:

@@ -1,4 +1,7 @@
-"""Whether a GPU is well, apart from whether it is available: ok, warning or critical, with reason and next step."""
+"""Health of a GPU (ok, warning, critical or unknown, with reason and next step), and what NVIDIA's XID codes mean.
+
+An XID is critical (do not use the GPU), application (a program's own fault; the GPU is well) or warning.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -6,9 +9,75 @@ from typing import Literal
 from msgspec import Struct
 
 from gpudeck.model.report import GpuEvent
-from gpudeck.model.xid import find_xid
 
+XidKind = Literal["critical", "application", "warning"]
 HealthLevel = Literal["ok", "warning", "critical", "unknown"]
+
+
+class Xid(Struct, frozen=True):
+    """One code. `text` continues the words "XID 79:", `action` is a whole sentence."""
+
+    kind: XidKind
+    text: str
+    action: str
+
+
+_WATCH = "Look at the kernel log (dmesg) of the host. If it comes again, reset the GPU."
+_TELL = "Tell the owner of the process."
+_RESET_CARD = "Take the GPU out of use and reset it. If it comes again, have the card checked."
+_RESTART = (
+    "Take the GPU out of use and restart the host. If it comes again, update the driver or have the card checked."
+)
+
+_CRITICAL = {
+    48: ("a memory error that could not be corrected", _RESET_CARD),
+    62: ("its internal controller halted", _RESET_CARD),
+    64: ("a broken part of its memory could not be replaced", "Take the GPU out of use and have the card replaced."),
+    74: ("an NVLink failed", "Reset the GPU. If it comes again, have its NVLink connections checked."),
+    79: ("it has fallen off the bus", "Check the card's power, seat and cooling, then power the host off and on."),
+    95: ("a memory error that may have reached other programs", "Stop all work on it, then reset the GPU."),
+    119: ("its firmware (GSP) does not answer", _RESTART),
+    120: ("its firmware (GSP) failed", _RESTART),
+}
+_APPLICATION = {
+    13: "a program made it execute something invalid",
+    31: "illegal memory access by a program",
+    43: "a program's work was stopped because it failed",
+    45: "a program's work was removed: it was killed or had failed before",
+    68: "a program made the video decoder fail",
+    69: "a program gave it an invalid command",
+    137: "a program accessed memory of another GPU without permission",
+}
+_WARNING = {
+    8: "it stopped working on a program and was stirred up again",
+    32: "commands reached it damaged",
+    38: "its driver's firmware failed",
+    61: "its internal controller stopped at a fault",
+    63: "a broken part of its memory is to be replaced at the next reset",
+    92: "it corrects unusually many memory errors",
+    94: "a memory error that stopped one program and no other",
+    109: "it could not switch between programs in time",
+    110: "it refused something for its own security",
+    121: "its link to the CPU had errors that were corrected",
+    122: "its memory for settings could not be read",
+    140: "memory errors that could not be corrected",
+    143: "it could not be set up",
+    154: "the driver asks for a step to recover it",
+}
+
+XIDS: dict[int, Xid] = {
+    **{code: Xid("critical", text, action) for code, (text, action) in _CRITICAL.items()},
+    **{code: Xid("application", text, _TELL) for code, text in _APPLICATION.items()},
+    **{code: Xid("warning", text, _WATCH) for code, text in _WARNING.items()},
+}
+"""The codes known here."""
+
+_OTHER = Xid("warning", "a fault without a known meaning", _WATCH)
+
+
+def find_xid(code: int) -> Xid:
+    """What the code means; a warning where that is not known."""
+    return XIDS.get(code, _OTHER)
 
 
 class Health(Struct, frozen=True):
@@ -38,7 +107,7 @@ _UNREAD = "its temperature could not be read"
 
 _RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the host."
 _SIGNS = (
-    ("remapped_rows_pending", "memory rows wait to be replaced", _RESET),
+    ("remapped_rows_pending", "row remap pending", _RESET),
     ("ecc_uncorrected_count", "{count} uncorrected memory errors since the driver was loaded", _RESET),
     ("nvlink_inactive_count", "NVLink: {count} down", "Look at nvidia-smi nvlink -s, and reseat or replace."),
 )
@@ -63,7 +132,7 @@ def judge_health(
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
-    # Of two that are equally bad the first one here is told: a fault says more than the wear behind it.
+    # Of two that are equally bad the first one here is shown: a fault says more than the wear behind it.
     return max((faults, wear, heat), key=lambda health: _SEVERITY[health.level])
 
 

@@ -1,4 +1,4 @@
-"""What one host says about itself at one moment: the noun that travels through every room.
+"""What one host says about itself at one moment: it travels through every package.
 
 A metric is in `metrics` when it is known and in `unknown`, with the reason, when it is not. It is never both, and never
 a zero that stands for "could not read". A metric in neither was not reported by this agent.
@@ -45,7 +45,7 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class GpuEvent(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A fault that the driver told of at one moment: NVIDIA's XID. What a `code` means is in `model.xid`.
+    """A fault that the driver reported at one moment: NVIDIA's XID. `model.health` has the meaning of each `code`.
 
     `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
     driver's own words.

@@ -1,4 +1,4 @@
-"""A booking of GPUs, or a short hold, as it is kept, sent out and shown. Pure.
+"""A reservation of GPUs, or a short claim, as it is kept, sent out and shown. Pure.
 
 Times are Unix seconds, whole ones. A reservation counts from `start` until before `end`.
 """
@@ -7,13 +7,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-ReservationKind = Literal["booking", "hold"]
+ReservationKind = Literal["reservation", "claim"]
 ReservationState = Literal["planned", "running", "ended", "released", "cancelled"]
 
 
-class BookedGpu(Struct, frozen=True):
-    """A GPU of a reservation, with the host and the number it had when it was booked. `is_there` is None where nobody
-    looked, false where the fleet knows no such GPU any more: the reservation stays all the same."""
+class ReservedGpu(Struct, frozen=True):
+    """A GPU of a reservation, with the host and the number it had when it was reserved. `is_there` is None where that
+    was not checked, false where the fleet knows no such GPU any more: the reservation stays all the same."""
 
     uuid: str
     host: str
@@ -22,8 +22,8 @@ class BookedGpu(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """`version` grows with every change, so that whoever changes an older one is told. `kind` is `hold` for what a
-    granted wait keeps free until its process appears.
+    """`version` grows with every change: a change of an older version is refused. `kind` is `claim` for GPUs that
+    are claimed for a request of the queue until its process appears.
 
     `released_at` is when it was given back before its end: before its start it never counted, later its past part
     stays, and `end` is that moment. `used_at` is when its owner was first seen on one of its GPUs.
@@ -32,7 +32,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
     id: int
     kind: ReservationKind
     user: str
-    gpus: list[BookedGpu]
+    gpus: list[ReservedGpu]
     start: float
     end: float
     note: str
@@ -72,8 +72,8 @@ class GpuReservation(Struct, frozen=True):
     kind: ReservationKind
 
 
-class Mark(Struct, frozen=True):
-    """What reservations say of one GPU now. `conflict` is a sentence about somebody who is on it and should not be.
+class ReservationMark(Struct, frozen=True):
+    """What reservations say of one GPU now. `conflict` is a sentence about a user without the reservation who is on it.
     `since` is when the reservation began: a report of before that is not judged by it. `is_unknown`: they could not be
     read."""
 
@@ -103,4 +103,4 @@ class ShownSlot(Struct, frozen=True):
 
     start: float
     end: float
-    gpus: list[BookedGpu]
+    gpus: list[ReservedGpu]

@@ -1,18 +1,45 @@
-"""A host that somebody says exists, and how it is reached: what discovery finds and sources read."""
+"""A configured or discovered host, and how it is reached: what discovery finds and sources read."""
 
 import ipaddress
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
-Via = Literal["push", "pull", "ssh", "scrape", "gpu-cluster-status", "gpumonitor", "gpu-monitor", "gpu-monitor-files"]
-"""A way in, from the best to the poorest: push, pull, ssh, scrape, and those of the monitors that came before (see
-`compat`). See `WAYS`."""
+_SSH = ("user", "key_file", "password_file", "jump")
+_HTTP = ("token_file", "scheme", "path")
+REACH_FIELDS = ("address", "port", *_SSH, *_HTTP)
 
-WAYS: tuple[str, ...] = (*get_args(Via), "vesta")
+
+class SourceKind(Struct, frozen=True):
+    """`unused` are fields of a target that have no meaning for this source: setting one is a mistake. `step` is what
+    `gpudeck hosts test` calls a reading. `lists_processes`: a reading without processes is a problem."""
+
+    unused: tuple[str, ...]
+    step: str
+    lists_processes: bool = True
+
+
+SOURCES: dict[str, SourceKind] = {
+    "push": SourceKind(REACH_FIELDS, "report"),
+    "pull": SourceKind(_SSH, "agent"),
+    "ssh": SourceKind(_HTTP, "login"),
+    "scrape": SourceKind(_SSH, "exporter", lists_processes=False),
+    "gpu-cluster-status": SourceKind((*_SSH, "token_file"), "gpu-cluster-status"),
+    "gpumonitor": SourceKind((*_SSH, "token_file"), "gpumonitor"),
+    "gpu-monitor": SourceKind((*_SSH, "token_file"), "gpu-monitor"),
+    "gpu-monitor-files": SourceKind(REACH_FIELDS, "gpu-monitor-files"),
+}
+"""From the best to the poorest; the last ones are those of the monitors that came before (see `compat`)."""
+
+if TYPE_CHECKING:
+    Via = str
+else:
+    Via = Literal[tuple(SOURCES)]
+
+WAYS: tuple[str, ...] = (*SOURCES, "vesta")
 """Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner. Nobody can be
 configured `via` vesta: its senders come by themselves."""
-READ_WAYS = frozenset(get_args(Via)) - {"push"}
+READ_WAYS = frozenset(SOURCES) - {"push"}
 """Those on which the hub reads the host: it is watched as long as it is configured."""
 
 
@@ -21,7 +48,7 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `name` is what people call the host, and what it is shown as. `origin` says who named it ("gpudeck.yaml", "--ssh",
     "consul gpu-nodes"), for messages. An empty `address` means that the name is the address. None anywhere means: as
-    the settings of that way in say. A target `via` push is expected, not read: the host itself has to report.
+    the settings of that source say. A target `via` push is expected, not read: the host itself has to report.
 
     `is_operators` says that the operator named it, in the hub's own files or on its command line: it may have any
     address. For all others `local_networks` are those networks of this machine, of its link and of cloud metadata in
@@ -65,8 +92,9 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AddedHosts(Struct, frozen=True):
-    """`names` are watched from now on. For a host that reports by itself `token` is its secret, told only here, and
-    `command` the line to run there; `note` says what may still stand in the way."""
+    """`names` are watched from now on. For hosts that report by themselves `command` has their tokens, shown only here:
+    for one host it is the line to run there, which installs the agent, for several a line for each, to run where
+    `ssh NAME` logs in. `token` is that of one host; `note` says what may still stand in the way."""
 
     names: list[str]
     via: Via

@@ -1,23 +1,23 @@
-"""The fleet as everybody outside sees it: the JSON of the API, the page, the command line.
+"""The fleet, and the usage of it, as the API, the page and the command line show them.
 
 The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
 `Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. A null stands
 beside its reason in `reasons`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from gpudeck.model.alert import Alert
+from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
-from gpudeck.model.health import HealthLevel
+from gpudeck.model.health import HealthLevel, XidKind
 from gpudeck.model.report import Disk
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.model.xid import XidKind
 
-HostStatus = Literal["up", "late", "down", "never"]
+HostStatus = Literal["up", "late", "down", "never_seen"]
+By = Literal["user", "group", "host", "model"]
 
 
 class ShownProcess(Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class ShownProcess(Struct, frozen=True, gc=False):
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):
-    """A fault that the driver told of: NVIDIA's XID `code`. `at` is on the host's clock.
+    """A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock.
 
     `text` is what the code means, `message` is in the driver's own words. `user` owned `process` when it happened; null
     where that is not known, or no process was named.
@@ -56,15 +56,16 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
 class Gpu(GpuMetrics, kw_only=True):
     """A GPU with its metrics and its state.
 
-    `since` is when its availability last changed, as far as the hub has seen it. `last_seen` is the availability before
-    the host went silent: for showing only, never for counting. `events` are the last day's faults, the newest last.
-    `reservation` is the one that counts now; `reservation_conflict` says who is on the GPU and should not be.
+    `since` is when its availability last changed, as far as the hub has seen it; None in a single reading without a
+    hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
+    `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
+    `reservation_conflict` says who is on the GPU and should not be.
     """
 
     availability: Availability
     availability_reason: str | None = None
     last_seen: Availability | None = None
-    since: float
+    since: float | None
     health: HealthLevel
     health_reason: str | None = None
     health_action: str | None = None
@@ -79,7 +80,7 @@ class Gpu(GpuMetrics, kw_only=True):
 class Host(HostMetrics, kw_only=True):
     """A host with its metrics and GPUs. Times are Unix seconds on the hub's clock.
 
-    `via` is the way in (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
+    `via` is the source (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
     """
 
     status: HostStatus
@@ -104,8 +105,8 @@ class Totals(Struct, frozen=True):
     gpus: int
     free: int
     busy: int
-    held: int
-    booked: int
+    idle: int
+    reserved: int
     unknown: int
     hosts: int
     hosts_up: int
@@ -117,8 +118,8 @@ class Totals(Struct, frozen=True):
         return {
             "free": self.free,
             "busy": self.busy,
-            "held": self.held,
-            "booked": self.booked,
+            "idle": self.idle,
+            "reserved": self.reserved,
             "unknown": self.unknown,
         }
 
@@ -127,7 +128,7 @@ class Fleet(Struct, kw_only=True):
     """Everything now. `demo` says that all of it is simulated.
 
     `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
-    that fire, the worst first, and at most 200 of them.
+    that fire, the worst first, and at most 200 of them; `alert_counts` are of all.
     """
 
     demo: bool
@@ -136,11 +137,112 @@ class Fleet(Struct, kw_only=True):
     totals: Totals
     problems: list[str] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
+    alert_counts: AlertCounts = AlertCounts()
 
     hosts: list[Host]
+
+
+class FleetColumns(Struct, kw_only=True):
+    """The same as columns: for each field of a host, or of a GPU, a list with its values.
+
+    `host` is the place of a GPU's host among `hosts`. `reasons` of a host or a GPU is a place in `reasons`. Processes,
+    events, and the GPUs of each host are not there.
+    """
+
+    demo: bool
+    time: float
+    version: str
+    totals: Totals
+    problems: list[str] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    alert_counts: AlertCounts = AlertCounts()
+
+    hosts: dict[str, list[Any]]
+    gpus: dict[str, list[Any]]
+    reasons: list[dict[str, str]]
 
 
 class HostList(Struct, frozen=True):
-    """All hosts by name."""
+    """Hosts by name. `total` is how many there are, also where only some of them were asked for."""
 
     hosts: list[Host]
+    total: int = 0
+
+
+class Day(Struct):
+    """A day of a row: `day` is its date in the zone asked for, `time` when it begins there."""
+
+    day: str
+    time: float
+    gpu_hours: float
+    active_hours: float | None
+
+
+class UsageRow(Struct, omit_defaults=True):
+    """Exactly one of user, group, host, model is the row's name; `unknown` marks users who could not be identified.
+
+    `share` is of all monitored GPU-hours of the fleet. `active_hours` are GPU-hours times utilization, `idle_hours`
+    GPU-hours in the state idle. `measured_hours` are the GPU-hours with a known utilization: `active_hours` divided by
+    them is the utilization. `active_hours` is None when no utilization was known at all, `energy_kwh` when no power
+    was, `cost` when no price is set.
+    """
+
+    gpu_hours: float
+    measured_hours: float
+    active_hours: float | None
+    idle_hours: float
+    share: float | None
+    peak_memory_bytes: float | None
+    energy_kwh: float | None
+    cost: float | None = None
+    user: str | None = None
+    group: str | None = None
+    host: str | None = None
+    model: str | None = None
+    unknown: bool = False
+    days: list[Day] = field(default_factory=list)
+
+    def name_by(self, by: By) -> str | None:
+        """What it is called; None where that is unknown, and for users in no group."""
+        return {"user": self.user, "group": self.group, "host": self.host, "model": self.model}[by]
+
+
+class Usage(Struct):
+    """`coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
+
+    A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
+    """
+
+    by: By
+    start: float
+    end: float
+    coverage: float | None
+    monitored_gpu_hours: float
+    currency: str
+    rows: list[UsageRow]
+    total: UsageRow
+    known_since: float | None = None
+
+
+class HistoryState(Struct, frozen=True):
+    """`kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds."""
+
+    kind: str
+    size_bytes: int | None = None
+    oldest: float | None = None
+    newest: float | None = None
+    samples_taken: int | None = None
+    samples_dropped: int | None = None
+    samples_late: int | None = None
+    behind_seconds: float | None = None
+    problem: str | None = None
+    reason: str | None = None
+
+
+class DatabaseState(Struct, frozen=True):
+    """`events` is how many are kept; null with the `reason` where the database does not say."""
+
+    kind: str
+    events: int | None
+    reason: str | None = None
+    problem: str | None = None

@@ -1,8 +1,8 @@
-"""What somebody wants to be told of, and what was free then. Pure."""
+"""A request to be notified once when GPUs are free, and what was free then. Pure."""
 
 from msgspec import Struct, field
 
-from gpudeck.model.wanted import Wanted
+from gpudeck.model.gpu_request import GpuRequest
 
 
 class FoundGpu(Struct, frozen=True):
@@ -16,13 +16,13 @@ class FoundGpu(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """`user` is the account's name, where there is one, else the login that was told. Times are Unix seconds on the
+    """`user` is the account's name, where there is one, else the login that was sent. Times are Unix seconds on the
     hub's clock. `fired_at` is None until `found` was free."""
 
     id: int
     user: str
     account: str | None
-    wanted: Wanted
+    wanted: GpuRequest
     created_at: float
     expires_at: float
     fired_at: float | None = None
@@ -30,12 +30,12 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 
 class WatchView(Struct, frozen=True, kw_only=True):
-    """`fired_at` is null until the GPUs in `found` were free; then the watch is over. `is_sent`: the person is told by
-    mail or Slack; else it is seen on the page and among the events alone."""
+    """`fired_at` is null until the GPUs in `found` were free; then the watch has ended. `is_sent`: the user is notified
+    by mail or Slack; else by an event alone."""
 
     id: int
     user: str
-    wanted: Wanted
+    wanted: GpuRequest
     description: str
     created_at: float
     expires_at: float

@@ -20,7 +20,7 @@ from typing import IO, Annotated, Final, Literal, Self
 import msgspec
 from msgspec import Meta, Struct
 
-from gpudeck.database.migrating import NEWEST, VERSION_TABLE
+from gpudeck.database.migrations import NEWEST, VERSION_TABLE
 from gpudeck.database.schema import metadata
 from gpudeck.database.sqlite import open_to_read
 from gpudeck.discovery.managed import ManagedHosts
@@ -34,7 +34,7 @@ DATABASE: Final = "gpudeck.db"
 HISTORY: Final = "history.db"
 CONFIG: Final = "gpudeck.yaml"
 AGENT_TOKEN: Final = "agent.token"  # noqa: S105 - the name of its file
-SMALL: Final = (AGENT_TOKEN, "admin.token", "hosts.yaml", "host-tokens.json", "had-real-hosts", CONFIG)
+SMALL: Final = (AGENT_TOKEN, "admin.token", "hosts.yaml", "had-real-hosts", CONFIG)
 NAMES: Final = (DATABASE, HISTORY, *SMALL)
 _MAX_MANIFEST: Final = 64 * 1024
 _MAX_SMALL: Final = 16 * 1024 * 1024
@@ -150,7 +150,7 @@ def _read_manifest(archive: tarfile.TarFile) -> Manifest:
             raise BadBackup(f"it is from a newer gpudeck ({found.gpudeck[:64]}), in a form that this one does not know")
         return msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadBackup(f"its {MANIFEST} makes no sense: {error}") from error
+        raise BadBackup(f"its {MANIFEST} is invalid: {error}") from error
 
 
 def _check_list(manifest: Manifest) -> None:
@@ -196,7 +196,7 @@ def open_backup(file: Path, folder: Path) -> Manifest:
     try:
         ManagedHosts(folder / "hosts.yaml")
     except UsageError as error:
-        raise BadBackup("its hosts.yaml makes no sense") from error
+        raise BadBackup("its hosts.yaml is invalid") from error
     return manifest
 
 
@@ -234,7 +234,7 @@ def _check_history(manifest: Manifest, file: Path) -> None:
     if file.exists():
         _check_file(file)
         with closing(open_to_read(file)) as connection:
-            # What cannot be read was so in the hub's file already: it costs seconds, and is told in the log.
+            # What cannot be read was so in the hub's file already: it costs seconds, and is logged.
             for _ in read_journal(connection):
                 pass
 

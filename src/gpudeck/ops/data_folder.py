@@ -1,4 +1,4 @@
-"""The data folder of a hub: its lock, and replacing several of its files at once.
+"""The data folder of a hub: its lock, its database for commands that run on its machine, and replacing files at once.
 
 A running hub holds a shared lock, as does each command that works on the database; a restore takes the exclusive one.
 
@@ -6,21 +6,28 @@ New files are gathered in a folder `.restoring`. One rename to `.restored` decid
 after it the files are moved, by the next process that takes the lock if this one does not get so far.
 """
 
+import asyncio
 import contextlib
 import errno
 import fcntl
+import getpass
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from gpudeck.auth.caller import Caller
+from gpudeck.database.engine import Database, open_database
+from gpudeck.database.errors import Outdated
+from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.model.errors import UsageError
+from gpudeck.settings import find_data_dir, load_settings
 
 FILE = "hub.lock"
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
@@ -31,22 +38,24 @@ _DECIDED: Final = ".restored"
 _PLAN: Final = "plan.json"
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """What SQLite has beside a file belongs to it: with another one it would be damage."""
+_T = TypeVar("_T")
 
 
-def share(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
+def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
     """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work.
 
     A restore that was interrupted is completed first, or undone where it had not begun to change anything.
     """
     problem = f"a backup is being restored in {data_dir}."
-    if is_unfinished(data_dir):
+    # Whether an exchange is at work or was interrupted.
+    if (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists():
         with _lock(data_dir, fcntl.LOCK_EX, problem, hint):
             _finish(data_dir)
     return _lock(data_dir, fcntl.LOCK_SH, problem, hint)
 
 
 @contextlib.contextmanager
-def alone(data_dir: Path) -> Iterator[None]:
+def lock_exclusively(data_dir: Path) -> Iterator[None]:
     """No hub runs on that folder meanwhile, and none starts. Raises UsageError where one runs."""
     with _lock(
         data_dir,
@@ -114,7 +123,7 @@ def staging(data_dir: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def exchange(data_dir: Path, names: list[str]) -> Path | None:
+def replace_files(data_dir: Path, names: list[str]) -> Path | None:
     """Put the staged files of these names in place, and what has one of these names aside; where that is then.
 
     None where nothing was there before. Raises OSError; then everything is as it was.
@@ -129,11 +138,6 @@ def exchange(data_dir: Path, names: list[str]) -> Path | None:
             aside.rmdir()
         raise
     return aside
-
-
-def is_unfinished(data_dir: Path) -> bool:
-    """Whether an exchange is at work or was interrupted."""
-    return (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists()
 
 
 def finish(data_dir: Path) -> None:
@@ -213,3 +217,68 @@ def _belong_to_owner_of(data_dir: Path, files: list[Path]) -> None:
         owner = data_dir.stat()
         for file in files:
             os.chown(file, owner.st_uid, owner.st_gid)
+
+
+def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    """Do something with the database that the configuration names. Raises UsageError when it cannot be opened.
+
+    Tables of an older gpudeck are updated only while no hub uses them. On a PostgreSQL server a hub on another machine
+    may do so unseen: there they are left to the next start of a hub.
+    """
+    settings, _ = load_settings(config)
+    folder = find_data_dir(settings)
+    if settings.database is not None:
+        return asyncio.run(_use(settings.database, folder, work))
+    try:
+        return _use_file(folder, work)
+    except Outdated as outdated:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(lock_exclusively(folder))
+            except UsageError as error:
+                raise outdated from error
+            asyncio.run(_update(folder))
+    return _use_file(folder, work)
+
+
+def caller_here() -> Caller:
+    """The local user: write access to the hub's database means full rights."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return Caller(kind="local", role="admin", name=f"{user} on the hub's machine")
+
+
+def _use_file(folder: Path, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    # A restore would take the file away from below it, and what is changed would be lost.
+    with lock_for_hub(folder, "Try again when it is done."):
+        if os.geteuid() == 0:
+            _make_for_owner(folder)
+        return asyncio.run(_use(None, folder, work))
+
+
+async def _update(folder: Path) -> None:
+    await (await open_database(None, folder)).close()
+
+
+async def _use(address: str | None, folder: Path, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    database = await open_database(address, folder, changes_tables=False)
+    try:
+        return await work(database)
+    finally:
+        await database.close()
+
+
+def _make_for_owner(folder: Path) -> None:
+    """A new database that root makes belongs to the owner of its folder: a hub that runs as them could not open it.
+
+    Where it is there already, or cannot be made, opening it is next, and reports what is wrong.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            owner = folder.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(descriptor)

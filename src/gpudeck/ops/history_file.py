@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from gpudeck.fleet.clock_monitor import write_certain
 from gpudeck.history.base import HistoryRefused
-from gpudeck.history.embedded.check import find_damage
 from gpudeck.history.embedded.export import ExportSelection, export, measure_file
-from gpudeck.history.embedded.repair import RepairReport
+from gpudeck.history.embedded.repair import RepairReport, find_damage
 from gpudeck.history.embedded.repair import repair as repair_file
 from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.tables import is_damage, open_to_read
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.settings import DEMO_FILE, FILE
-from gpudeck.hub.clock_monitor import write_certain
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.times import parse_time, show_utc
 from gpudeck.settings import choose_data_dir, load_settings

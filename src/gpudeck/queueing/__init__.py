@@ -1,1 +1,1 @@
-"""Who waits for GPUs, in which order they get them, and what is kept for whom."""
+"""Who waits for GPUs, in which order they get them, and what is claimed for whom."""

@@ -22,18 +22,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpudeck.agent.lock_files import find_places, look_at, make_locked
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.wanted import OfferedGpu, Wanted
-from gpudeck.queueing.request import Granted, Request, grant_of
-from gpudeck.queueing.scheduler import PositionFinder, QueuePosition, Schedule, schedule
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
+from gpudeck.queueing.scheduler import Granted, PositionFinder, QueuePosition, Request, Schedule, grant_of, schedule
 from gpudeck.queueing.settings import QueueSettings
 
-VARIABLE: Final = "GPUDECK_LOCK_DIR"
-_SHARED: Final = Path("/run/lock")
-_NAME: Final = "gpudeck"
 _TICKET: Final = re.compile(r"ticket-([0-9]{1,18})")
-_LONGEST: Final = 4096
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Ticket(Struct, frozen=True):
@@ -41,47 +36,20 @@ class Ticket(Struct, frozen=True):
 
     user: str
     created_at: float
-    wanted: Wanted
+    wanted: GpuRequest
 
 
 class ClaimFile(Struct, frozen=True):
-    """What the file of a GPU says: until when it is kept for somebody whose command is not ours to run."""
+    """The content of a GPU's file: until when it is claimed for a command that gpudeck does not run itself."""
 
     user: str
     until: float
 
 
-def lock_folder() -> Path:
-    """Where all users of this machine meet; a folder of one's own where there is none. Raises GpudeckError."""
-    places = _find_places()
-    for place in places:
-        with contextlib.suppress(OSError):
-            return _make_folder(place)
-    raise GpudeckError(
-        f"no folder for locks can be written: {', '.join(map(str, places))}.", f"Name another with ${VARIABLE}."
-    )
-
-
-def _find_places() -> list[Path]:
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    named = os.environ.get(VARIABLE)
-    return [Path(named)] if named else [_SHARED / _NAME, *([Path(own) / _NAME] if own else [])]
-
-
-def _make_folder(place: Path) -> Path:
-    if not place.exists():
-        place.mkdir(exist_ok=True)
-        # For everybody, and nobody can remove the files of others.
-        place.chmod(0o1777)
-    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        raise PermissionError(place)
-    return place
-
-
 def taken_here(uuids: Iterable[str]) -> frozenset[str]:
-    """Which of these GPUs somebody was given who waited on this machine. Makes no folder."""
+    """Which of these GPUs were granted by the queue of this machine. Makes no folder."""
     now = time.time()
-    places = _find_places()
+    places = find_places()
     return frozenset(uuid for uuid in uuids if any(_is_taken(_gpu_file(place, uuid), now) for place in places))
 
 
@@ -94,9 +62,9 @@ class LocalQueue:
     def __init__(
         self,
         folder: Path,
-        read: Callable[[], list[OfferedGpu]],
+        read: Callable[[], list[CandidateGpu]],
         user: str,
-        wanted: Wanted,
+        wanted: GpuRequest,
         settings: QueueSettings | None = None,
     ) -> None:
         self._folder = folder
@@ -113,15 +81,10 @@ class LocalQueue:
         """Behind all who are there. Raises OSError."""
         with self._alone():
             numbers = [number for number, _ in self._tickets()]
-            # A dead one of somebody else cannot be removed, and its number not be given again.
+            # A dead ticket of another user cannot be removed, and its number cannot be used again.
             self._number = 1 + max([*numbers, *map(_number_of, self._folder.glob("ticket-*"))], default=0)
             self._file = self._folder / f"ticket-{self._number:018}"
-            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            self._open.append(descriptor)
-            # Others have to see that somebody stands behind it, whatever this user's umask says.
-            os.fchmod(descriptor, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.write(descriptor, msgspec.json.encode(self._ticket))
+            self._open.append(make_locked(self._file, msgspec.json.encode(self._ticket)))
 
     def look(self) -> QueuePosition:
         """Where it stands now, and whether it was granted. The GPUs of a grant are locked until `close`."""
@@ -130,7 +93,12 @@ class LocalQueue:
         with self._alone():
             if self._file is not None:
                 os.utime(self._open[0])
-            offered = [self._mark(gpu, now) for gpu in gpus]
+            offered = [
+                replace(gpu, state="taken")
+                if gpu.state == "usable" and _is_taken(_gpu_file(self._folder, gpu.uuid), now)
+                else gpu
+                for gpu in gpus
+            ]
             requests = _in_line(self._tickets(now))
             found = schedule(requests, offered, now, patience=self._settings.patience)
             granted = self._take(found, now)
@@ -170,10 +138,6 @@ class LocalQueue:
                 found.append((_number_of(file), ticket))
         return found
 
-    def _mark(self, gpu: OfferedGpu, now: float) -> OfferedGpu:
-        is_taken = gpu.state == "usable" and _is_taken(_gpu_file(self._folder, gpu.uuid), now)
-        return replace(gpu, state="taken") if is_taken else gpu
-
     def _take(self, found: Schedule, now: float) -> Granted | None:
         mine = next((grant for grant in found.grants if grant.request == self._number), None)
         if mine is None:
@@ -186,11 +150,11 @@ class LocalQueue:
         if self._file is not None:
             self._file.unlink()
             self._file = None
-        return Granted([grant_of(gpu) for gpu in mine.gpus], now, now + self._settings.hold)
+        return Granted([grant_of(gpu) for gpu in mine.gpus], now, now + self._settings.claim)
 
 
 def _in_line(tickets: Iterable[tuple[int, Ticket]]) -> list[Request]:
-    """The number says who came first: clocks are set, and anybody can write any time."""
+    """The number says who came first: clocks are set, and every user can write any time."""
     latest = 0.0
     found = []
     for number, ticket in tickets:
@@ -222,28 +186,26 @@ def _gpu_file(folder: Path, uuid: str) -> Path:
 
 def _open_shared(file: Path) -> int:
     """A file that all may lock. Not made and opened in one: in a folder such as this the kernel refuses that for a file
-    of somebody else (fs.protected_regular)."""
+    of another user (fs.protected_regular)."""
     for _ in range(10):
         try:
-            return _check_file(os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), file)
+            descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 made = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
                 # Whatever this user's umask says.
                 os.fchmod(made, 0o666)
                 return made
+            continue
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise GpudeckError(f"{file} is no ordinary file.", "Remove it.")
     raise GpudeckError(f"{file} can neither be opened nor made.")
 
 
-def _check_file(descriptor: int, file: Path) -> int:
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise GpudeckError(f"{file} is no ordinary file.", "Remove it.")
-
-
 def _lock_all(files: Iterable[Path]) -> list[int] | None:
-    """All of them, or none: somebody may just be looking at one."""
+    """All of them, or none: another process may just be looking at one."""
     descriptors: list[int] = []
     try:
         for file in files:
@@ -258,8 +220,8 @@ def _lock_all(files: Iterable[Path]) -> list[int] | None:
 
 
 def _is_taken(file: Path, now: float) -> bool:
-    """Whether somebody alive has it locked, or it is kept for somebody for a little longer."""
-    text, is_locked = _look_at(file)
+    """Whether a live process has it locked, or it is claimed for a little longer."""
+    text, is_locked = look_at(file)
     if is_locked or not text:
         return is_locked
     try:
@@ -271,8 +233,8 @@ def _is_taken(file: Path, now: float) -> bool:
 
 
 def _read_ticket(file: Path, now: float | None, forget: float) -> Ticket | None:
-    """None for what nobody alive stands behind; what of it can be removed is."""
-    text, is_locked = _look_at(file)
+    """None without a live process that has it locked; then it is removed, if possible."""
+    text, is_locked = look_at(file)
     if not is_locked:
         with contextlib.suppress(OSError):
             file.unlink()
@@ -283,22 +245,3 @@ def _read_ticket(file: Path, now: float | None, forget: float) -> Ticket | None:
         return msgspec.json.decode(text, type=Ticket)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _look_at(file: Path) -> tuple[bytes, bool]:
-    """What is in it, and whether somebody alive has it locked."""
-    try:
-        descriptor = os.open(file, _READ)
-    except OSError:
-        return b"", False
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b"", False
-        text = os.read(descriptor, _LONGEST)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return text, True
-        return text, False
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,5 @@
-"""Which request gets which GPUs now, the position of the others, and an estimate of their wait. Pure.
+"""A request in the queue; which request gets which GPUs now, the position of the others, and an estimate of their wait.
+Pure.
 
 First come, first served among the requests that can be met: a request for one GPU does not wait behind one for eight.
 After the operator's `patience`, the oldest request for a kind of GPU is not overtaken any more: suitable GPUs are
@@ -8,14 +9,70 @@ The estimate: where F GPUs fit and programs run T seconds on average, one become
 that needs D of them, with those before it, waits for D such ends. There is none for several GPUs of one host.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.model.wanted import OfferedGpu, Wanted, by_host, choose, fits, is_usable, rank
-from gpudeck.queueing.request import Granted, Request
+from gpudeck.model.gpu_request import (
+    CandidateGpu,
+    GpuRequest,
+    by_host,
+    choose,
+    explain_impossible,
+    is_usable,
+    matches,
+    rank,
+)
+
+
+class GrantedGpu(Struct, frozen=True):
+    """A granted GPU, with the host and the number that it had then."""
+
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    name: str
+    vendor: str
+
+
+class Granted(Struct, frozen=True):
+    """Granted GPUs, claimed until `until`; `claim` is the reservation that shows it."""
+
+    gpus: list[GrantedGpu]
+    at: float
+    until: float
+    claim: int | None = None
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """A request. `user` is the account's name, where there is one, else the login that the client sent.
+
+    `key` is the client's own: two requests with the same one are one. Times are Unix seconds on the
+    hub's clock.
+    """
+
+    id: int
+    key: str
+    user: str
+    account: str | None
+    wanted: GpuRequest
+    created_at: float
+    last_seen_at: float
+    granted: Granted | None = None
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """First come, first served."""
+        return self.created_at, self.id
+
+
+def grant_of(gpu: CandidateGpu) -> GrantedGpu:
+    return GrantedGpu(gpu.uuid, gpu.host, gpu.host_id, gpu.label, gpu.name, gpu.vendor)
+
 
 FEWEST: Final = 10
 """So many programs have to have ended on such GPUs: the mean of fewer says nothing."""
@@ -25,74 +82,52 @@ class ScheduledGrant(Struct, frozen=True):
     """What a request gets now."""
 
     request: int
-    gpus: list[OfferedGpu]
+    gpus: list[CandidateGpu]
 
 
 class Schedule(Struct, frozen=True):
-    """`kept` are the GPUs that are free and wait for a request, by UUID: its id. `impossible` are the requests for what
-    the fleet does not have now."""
+    """`claimed` are the free GPUs that are claimed for a request: its id by their UUID. `impossible` are the requests
+    that the fleet cannot meet now."""
 
     grants: list[ScheduledGrant]
-    kept: dict[str, int]
+    claimed: dict[str, int]
     impossible: frozenset[int]
 
 
 def schedule(
-    requests: Iterable[Request], gpus: Sequence[OfferedGpu], now: float, *, patience: float = 600.0
+    requests: Iterable[Request], gpus: Sequence[CandidateGpu], now: float, *, patience: float = 600.0
 ) -> Schedule:
-    """`gpus` are all of the fleet. What was granted before and is still kept is nobody else's, whatever the fleet says:
-    its process may not have appeared yet."""
+    """`gpus` are all of the fleet. What was granted before and is still claimed is not offered, whatever the fleet
+    says: its process may not have appeared yet."""
     known = list(requests)
     given = {gpu.uuid for one in known if one.granted is not None for gpu in one.granted.gpus}
     waiting = sorted((one for one in known if one.granted is None), key=lambda one: one.order)
     free = {gpu.uuid: gpu for gpu in gpus if gpu.state == "usable" and gpu.uuid not in given}
-    line = _Line(free, _Stock(gpus))
+    allocation = _Allocation(free, [gpu for gpu in gpus if gpu.state != "unusable"])
     for one in waiting:
-        line.serve(one, is_impatient=now - one.created_at >= patience)
-    return Schedule(line.grants, line.kept, frozenset(line.impossible))
+        allocation.serve(one, is_impatient=now - one.created_at >= patience)
+    return Schedule(allocation.grants, allocation.claimed, frozenset(allocation.impossible))
 
 
-class _Stock:
-    """What the fleet has, whoever is on it. Many want the same: each kind is looked for once."""
+class _Allocation:
+    """Serves requests one after the other with what is left of the free GPUs."""
 
-    def __init__(self, gpus: Iterable[OfferedGpu]) -> None:
-        self._gpus = [gpu for gpu in gpus if gpu.state != "lost"]
-        self._kinds: dict[Wanted, list[OfferedGpu]] = {}
-        self._found: dict[Wanted, frozenset[str] | None] = {}
-
-    def find(self, wanted: Wanted) -> frozenset[str] | None:
-        """The UUIDs of all that could be part of it; None where there are not enough."""
-        if wanted not in self._found:
-            self._found[wanted] = self._look_for(wanted)
-        return self._found[wanted]
-
-    def _look_for(self, wanted: Wanted) -> frozenset[str] | None:
-        kind = wanted.kind
-        if kind not in self._kinds:
-            self._kinds[kind] = [gpu for gpu in self._gpus if fits(gpu, kind)]
-        fitting = self._kinds[kind]
-        if wanted.same_host:
-            fitting = [gpu for gpus in by_host(fitting).values() if len(gpus) >= wanted.gpus for gpu in gpus]
-        return frozenset(gpu.uuid for gpu in fitting) if len(fitting) >= wanted.gpus else None
-
-
-class _Line:
-    """Those who wait, one after the other, and what is left for the next."""
-
-    def __init__(self, free: dict[str, OfferedGpu], stock: _Stock) -> None:
+    def __init__(self, free: dict[str, CandidateGpu], stock: list[CandidateGpu]) -> None:
+        """`stock` is what the fleet has, in use or not. Many requests are the same: each kind is matched once."""
         self.grants: list[ScheduledGrant] = []
-        self.kept: dict[str, int] = {}
+        self.claimed: dict[str, int] = {}
         self.impossible: set[int] = set()
         self._free = free
-        self._owners = {gpu.booked_by for gpu in free.values()}
-        self._stock = stock
+        self._owners = {gpu.reserved_by for gpu in free.values()}
+        self._of_kind = cache(lambda kind: [gpu for gpu in stock if matches(gpu, kind)])
+        self._find = cache(self._find_fitting)
         # By what is wanted: comparing sets of thousands takes longer than all else here.
-        self._claims: dict[Wanted, frozenset[str]] = {}
-        self._tried: set[tuple[Wanted, str]] = set()
+        self._claims: dict[GpuRequest, frozenset[str]] = {}
+        self._tried: set[tuple[GpuRequest, str]] = set()
 
     def serve(self, one: Request, *, is_impatient: bool) -> None:
         wanted = replace(one.wanted, near=None)
-        # What is free only becomes less from here on: whoever wants the same as somebody who got nothing gets nothing.
+        # What is free only becomes less from here on: the same request as one that got nothing gets nothing.
         attempt = (wanted, one.user if one.user in self._owners else "")
         chosen = None if attempt in self._tried else choose(one.wanted, self._usable(one))
         if chosen is not None:
@@ -100,50 +135,59 @@ class _Line:
             self._take(chosen)
             return
         self._tried.add(attempt)
-        fitting = self._stock.find(wanted)
+        fitting = self._find(wanted)
         if fitting is None:
             self.impossible.add(one.id)
             return
         if is_impatient and all(fitting.isdisjoint(claim) for claim in self._claims.values()):
-            kept = _keep(one.wanted, self._usable(one), fitting)
-            self.kept |= {gpu.uuid: one.id for gpu in kept}
-            self._take(kept)
+            claimed = _keep(one.wanted, self._usable(one), fitting)
+            self.claimed |= {gpu.uuid: one.id for gpu in claimed}
+            self._take(claimed)
         self._claims[wanted] = fitting
 
-    def _usable(self, one: Request) -> list[OfferedGpu]:
+    def _find_fitting(self, wanted: GpuRequest) -> frozenset[str] | None:
+        """The UUIDs of all that could be part of it; None where there are not enough."""
+        fitting = self._of_kind(wanted.kind)
+        if wanted.same_host:
+            fitting = [gpu for gpus in by_host(fitting).values() if len(gpus) >= wanted.gpus for gpu in gpus]
+        return frozenset(gpu.uuid for gpu in fitting) if len(fitting) >= wanted.gpus else None
+
+    def _usable(self, one: Request) -> list[CandidateGpu]:
         return [gpu for gpu in self._free.values() if is_usable(gpu, (one.user,))]
 
-    def _take(self, gpus: Iterable[OfferedGpu]) -> None:
+    def _take(self, gpus: Iterable[CandidateGpu]) -> None:
         for gpu in gpus:
             del self._free[gpu.uuid]
 
 
-def _keep(wanted: Wanted, usable: Sequence[OfferedGpu], fitting: frozenset[str]) -> list[OfferedGpu]:
+def _keep(wanted: GpuRequest, usable: Sequence[CandidateGpu], fitting: frozenset[str]) -> list[CandidateGpu]:
     """What of the usable GPUs brings a request nearer to what it wants. On one host, that which already has the most:
-    so what is kept never becomes less by our own doing."""
+    so the hub itself never takes a claim back."""
     ranked = rank((gpu for gpu in usable if gpu.uuid in fitting), wanted.near)
     if not wanted.same_host:
         return ranked[: wanted.gpus]
-    best: list[OfferedGpu] = min(by_host(ranked).values(), key=lambda gpus: (-len(gpus), gpus[0].order), default=[])
+    best: list[CandidateGpu] = min(by_host(ranked).values(), key=lambda gpus: (-len(gpus), gpus[0].order), default=[])
     return best
 
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
-    """`position` is 1 for whoever comes first, and null once it is granted. `estimate_seconds` is a guess from what the
+    """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
     history knows; null stands beside the reason why there is none.
 
-    `reason` is what is in the way now, in words. `kept` is how many GPUs are free and wait for this place. `version`
-    changes with what a waiter wants to know at once: not with the position, or all would ask again when one is served.
+    `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
+    they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
+    at once: not with the position, or all would ask again when one is served.
     """
 
     id: int
     user: str
-    wanted: Wanted
+    wanted: GpuRequest
     created_at: float
     position: int | None
     waiting: int
     reason: str | None
-    kept: int
+    impossible: str | None = None
+    claimed: int
     estimate_seconds: float | None
     estimate_reason: str | None
     granted: Granted | None
@@ -157,44 +201,53 @@ class WaitEstimate(NamedTuple):
     reason: str | None
 
 
-Estimate = Callable[[Sequence[Request], Sequence[OfferedGpu]], dict[int, WaitEstimate]]
+Estimate = Callable[[Sequence[Request], Sequence[CandidateGpu]], dict[int, WaitEstimate]]
 """From those who wait, in their order, and the fleet: by the ids of the requests."""
 NO_HISTORY = WaitEstimate(None, "this hub keeps no history of how long GPUs are in use")
 _SOON = WaitEstimate(None, "just arrived")
-_NOT_THERE = WaitEstimate(None, "the fleet does not have that now")
 
 
 class PositionFinder:
     """What is known about the line since the last step."""
 
     def __init__(self, estimate: Estimate | None) -> None:
-        self.kept: dict[str, int] = {}
+        self.claimed: dict[str, int] = {}
         self._estimate = estimate
         self._impossible: frozenset[int] = frozenset()
         self._positions: dict[int, int] = {}
         self._guesses: dict[int, WaitEstimate] = {}
         self._has_gpus = True
+        self._never: dict[int, str] = {}
 
     def arrange(self, requests: Iterable[Request]) -> None:
-        """Somebody came or went."""
+        """The queue has changed."""
         waiting = sorted((one for one in requests if one.granted is None), key=lambda one: one.order)
         self._positions = {one.id: at for at, one in enumerate(waiting, 1)}
 
-    def settle(self, requests: Iterable[Request], found: Schedule | None, gpus: Sequence[OfferedGpu]) -> None:
-        """What a step found."""
+    def settle(
+        self,
+        requests: Iterable[Request],
+        found: Schedule | None,
+        gpus: Sequence[CandidateGpu],
+        awaited: Collection[str] = (),
+    ) -> None:
+        """`awaited` are hosts whose GPUs are not known yet."""
         line = sorted((one for one in requests if one.granted is None), key=lambda one: one.order)
         self.arrange(line)
-        self.kept = {} if found is None else found.kept
+        self.claimed = {} if found is None else found.claimed
         self._impossible = frozenset() if found is None else found.impossible
-        self._has_gpus = bool(gpus)
+        # While nobody waits, nobody looks for GPUs.
+        self._has_gpus = bool(gpus) or not line
         possible = [one for one in line if one.id not in self._impossible]
         known = {} if self._estimate is None else self._estimate(possible, gpus)
         self._guesses = {one.id: known.get(one.id, NO_HISTORY) for one in possible}
-        self._guesses |= dict.fromkeys(self._impossible, _NOT_THERE)
+        self._guesses |= dict.fromkeys(self._impossible, WaitEstimate(None, "the fleet does not have that now"))
+        asked = {one.id: explain_impossible(one.wanted, gpus, awaited) for one in line if one.id in self._impossible}
+        self._never = {number: why for number, why in asked.items() if why is not None and gpus}
 
     def show(self, one: Request) -> QueuePosition:
         position = self._positions.get(one.id) if one.granted is None else None
-        kept = sum(number == one.id for number in self.kept.values())
+        claimed = sum(number == one.id for number in self.claimed.values())
         reason = None if one.granted is not None else self._explain(one)
         guess = WaitEstimate(0.0, None) if one.granted is not None else self._guesses.get(one.id, _SOON)
         granted = "" if one.granted is None else f"granted {one.granted.at}"
@@ -206,23 +259,20 @@ class PositionFinder:
             position=position,
             waiting=len(self._positions),
             reason=reason,
-            kept=kept,
+            impossible=None if one.granted is not None else self._never.get(one.id),
+            claimed=claimed,
             estimate_seconds=guess.seconds,
             estimate_reason=guess.reason,
             granted=one.granted,
-            version=f"{kept}/{one.id in self._impossible}/{granted}",
+            version=f"{claimed}/{one.id in self._impossible}/{one.id in self._never}/{granted}",
         )
 
     def _explain(self, one: Request) -> str | None:
         if not self._has_gpus:
             return "no host has reported a GPU yet"
         if one.id in self._impossible:
-            return f"the fleet does not have {one.wanted.describe()} now, whoever would go"
+            return self._never.get(one.id) or f"no host that reports has {one.wanted.describe()} in working order"
         return None
-
-
-_ONE_HOST: Final = WaitEstimate(None, "when several GPUs of one host become free together cannot be told from the past")
-_TOO_FEW: Final = WaitEstimate(None, f"fewer than {FEWEST} programs ended on such GPUs in the last days")
 
 
 class RunLengths(Struct, frozen=True):
@@ -252,7 +302,7 @@ class Estimator:
         """What the history says now (see `count_stays`)."""
         self._stays = stays
 
-    def __call__(self, line: Sequence[Request], gpus: Sequence[OfferedGpu]) -> dict[int, WaitEstimate]:
+    def __call__(self, line: Sequence[Request], gpus: Sequence[CandidateGpu]) -> dict[int, WaitEstimate]:
         if self._stays is None:
             return {one.id: NO_HISTORY for one in line}
         pools = {kind: _Pool(kind, gpus, self._stays) for kind in {one.wanted.kind for one in line}}
@@ -266,25 +316,25 @@ class Estimator:
 
 
 class _Pool:
-    """All GPUs of one kind. `needed` is how many of them those before want, and whoever is next."""
+    """All GPUs of one kind. `needed` is how many of them the requests before and the next one want."""
 
-    def __init__(self, kind: Wanted, gpus: Iterable[OfferedGpu], stays: Mapping[str, RunLengths]) -> None:
-        fitting = [gpu for gpu in gpus if gpu.state != "lost" and fits(gpu, kind)]
+    def __init__(self, kind: GpuRequest, gpus: Iterable[CandidateGpu], stays: Mapping[str, RunLengths]) -> None:
+        fitting = [gpu for gpu in gpus if gpu.state != "unusable" and matches(gpu, kind)]
         found = [stays[gpu.uuid] for gpu in fitting if gpu.uuid in stays]
         self.needed = 0
         self._uuids = frozenset(gpu.uuid for gpu in fitting)
-        self._free = sum(gpu.state == "usable" and gpu.booked_by is None for gpu in fitting)
+        self._free = sum(gpu.state == "usable" and gpu.reserved_by is None for gpu in fitting)
         self._count = sum(one.count for one in found)
         self._seconds = sum(one.seconds for one in found)
 
     def shares(self, other: "_Pool") -> bool:
         return not self._uuids.isdisjoint(other._uuids)
 
-    def guess(self, wanted: Wanted) -> WaitEstimate:
+    def guess(self, wanted: GpuRequest) -> WaitEstimate:
         if wanted.same_host and wanted.gpus > 1:
-            return _ONE_HOST
+            return WaitEstimate(None, "the history does not say when several GPUs of one host become free together")
         if self._count < FEWEST:
-            return _TOO_FEW
+            return WaitEstimate(None, f"fewer than {FEWEST} programs ended on such GPUs in the last days")
         return WaitEstimate(
             round(max(0, self.needed - self._free) * self._seconds / self._count / len(self._uuids)), None
         )

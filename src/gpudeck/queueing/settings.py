@@ -11,10 +11,10 @@ class QueueSettings(Struct, frozen=True):
     """The queue of `gpudeck wait`: first come, first served among those that can be served."""
 
     patience: Annotated[Duration, Meta(ge=0)] = 600.0
-    """Whoever is first in line for this long has the GPUs that become free kept, until there are enough."""
-    hold: Annotated[Duration, Meta(ge=1, le=3600)] = 120.0
-    """For how long granted GPUs are kept free until the process of whoever waited appears."""
-    longest_hold: Annotated[Duration, Meta(ge=1, le=86_400)] = 1800.0
-    """For how long they are kept in all while the command runs and is not on all of them yet: many load for minutes."""
+    """After this time, GPUs that become free are claimed for the first request in the queue until there are enough."""
+    claim: Annotated[Duration, Meta(ge=1, le=3600)] = 120.0
+    """For how long granted GPUs stay claimed until the user's process appears."""
+    longest_claim: Annotated[Duration, Meta(ge=1, le=86_400)] = 1800.0
+    """For how long they stay claimed in all while the command runs and does not use all of them yet."""
     forget: Annotated[Duration, Meta(ge=2, le=3600)] = 60.0
-    """Whoever has not been heard of for this long loses the place in the queue."""
+    """A request whose client has not asked for this long leaves the queue."""

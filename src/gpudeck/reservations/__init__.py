@@ -1,1 +1,1 @@
-"""Who may have which GPU when: bookings, conflicts, and how they fit what is observed."""
+"""Who may have which GPU when: reservations, conflicts, and how they fit what is observed."""

@@ -1,4 +1,4 @@
-"""Booking, changing and giving back: what is asked is checked and written in one transaction, so that nobody gets a GPU
+"""Reserving, changing and releasing: a request is checked and written in one transaction, so that no user gets a GPU
 that another has. What counts now is kept in memory, for the fleet to look up.
 """
 
@@ -9,38 +9,37 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudeck.model import clock
-from gpudeck.model.reservation import BookedGpu, GpuReservation, Reservation, ReservationKind
+from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.reservation import GpuReservation, Reservation, ReservationKind, ReservedGpu
+from gpudeck.reservations.conflicts import FreeSlot, check_free, check_in_use, describe_too_few, first_slot
 from gpudeck.reservations.requests import (
     Change,
-    Edit,
     Known,
     ReservationDraft,
+    ReservationEdit,
+    ReservationPlan,
     ReservationRequest,
     changed_span,
-    find_fitting,
+    find_matching,
     find_named,
 )
 from gpudeck.reservations.rules import (
     LATE_SECONDS,
-    Changed,
     NoSuchReservation,
+    Requester,
+    ReservationChanged,
     ReservationRefused,
     ReservationSpan,
-    Who,
     check_limits,
-    describe_taken,
-    describe_too_few,
-    describe_use,
     read_span,
 )
 from gpudeck.reservations.settings import DAY, ReservationSettings
-from gpudeck.reservations.slots import FreeSlot, find_slot, taken_by
 from gpudeck.reservations.store import (
     NOTE_LENGTH,
     ReservationAsk,
     ReservationStore,
-    Writing,
-    end_holds,
+    ReservationTransaction,
+    end_claims,
     is_as_before,
     new_row,
     tidy,
@@ -49,7 +48,7 @@ from gpudeck.reservations.store import (
 )
 
 KEPT_BEFORE: Final = DAY
-"""How long what is over stays in memory: for whoever goes on using it."""
+"""How long a reservation stays in memory after its end: its user may still be on the GPU."""
 KEPT_AHEAD: Final = DAY
 SOON_SECONDS: Final = 7 * DAY
 RELOAD_SECONDS: Final = 600.0
@@ -58,7 +57,7 @@ SHARED_RELOAD_SECONDS: Final = 1.0
 NO_SHOW: Final = "nobody used it"
 
 
-class Reservations:
+class ReservationCalendar:
     """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory; `changes`
     counts all that this hub has made, however far ahead, and what it has seen of other hubs'.
 
@@ -107,7 +106,7 @@ class Reservations:
             await self.load()
 
     def current(self) -> dict[str, Reservation]:
-        """What counts now, by the UUID of each GPU. Asks nobody."""
+        """What counts now, by the UUID of each GPU, without a query."""
         now = self.now()
         return {gpu.uuid: one for one in self.near if one.counts_at(now) for gpu in one.gpus}
 
@@ -120,35 +119,44 @@ class Reservations:
             raise NoSuchReservation(number)
         return found
 
-    async def book(self, draft: ReservationDraft, owner: Who, known: Known, *, by: Who | None = None) -> Reservation:
-        """Make a booking for `owner`; `by` is who asks for it, where that is somebody else."""
+    async def reserve(
+        self, draft: ReservationDraft, owner: Requester, known: Known, *, by: Requester | None = None
+    ) -> Reservation:
+        """Make a reservation for `owner`; `by` is who asks for it, where that is another user."""
         by = by or owner
         now = self.now()
-        span = read_span(draft.start, draft.end, draft.length, now)
         async with self._store.writing() as writing:
-            gpus = await self._settle(writing, draft.wish, span, owner, known, is_admin=by.is_admin)
-            if not by.is_admin:
-                others = await writing.of_user(owner.name, span.start, span.end)
-                check_limits(span, gpus, others, self.settings, now)
-            ended = await end_holds(writing, gpus, span, owner.name, now)
+            span, gpus = await self._decide(writing, draft, owner, known, by)
+            ended = await end_claims(writing, gpus, span, owner.name, now)
             made = await writing.add(new_row(owner.name, by.name, span, draft.note, now), gpus)
         self._take(*ended, made)
         return made
 
-    async def change(self, number: int, change: Change, by: Who, known: Known) -> Edit:
+    async def preview(
+        self, draft: ReservationDraft, owner: Requester, known: Known, *, by: Requester | None = None
+    ) -> ReservationPlan:
+        """What `reserve` would do now; it raises the same. Nothing is written, and nothing is set aside."""
+        async with self._store.reading() as reading:
+            span, gpus = await self._decide(reading, draft, owner, known, by or owner)
+            hosts = {gpu.host for gpu in gpus}
+            others = await reading.overlapping(None, span.start, span.end)
+        beside = [one for one in others if any(gpu.host in hosts for gpu in one.gpus)]
+        return ReservationPlan(span, gpus, beside)
+
+    async def change(self, number: int, change: Change, by: Requester, known: Known) -> ReservationEdit:
         """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed. Where
         nothing would be another, nothing is written, and both sides of the edit are the same object."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await self._find_open(writing, number, by, now)
             if change.version is not None and change.version != before.version:
-                raise Changed(before)
+                raise ReservationChanged(before)
             span = changed_span(before, change, now)
             rest = ReservationSpan(max(span.start, float(math.floor(now))), span.end)
-            owner = Who(change.user or before.user, logins=by.logins if before.user == by.name else frozenset())
+            owner = Requester(change.user or before.user, logins=by.logins if before.user == by.name else frozenset())
             gpus = before.gpus
-            if change.wish is not None:
-                gpus = await self._settle(writing, change.wish, rest, owner, known, but=number, is_admin=by.is_admin)
+            if change.wanted is not None:
+                gpus = await self._settle(writing, change.wanted, rest, owner, known, but=number, is_admin=by.is_admin)
             elif (span.start, span.end) != (before.start, before.end):
                 await self._check_free(writing, gpus, rest, owner.name, but=number)
             values = {
@@ -158,25 +166,25 @@ class Reservations:
                 "note": before.note if change.note is None else tidy(change.note, NOTE_LENGTH),
             }
             if is_as_before(before, values, gpus):
-                return Edit(before, before)
+                return ReservationEdit(before, before)
             if not by.is_admin:
                 others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
                 check_limits(span, gpus, others, self.settings, now, longest_before=before.end - before.start)
             after = await write_change(writing, before, values, gpus, now)
         self._take(after)
-        return Edit(before, after)
+        return ReservationEdit(before, after)
 
-    async def release(self, number: int, by: Who, reason: str = "") -> Edit:
+    async def release(self, number: int, by: Requester, reason: str = "") -> ReservationEdit:
         """Give it back: one that runs ends now and its past stays, one that has not begun never counted."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await self._find_open(writing, number, by, now)
             after = await write_release(writing, before, reason or f"given back by {by.name}", now)
         self._take(after)
-        return Edit(before, after)
+        return ReservationEdit(before, after)
 
-    async def release_unused(self, number: int) -> Edit | None:
-        """Give back what nobody came for; None where that is not so any more."""
+    async def release_unused(self, number: int) -> ReservationEdit | None:
+        """Release a reservation that was never used; None where that is not so any more."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await writing.find(number)
@@ -184,7 +192,7 @@ class Reservations:
                 return None
             after = await write_release(writing, before, NO_SHOW, now)
         self._take(after)
-        return Edit(before, after)
+        return ReservationEdit(before, after)
 
     async def note_use(self, reservation: Reservation) -> None:
         """Its owner was seen on one of its GPUs, for the first time."""
@@ -193,105 +201,118 @@ class Reservations:
         self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
         self.changes += 1
 
-    async def hold(self, gpus: Sequence[BookedGpu], user: str, seconds: float, note: str = "") -> Reservation:
-        """Keep GPUs free for somebody who is about to start, for a short while. No limits. Raises Conflict."""
+    async def claim(self, gpus: Sequence[ReservedGpu], user: str, seconds: float, note: str = "") -> Reservation:
+        """Claim GPUs for a user who is about to start, for a short while. No limits. Raises Conflict."""
         now = self.now()
-        # The whole time that was promised, though holds too are counted in whole seconds.
+        # The whole time that was promised, though claims too are counted in whole seconds.
         span = ReservationSpan(math.floor(now), math.ceil(now + seconds))
         async with self._store.writing() as writing:
-            await self._check_free(writing, gpus, span, user, spares="booking")
-            made = await writing.add(new_row(user, user, span, note, now) | {"kind": "hold"}, gpus)
+            await self._check_free(writing, gpus, span, user, spares="reservation")
+            made = await writing.add(new_row(user, user, span, note, now) | {"kind": "claim"}, gpus)
         self._take(made)
         return made
 
-    async def extend_hold(self, number: int, until: float) -> Reservation | None:
-        """None where there is no such hold, or it is over. Raises Conflict where others have one of its GPUs then."""
+    async def extend_claim(self, number: int, until: float) -> Reservation | None:
+        """None where there is no such claim, or it is over. Raises Conflict where others have one of its GPUs then."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await writing.find(number)
-            if before is None or before.kind != "hold" or not before.counts_at(now):
+            if before is None or before.kind != "claim" or not before.counts_at(now):
                 return None
             span = ReservationSpan(math.floor(now), math.ceil(until))
-            await self._check_free(writing, before.gpus, span, before.user, but=number, spares="booking")
+            await self._check_free(writing, before.gpus, span, before.user, but=number, spares="reservation")
             after = await writing.change(before, {"end": span.end, "changed_at": now})
         self._take(after)
         return after
 
-    async def end_hold(self, number: int) -> Reservation | None:
-        """None where there is no such hold, or it is over."""
+    async def end_claim(self, number: int) -> Reservation | None:
+        """None where there is no such claim, or it is over."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await writing.find(number)
-            if before is None or before.kind != "hold" or not before.counts_at(now):
+            if before is None or before.kind != "claim" or not before.counts_at(now):
                 return None
             after = await write_release(writing, before, "started", now)
         self._take(after)
         return after
 
     async def next_free(
-        self, wish: ReservationRequest, length: float, known: Known, *, start: float | None = None
+        self, wanted: ReservationRequest, length: float, known: Known, *, start: float | None = None
     ) -> FreeSlot | None:
         """The first time at which that is free for `length` seconds; None where none within reach is known."""
         now = self.now()
         span = read_span(start, None, length, now)
-        tiers = [find_named(wish, known)] if wish.count is None else self._fitting(wish, span, known)
-        # Most find something soon: what is booked a year ahead is read only for those who do not.
+        tiers = [find_named(wanted, known)] if wanted.any is None else self._matching(wanted.any, span, known)
+        # Most find something soon: what is reserved a year ahead is read only for those who do not.
         soon = span.end + SOON_SECONDS
-        slot = _first_slot(tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wish, span)
+        slot = first_slot(tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wanted.any, span)
         if slot is not None and slot.end <= soon:
             return slot
-        return _first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wish, span)
+        return first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wanted.any, span)
 
-    def _fitting(self, wish: ReservationRequest, span: ReservationSpan, known: Known) -> list[list[BookedGpu]]:
+    async def _decide(
+        self,
+        transaction: ReservationTransaction,
+        draft: ReservationDraft,
+        owner: Requester,
+        known: Known,
+        by: Requester,
+    ) -> tuple[ReservationSpan, list[ReservedGpu]]:
+        """When a new reservation would be, and which GPUs it would have. Raises ReservationRefused."""
+        now = self.now()
+        span = read_span(draft.start, draft.end, draft.length, now)
+        gpus = await self._settle(transaction, draft.wanted, span, owner, known, is_admin=by.is_admin)
+        if not by.is_admin:
+            others = await transaction.of_user(owner.name, span.start, span.end)
+            check_limits(span, gpus, others, self.settings, now)
+        return span, gpus
+
+    def _matching(self, request: GpuRequest, span: ReservationSpan, known: Known) -> list[list[ReservedGpu]]:
         is_near = span.start <= self.now() + LATE_SECONDS
-        return find_fitting(wish, known, is_near=is_near, booked=self.current())
+        return find_matching(request, known, is_near=is_near, reserved=self.current())
 
     async def _settle(
         self,
-        writing: Writing,
-        wish: ReservationRequest,
+        writing: ReservationTransaction,
+        wanted: ReservationRequest,
         span: ReservationSpan,
-        owner: Who,
+        owner: Requester,
         known: Known,
         *,
         but: int | None = None,
         is_admin: bool = False,
-    ) -> list[BookedGpu]:
-        """The GPUs of a wish that are free then. Raises Conflict with the next time at which they are."""
-        if wish.count is None:
-            gpus = find_named(wish, known)
+    ) -> list[ReservedGpu]:
+        """The GPUs of a request that are free then. Raises Conflict with the next time at which they are."""
+        if wanted.any is None:
+            gpus = find_named(wanted, known)
             await self._check_free(writing, gpus, span, owner.name, but=but)
             if not is_admin and span.start <= self.now():
-                _check_in_use(gpus, owner.logins, known)
+                check_in_use(gpus, owner.logins, known)
             return gpus
-        tiers = self._fitting(wish, span, known)
+        tiers = self._matching(wanted.any, span, known)
         taken = await writing.overlapping(None, span.start, span.end, but=but)
-        slot = _first_slot(tiers, taken, wish, span)
+        slot = first_slot(tiers, taken, wanted.any, span)
         if slot is not None and slot.start == span.start:
             return slot.gpus
-        later = _first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wish, span)
-        raise describe_too_few(wish.count or 0, later, same_host=wish.same_host)
+        later = first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wanted.any, span)
+        raise describe_too_few(wanted.any, later)
 
     async def _check_free(
         self,
-        writing: Writing,
-        gpus: Sequence[BookedGpu],
+        writing: ReservationTransaction,
+        gpus: Sequence[ReservedGpu],
         span: ReservationSpan,
         user: str,
         *,
         but: int | None = None,
-        spares: ReservationKind = "hold",
+        spares: ReservationKind = "claim",
     ) -> None:
-        """Raises Conflict. A hold is not in the way of its owner's booking, nor a booking in that of its owner's hold;
-        two holds of one person are for two processes. `spares` is what of their own is in nobody's way."""
-        uuids = [gpu.uuid for gpu in gpus]
-        later = await writing.overlapping(uuids, span.start, None, but=but)
-        later = [one for one in later if one.user != user or one.kind != spares]
-        conflicts = [one for one in later if one.start < span.end]
-        if conflicts:
-            raise describe_taken(conflicts, _first_slot([gpus], later, ReservationRequest(), span))
+        """Raises Conflict. A claim and a reservation of the same owner do not conflict; two claims of one owner are for
+        two processes, and do. `spares` are own reservations that do not conflict."""
+        later = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, None, but=but)
+        check_free(gpus, [one for one in later if one.user != user or one.kind != spares], span)
 
-    async def _find_open(self, writing: Writing, number: int, by: Who, now: float) -> Reservation:
+    async def _find_open(self, writing: ReservationTransaction, number: int, by: Requester, now: float) -> Reservation:
         found = await writing.find(number)
         if found is None:
             raise NoSuchReservation(number)
@@ -300,7 +321,7 @@ class Reservations:
                 "forbidden", f"reservation {number} is {found.user}'s.", "Only its owner and admins can change it."
             )
         if found.state_at(now) not in {"planned", "running"}:
-            raise ReservationRefused("over", f"reservation {number} is over.")
+            raise ReservationRefused("over", f"reservation {number} has ended.")
         return found
 
     def _take(self, *changed: Reservation) -> None:
@@ -314,31 +335,3 @@ class Reservations:
 
 def show_at_gpu(reservation: Reservation) -> GpuReservation:
     return GpuReservation(reservation.id, reservation.user, reservation.end, reservation.note, reservation.kind)
-
-
-def _first_slot(
-    tiers: Sequence[Sequence[BookedGpu]], taken: Sequence[Reservation], wish: ReservationRequest, span: ReservationSpan
-) -> FreeSlot | None:
-    """The earliest; of two at the same time that of the first tier."""
-    spans = taken_by(taken)
-    slots = (
-        find_slot(
-            gpus,
-            spans,
-            count=len(gpus) if wish.count is None else wish.count,
-            length=span.length,
-            earliest=span.start,
-            same_host=wish.same_host,
-        )
-        for gpus in tiers
-    )
-    return min(filter(None, slots), key=lambda slot: slot.start, default=None)
-
-
-def _check_in_use(gpus: Sequence[BookedGpu], logins: frozenset[str], known: Known) -> None:
-    """What somebody else is on cannot be booked from now on. Whoever is on it can: they claim what they have."""
-    for gpu in gpus:
-        seen = known[gpu.uuid]
-        others = [user for user in seen.users() if user not in logins]
-        if others or (seen.is_in_use and not seen.users()):
-            raise describe_use(gpu, others)

@@ -19,7 +19,7 @@ _CONTROLS: Final = dict.fromkeys([*range(0x0A), *range(0x0B, 0x20), 0x7F])
 
 
 def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
-    """The bookings as one calendar called `name`. Holds last minutes and are left out."""
+    """The reservations as one calendar called `name`. Claims last minutes and are left out."""
     lines = [
         "BEGIN:VCALENDAR",
         "VERSION:2.0",
@@ -33,7 +33,7 @@ def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
     ]
     for one in reservations:
         # What was given back in its first second has no length, and an event needs one.
-        if one.kind == "booking" and one.end > one.start:
+        if one.kind == "reservation" and one.end > one.start:
             lines += _write_event(one)
     lines += ["END:VCALENDAR", ""]
     return "\r\n".join(lines).encode()

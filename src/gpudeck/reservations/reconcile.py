@@ -1,7 +1,7 @@
-"""Reservations against what is observed: who is on what they booked, who is on what another booked, and who never came.
+"""Reservations against observed use: GPUs in use by their owner or by another user, and unused reservations.
 
 Pure rules with a memory: what is known of the fleet goes in with the time, what follows from it comes out. What is not
-known proves nothing: a GPU that cannot be read is neither unused nor in somebody's hands.
+known proves nothing: a GPU that cannot be read is neither unused nor used by others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,25 +10,25 @@ from typing import Final
 from msgspec import Struct, field
 
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.quantity import show_length
-from gpudeck.model.reservation import BookedGpu, Mark, Reservation
+from gpudeck.model.reservation import Reservation, ReservationMark, ReservedGpu
+from gpudeck.model.text import show_length
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.reservations.requests import ObservedGpu, Occupant
 from gpudeck.reservations.rules import name_gpus
 from gpudeck.reservations.settings import DAY, ReservationSettings
 
 OVERRUN_SECONDS: Final = DAY
-"""For how long somebody who stays after the end is told of."""
+"""For how long after the end a user who stays is reported."""
 
 LoginsOf = Callable[[str], frozenset[str] | None]
-"""The names on the hosts that the owner of a reservation has; None where nobody knows: then everybody may be them."""
+"""The logins of a reservation's owner on the hosts; None where they are unknown: then any user may be the owner."""
 
 
 class ReconcileResult(Struct, frozen=True):
     """`marks` is what is shown at GPUs, by UUID. `used` are those whose owners were seen for the first time, `unused`
-    those that are to be given back, as nobody came, `late` those that soon are, with the moment."""
+    those that are to be released as unused, `late` those that soon are, with the time."""
 
-    marks: dict[str, Mark] = field(default_factory=dict)
+    marks: dict[str, ReservationMark] = field(default_factory=dict)
     used: list[Reservation] = field(default_factory=list)
     unused: list[Reservation] = field(default_factory=list)
     late: list[tuple[Reservation, float]] = field(default_factory=list)
@@ -36,8 +36,8 @@ class ReconcileResult(Struct, frozen=True):
 
 
 class Reconciler:
-    """`look` every few seconds. What it told once it does not tell again. After a restart of the hub the time in which
-    nobody came is counted anew: a booking is rather given back late than early."""
+    """`look` every few seconds. Each event is reported once. After a restart of the hub the unused time is counted
+    anew: a reservation is released late rather than early."""
 
     def __init__(self, settings: ReservationSettings, logins_of: LoginsOf) -> None:
         self._settings = settings
@@ -55,19 +55,23 @@ class Reconciler:
         for one, gpu in _latest_ended(near, now):
             if gpu.uuid not in found.marks:
                 self._look_after(one, gpu, seen.get(gpu.uuid), found)
-        self._forget(near, running)
+        # What is over is not kept in mind.
+        known, counting = {one.id for one in near}, {one.id for one in running}
+        self._told = {key for key in self._told if key[0] in known}
+        self._warned &= counting
+        self._unused_since = {number: at for number, at in self._unused_since.items() if number in counting}
         return found
 
     def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
             strangers = _strangers(seen.get(gpu.uuid), logins)
-            found.marks[gpu.uuid] = Mark(show_at_gpu(one), _describe_conflict(one, strangers), one.start)
+            found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), _describe_conflict(one, strangers), one.start)
             for stranger in strangers:
                 self._tell_conflict(one, gpu, stranger, now, found)
         if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):
             found.used.append(one)
-        elif one.used_at is None and one.kind == "booking":
+        elif one.used_at is None and one.kind == "reservation":
             self._look_for_owner(one, seen, now, found)
 
     def _look_for_owner(
@@ -77,7 +81,7 @@ class Reconciler:
         if no_show == "off":
             return
         if not all(_is_empty(seen.get(gpu.uuid)) for gpu in one.gpus):
-            # Whoever cannot have what they booked, or may be on it unseen, is not late.
+            # An owner who cannot use the GPUs, or may be on them unseen, is not late.
             self._unused_since.pop(one.id, None)
             return
         deadline = self._unused_since.setdefault(one.id, now) + no_show
@@ -87,10 +91,12 @@ class Reconciler:
             found.late.append((one, deadline))
             if one.id not in self._warned:
                 self._warned.add(one.id)
-                found.events.append(_warn(one, deadline, now))
+                what, left = f"{one.user}'s reservation of {name_gpus(one.gpus)}", show_length(deadline - now)
+                title = f"{what} is released in {left} if nobody uses it"
+                found.events.append(_event(now, "reservation_unused", title, one, user=one.user))
 
-    def _look_after(self, one: Reservation, gpu: BookedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
-        """Whoever stays after the end of what they booked."""
+    def _look_after(self, one: Reservation, gpu: ReservedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
+        """Users who stay after the end of their reservation."""
         logins = self._logins_of(one.user) or frozenset()
         staying = [
             process.user
@@ -99,50 +105,38 @@ class Reconciler:
         ]
         if not staying or staying[0] is None:
             return
-        found.marks[gpu.uuid] = Mark(None, f"{staying[0]} is still on it: {one.user}'s booking has ended")
+        found.marks[gpu.uuid] = ReservationMark(
+            None, f"{staying[0]} is still on it: {one.user}'s reservation has ended"
+        )
         if self._is_new(one, gpu, ""):
-            title = f"{staying[0]} is still on GPU {gpu.label} of {gpu.host}: {one.user}'s booking has ended"
+            title = f"{staying[0]} is still on GPU {gpu.label} of {gpu.host}: {one.user}'s reservation has ended"
             found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=staying[0]))
 
     def _tell_conflict(
-        self, one: Reservation, gpu: BookedGpu, stranger: Occupant, now: float, found: ReconcileResult
+        self, one: Reservation, gpu: ReservedGpu, stranger: Occupant, now: float, found: ReconcileResult
     ) -> None:
         user = stranger.user or ""
         if not self._is_new(one, gpu, user):
             return
         began = now if stranger.started_at is None else max(one.start, min(now, stranger.started_at))
-        what = "is held for" if one.kind == "hold" else "is booked by"
+        what = "is claimed for" if one.kind == "claim" else "is reserved by"
         title = f"{user} is on GPU {gpu.label} of {gpu.host}, which {what} {one.user}"
         found.events.append(_event(began, "reservation_conflict", title, one, gpu=gpu, user=user))
 
-    def _is_new(self, one: Reservation, gpu: BookedGpu, user: str) -> bool:
+    def _is_new(self, one: Reservation, gpu: ReservedGpu, user: str) -> bool:
         key = (one.id, gpu.uuid, user)
         is_new = key not in self._told
         self._told.add(key)
         return is_new
 
-    def _forget(self, near: Sequence[Reservation], running: Sequence[Reservation]) -> None:
-        """What is over is not kept in mind."""
-        known, counting = {one.id for one in near}, {one.id for one in running}
-        self._told = {key for key in self._told if key[0] in known}
-        self._warned &= counting
-        self._unused_since = {number: at for number, at in self._unused_since.items() if number in counting}
 
-
-def tell_release(one: Reservation, now: float) -> Event:
-    """That a booking was given back, as nobody came."""
-    title = f"{one.user}'s booking of {name_gpus(one.gpus)} was released: nobody used it"
+def release_event(one: Reservation, now: float) -> Event:
+    """The event that an unused reservation was released."""
+    title = f"{one.user}'s reservation of {name_gpus(one.gpus)} was released: nobody used it"
     return _event(now, "reservation_released", title, one, user=one.user)
 
 
-def _warn(one: Reservation, deadline: float, now: float) -> Event:
-    title = (
-        f"{one.user}'s booking of {name_gpus(one.gpus)} is released in {show_length(deadline - now)} if nobody uses it"
-    )
-    return _event(now, "reservation_unused", title, one, user=one.user)
-
-
-def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu: BookedGpu | None = None) -> Event:
+def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu: ReservedGpu | None = None) -> Event:
     """Of several GPUs none is named: an event has room for one."""
     place = gpu or (one.gpus[0] if len(one.gpus) == 1 else None)
     return make_event(
@@ -170,7 +164,7 @@ def _describe_conflict(one: Reservation, strangers: Sequence[Occupant]) -> str |
     if not strangers:
         return None
     names = " and ".join(stranger.user or "" for stranger in strangers[:3])
-    what = "held for" if one.kind == "hold" else "booked by"
+    what = "claimed for" if one.kind == "claim" else "reserved by"
     return f"{names} {'is' if len(strangers) == 1 else 'are'} on it, though it is {what} {one.user}"
 
 
@@ -181,18 +175,19 @@ def _has_owner(seen: ObservedGpu | None, logins: frozenset[str] | None) -> bool:
 
 def _is_empty(seen: ObservedGpu | None) -> bool:
     """Known to be: one that cannot be read is not."""
-    return seen is not None and seen.availability in {"free", "booked"} and not seen.occupants
+    return seen is not None and seen.availability in {"free", "reserved"} and not seen.occupants
 
 
 def _was_there(process: Occupant, one: Reservation) -> bool:
-    """Whether a process is from before the end of the booking; where its start is not known, its owner may be back."""
+    """Whether a process began before the end of the reservation. Its start may be unknown: then its owner may be
+    back."""
     return one.used_at is not None if process.started_at is None else process.started_at < one.end
 
 
-def _latest_ended(near: Sequence[Reservation], now: float) -> Iterator[tuple[Reservation, BookedGpu]]:
-    """Of each GPU the booking that was the last to run out."""
-    latest: dict[str, tuple[Reservation, BookedGpu]] = {}
+def _latest_ended(near: Sequence[Reservation], now: float) -> Iterator[tuple[Reservation, ReservedGpu]]:
+    """Of each GPU the reservation that was the last to run out."""
+    latest: dict[str, tuple[Reservation, ReservedGpu]] = {}
     for one in sorted(near, key=lambda one: one.end):
-        if one.kind == "booking" and one.state_at(now) == "ended" and now - one.end < OVERRUN_SECONDS:
+        if one.kind == "reservation" and one.state_at(now) == "ended" and now - one.end < OVERRUN_SECONDS:
             latest |= {gpu.uuid: (one, gpu) for gpu in one.gpus}
     yield from latest.values()

@@ -1,21 +1,22 @@
 """Limits of reservations, and the errors that refuse one, with a sentence for people and a code for programs. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
 
 from msgspec import Struct
 
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.quantity import show_count, show_exactly, show_length
-from gpudeck.model.reservation import BookedGpu, Reservation
+from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.model.text import show_count, show_exactly, show_length
 from gpudeck.reservations.settings import DAY, ReservationSettings
-from gpudeck.reservations.slots import FreeSlot, peak
 
 LATE_SECONDS = 120.0
 """A start that is past by no more than this means now: clocks differ, and people take a while to press a button."""
 SHORTEST = 60.0
 FURTHEST = 3660 * DAY
-"""Nobody's booking, an admin's neither, is longer or further ahead than ten years: that is a slip of the keyboard."""
+"""No reservation, not even an admin's, is longer or further ahead than ten years: that is a typing mistake."""
 
 
 class ReservationRefused(GpudeckError):
@@ -33,26 +34,8 @@ class NoSuchReservation(ReservationRefused):
         super().__init__("not_found", f"there is no reservation {number}.", "`gpudeck reservations` lists them.")
 
 
-class Conflict(ReservationRefused):
-    """Others have those GPUs then, as `conflicts` say, or are on them now. `next_free` is the first time at which as
-    much is free for as long; None where no such time is known."""
-
-    def __init__(
-        self,
-        message: str,
-        hint: str = "",
-        *,
-        conflicts: list[Reservation],
-        next_free: FreeSlot | None,
-        code: str = "conflict",
-    ) -> None:
-        super().__init__(code, message, hint)
-        self.conflicts = conflicts
-        self.next_free = next_free
-
-
-class Changed(ReservationRefused):
-    """Somebody else changed it meanwhile: `newer` is what it is now."""
+class ReservationChanged(ReservationRefused):
+    """The reservation was changed meanwhile: `newer` is its current version."""
 
     def __init__(self, newer: Reservation) -> None:
         message = f"reservation {newer.id} was changed meanwhile: it has version {newer.version} now."
@@ -60,40 +43,7 @@ class Changed(ReservationRefused):
         self.newer = newer
 
 
-def describe_taken(conflicts: list[Reservation], slot: FreeSlot | None) -> Conflict:
-    first = conflicts[0]
-    what = "held" if first.kind == "hold" else "booked"
-    more = f" and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
-    note = f" ({first.note[:80]})" if first.note else ""
-    is_one = len(first.gpus) == 1
-    return Conflict(
-        f"{name_gpus(first.gpus)} {'is' if is_one else 'are'} {what} by {first.user}{note}: "
-        f"reservation {first.id}{more}.",
-        "Begin later, or choose others.",
-        conflicts=conflicts,
-        next_free=slot,
-    )
-
-
-def describe_too_few(count: int, slot: FreeSlot | None, *, same_host: bool) -> Conflict:
-    where = " on one host" if same_host else ""
-    hint = "Begin later." if slot is not None else "Ask for fewer, or for others."
-    message = f"{count} such GPU{'s' if count != 1 else ''}{where} cannot be had for so long at that time."
-    return Conflict(message, hint, conflicts=[], next_free=slot)
-
-
-def describe_use(gpu: BookedGpu, users: Sequence[str]) -> Conflict:
-    whose = " and ".join(users[:3]) or "somebody"
-    return Conflict(
-        f"GPU {gpu.label} of {gpu.host} is in use by {whose} now.",
-        "Book it from a later time, or ask them.",
-        conflicts=[],
-        next_free=None,
-        code="in_use",
-    )
-
-
-def name_gpus(gpus: Sequence[BookedGpu]) -> str:
+def name_gpus(gpus: Sequence[ReservedGpu]) -> str:
     """GPUs 0, 1 of gpu07; GPU 3 of gpu08."""
     hosts = {gpu.host: [other.label for other in gpus if other.host == gpu.host] for gpu in gpus}
     named = [
@@ -102,15 +52,15 @@ def name_gpus(gpus: Sequence[BookedGpu]) -> str:
     return "; ".join([*named[:8], "…"] if len(named) > 8 else named)
 
 
-class Who(Struct, frozen=True):
-    """Whoever asks: `name` for the audit log and as the owner of what they book, `logins` on the hosts."""
+class Requester(Struct, frozen=True):
+    """The caller: `name` for the audit log and as the owner of new reservations, `logins` on the hosts."""
 
     name: str
     is_admin: bool = False
     logins: frozenset[str] = frozenset()
 
     def may_change(self, reservation: Reservation) -> bool:
-        """Whoever has no account has no name, and shares what was booked without one."""
+        """Callers without an account have no name, and share the reservations that were made without one."""
         is_anybodys = not self.name and not reservation.created_by
         return self.is_admin or is_anybodys or (bool(self.name) and reservation.user == self.name)
 
@@ -127,7 +77,7 @@ class ReservationSpan(Struct, frozen=True):
 def read_span(start: float | None, end: float | None, length: float | None, now: float) -> ReservationSpan:
     """From `start`, or now, until `end` or for `length` seconds. Raises ReservationRefused for what cannot be.
 
-    Whole seconds: nobody books by less, and calendars know no others.
+    Whole seconds, as in calendars.
     """
     if (end is None) == (length is None):
         raise ReservationRefused("bad_request", "a reservation needs either an end or a length.", "Such as 4h.")
@@ -157,7 +107,7 @@ def check_span(span: ReservationSpan, now: float) -> None:
 
 def check_limits(
     span: ReservationSpan,
-    gpus: Sequence[BookedGpu],
+    gpus: Sequence[ReservedGpu],
     others: Sequence[Reservation],
     settings: ReservationSettings,
     now: float,
@@ -174,12 +124,19 @@ def check_limits(
         )
     if span.start - now > settings.ahead:
         ahead, most = _compare(span.start - now, settings.ahead)
-        raise _limit("ahead", f"{ahead} ahead is too early: bookings are made {most} ahead")
+        raise _limit("ahead", f"{ahead} ahead is too early: reservations are made {most} ahead")
     before = peak(others)
     if before + len(gpus) > settings.most_gpus:
-        have = f", and {before} are booked then already" if before else ""
+        have = f", and {before} are reserved then already" if before else ""
         wanted = f"{show_count(len(gpus), 'GPU')} {'is' if len(gpus) == 1 else 'are'}"
         raise _limit("most_gpus", f"{wanted} too many{have}: the most is {settings.most_gpus}")
+
+
+def peak(reservations: Iterable[Reservation]) -> int:
+    """The most GPUs that these have at one time."""
+    steps = [step for one in reservations for step in ((one.start, len(one.gpus)), (one.end, -len(one.gpus)))]
+    # What ends at a moment ends before what begins then.
+    return max(accumulate((change for _, change in sorted(steps)), initial=0))
 
 
 def _limit(name: str, message: str) -> ReservationRefused:
@@ -192,3 +149,13 @@ def _compare(wanted: float, most: float) -> tuple[str, str]:
     """Two lengths in words, exact where they would read the same."""
     show = show_exactly if show_length(wanted) == show_length(most) else show_length
     return show(wanted), show(most)
+
+
+def describe(one: Reservation) -> str:
+    """For the audit log, in UTC."""
+    note = f", note {one.note!r}" if one.note else ""
+    return f"{one.user}, {name_gpus(one.gpus)}, {_write_utc(one.start)} to {_write_utc(one.end)}{note}"
+
+
+def _write_utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%MZ")

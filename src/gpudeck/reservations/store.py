@@ -16,11 +16,10 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, delete, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gpudeck.database.engine import Database
-from gpudeck.database.schema import REAL
+from gpudeck.database.engine import FleetStore
 from gpudeck.database.schema import reservation_gpus as gpu_table
 from gpudeck.database.schema import reservations as table
-from gpudeck.model.reservation import BookedGpu, Reservation
+from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.rules import ReservationSpan
 
 MOST_LISTED: Final = 10_000
@@ -47,8 +46,8 @@ class ReservationAsk(Struct, frozen=True, kw_only=True):
     limit: int = MOST_LISTED
 
 
-class Writing:
-    """One transaction that looks and writes, with nobody else in between."""
+class ReservationTransaction:
+    """One transaction that reads and writes, without another in between."""
 
     def __init__(self, connection: AsyncConnection, fleet: str) -> None:
         self._connection = connection
@@ -68,14 +67,14 @@ class Writing:
         return found if wanted is None else [one for one in found if any(gpu.uuid in wanted for gpu in one.gpus)]
 
     async def of_user(self, user: str, start: float, end: float, *, but: int | None = None) -> list[Reservation]:
-        """Somebody's bookings within that range."""
-        conditions = [*_within(self._fleet, start, end), table.c.user == user, table.c.kind == "booking"]
+        """The user's reservations within that range."""
+        conditions = [*_within(self._fleet, start, end), table.c.user == user, table.c.kind == "reservation"]
         return await _read(self._connection, [*conditions, table.c.id != (but or 0)])
 
     async def find(self, number: int) -> Reservation | None:
         return next(iter(await _read(self._connection, [table.c.fleet == self._fleet, table.c.id == number])), None)
 
-    async def add(self, values: dict[str, Any], gpus: Sequence[BookedGpu]) -> Reservation:
+    async def add(self, values: dict[str, Any], gpus: Sequence[ReservedGpu]) -> Reservation:
         """`values` are all columns but `id`, `fleet` and `version`."""
         row = values | {"fleet": self._fleet, "version": 1}
         number = (await self._connection.execute(insert(table).values(row).returning(table.c.id))).scalar_one()
@@ -83,7 +82,7 @@ class Writing:
         return await self._get(number)
 
     async def change(
-        self, before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu] | None = None
+        self, before: Reservation, values: dict[str, Any], gpus: Sequence[ReservedGpu] | None = None
     ) -> Reservation:
         """What is not named stays; the version grows."""
         row = values | {"version": before.version + 1}
@@ -93,7 +92,7 @@ class Writing:
             await self._set_gpus(before.id, gpus)
         return await self._get(before.id)
 
-    async def _set_gpus(self, number: int, gpus: Sequence[BookedGpu]) -> None:
+    async def _set_gpus(self, number: int, gpus: Sequence[ReservedGpu]) -> None:
         rows = [{"reservation_id": number, "uuid": gpu.uuid, "host": gpu.host, "label": gpu.label} for gpu in gpus]
         await self._connection.execute(insert(gpu_table), rows)
 
@@ -102,25 +101,22 @@ class Writing:
         return found
 
 
-class ReservationStore:
+class ReservationStore(FleetStore):
     """One fleet's reservations. All of it raises Temporary where the database does not answer."""
 
-    def __init__(self, database: Database, fleet: str = REAL) -> None:
-        self._database = database
-        self._fleet = fleet
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other hubs may write to the same tables."""
-        return self._database.kind == "postgresql"
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[ReservationTransaction]:
+        """One state of the tables. Others write meanwhile: what is written because of it may be wrong by then."""
+        async with self._database.begin() as connection:
+            yield ReservationTransaction(connection, self._fleet)
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[Writing]:
+    async def writing(self) -> AsyncIterator[ReservationTransaction]:
         """Kept when the block ends, undone when it raises. Short: others wait."""
         async with self._database.begin() as connection:
             if self._database.kind == "postgresql":
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            yield Writing(connection, self._fleet)
+            yield ReservationTransaction(connection, self._fleet)
 
     async def search(self, ask: ReservationAsk) -> list[Reservation]:
         """By their start, then by their id; without those that were given back before they began."""
@@ -137,14 +133,13 @@ class ReservationStore:
 
     async def find(self, number: int) -> Reservation | None:
         """Also one that was given back before it began."""
-        async with self._database.begin() as connection:
-            return await Writing(connection, self._fleet).find(number)
+        async with self.reading() as reading:
+            return await reading.find(number)
 
     async def note_use(self, number: int, at: float) -> None:
         """Its owner was seen on one of its GPUs. That is no change of it: its version stays."""
         is_first = (table.c.id == number) & table.c.used_at.is_(None)
-        async with self._database.begin() as connection:
-            await connection.execute(update(table).where(is_first).values(used_at=at))
+        await self._database.execute(update(table).where(is_first).values(used_at=at))
 
 
 def _within(fleet: str, start: float | None, end: float | None) -> list[ColumnElement[bool]]:
@@ -169,15 +164,16 @@ async def _read(
 
 async def _read_gpus(
     connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
-) -> dict[int, list[BookedGpu]]:
+) -> dict[int, list[ReservedGpu]]:
     """Of all reservations that are so, by their ids; in the order of hosts and numbers, as people list them."""
     wanted = select(gpu_table).join(table, table.c.id == gpu_table.c.reservation_id).where(*conditions)
-    found: dict[int, list[BookedGpu]] = defaultdict(list)
+    found: dict[int, list[ReservedGpu]] = defaultdict(list)
     for number, uuid, host, label in (await connection.execute(wanted)).all():
-        found[number].append(BookedGpu(uuid, host, label))
+        found[number].append(ReservedGpu(uuid, host, label))
     for gpus in found.values():
         if len(gpus) > 1:
-            gpus.sort(key=lambda gpu: (gpu.host, _order(gpu.label), gpu.uuid))
+            # GPU 10 comes after GPU 9; an instance is `index.instance`.
+            gpus.sort(key=lambda gpu: (gpu.host, [int(n) for n in gpu.label.split(".") if n.isdecimal()], gpu.uuid))
     return found
 
 
@@ -186,15 +182,10 @@ def _can_be_kept(text: str | None) -> bool:
     return text is None or not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
 
-def _order(label: str) -> tuple[int, ...]:
-    """GPU 10 comes after GPU 9; an instance is `index.instance`."""
-    return tuple(int(part) for part in label.split(".") if part.isdecimal())
-
-
 def tidy(text: str, most: int) -> str:
     """One line of text in any script: without control characters and halves of characters, which no database takes.
 
-    Marks that join letters stay: whole scripts need them. Whoever shows it on a terminal takes out what that acts on.
+    Marks that join letters stay: whole scripts need them. Output on a terminal removes control characters itself.
     """
     kept = "".join(char for char in " ".join(text.split()) if unicodedata.category(char) not in {"Cc", "Cs"})
     return kept[:most]
@@ -202,7 +193,7 @@ def tidy(text: str, most: int) -> str:
 
 def new_row(user: str, by: str, span: ReservationSpan, note: str, now: float) -> dict[str, Any]:
     return {
-        "kind": "booking",
+        "kind": "reservation",
         "user": tidy(user, USER_LENGTH),
         "start": span.start,
         "end": span.end,
@@ -213,17 +204,21 @@ def new_row(user: str, by: str, span: ReservationSpan, note: str, now: float) ->
     }
 
 
-def is_as_before(before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu]) -> bool:
+def is_as_before(before: Reservation, values: dict[str, Any], gpus: Sequence[ReservedGpu]) -> bool:
     """Whether these values and GPUs would change nothing of it."""
     return not _is_moved(before, gpus) and all(getattr(before, name) == value for name, value in values.items())
 
 
-def _is_moved(before: Reservation, gpus: Sequence[BookedGpu]) -> bool:
+def _is_moved(before: Reservation, gpus: Sequence[ReservedGpu]) -> bool:
     return {gpu.uuid for gpu in gpus} != {gpu.uuid for gpu in before.gpus}
 
 
 async def write_change(
-    writing: Writing, before: Reservation, values: dict[str, Any], gpus: Sequence[BookedGpu], now: float
+    writing: ReservationTransaction,
+    before: Reservation,
+    values: dict[str, Any],
+    gpus: Sequence[ReservedGpu],
+    now: float,
 ) -> Reservation:
     """Of one that runs and moves to other GPUs the past part stays behind as a reservation of its own."""
     is_moved = _is_moved(before, gpus)
@@ -238,7 +233,7 @@ async def write_change(
     return await writing.change(before, values | {"changed_at": now}, gpus if is_moved else None)
 
 
-async def write_release(writing: Writing, before: Reservation, reason: str, now: float) -> Reservation:
+async def write_release(writing: ReservationTransaction, before: Reservation, reason: str, now: float) -> Reservation:
     """What has begun ends now; what has not is as if it had never been."""
     values: dict[str, Any] = {"released_at": now, "release_reason": tidy(reason, 256), "changed_at": now}
     if now > before.start:
@@ -246,13 +241,13 @@ async def write_release(writing: Writing, before: Reservation, reason: str, now:
     return await writing.change(before, values)
 
 
-async def end_holds(
-    writing: Writing, gpus: Sequence[BookedGpu], span: ReservationSpan, user: str, now: float
+async def end_claims(
+    writing: ReservationTransaction, gpus: Sequence[ReservedGpu], span: ReservationSpan, user: str, now: float
 ) -> list[Reservation]:
-    """Whoever books what is held for them needs the hold no more."""
+    """A reservation of GPUs that are claimed for its owner ends the claim."""
     found = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, span.end)
     return [
-        await write_release(writing, one, f"booked by {user}", now)
+        await write_release(writing, one, f"reserved by {user}", now)
         for one in found
-        if one.kind == "hold" and one.user == user
+        if one.kind == "claim" and one.user == user
     ]

@@ -46,7 +46,7 @@ class Callers:
         return address
 
     def _rightmost_untrusted(self, peer: str, told: str) -> str:
-        """Each proxy adds whom it heard from on the right; what stands left of the first stranger he wrote himself."""
+        """Each proxy adds its own caller on the right; what stands left of the first untrusted one may be invented."""
         address = peer
         for word in reversed(told.split(",")[-_MOST_HOPS:]):
             found = parse_address(_without_port(word.strip()))
@@ -69,7 +69,7 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 @lru_cache(_KEPT)
 def count_as(address: str) -> str:
-    """What an address is counted under: itself, or the /64 of IPv6, of which anybody has 2**64 addresses."""
+    """What an address is counted under: itself, or the /64 of IPv6, of which one user has 2**64 addresses."""
     found = parse_address(address)
     if found is None or found.version == 4:
         return str(found or address)

@@ -7,14 +7,15 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic
 from typing import Literal, Protocol, cast
 
 from msgspec import Struct
 
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.addresses import Callers, Networks, count_as
 from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
 from gpudeck.server.fair_queue import FairQueue
@@ -80,6 +81,14 @@ class ReportSenders(Protocol):
         ...
 
 
+class _AdmittedReport(Struct):
+    """`key` is whom its limit is for; None as `caller` for one that is not limited."""
+
+    caller: str | None
+    key: Hashable
+    refund: Callable[[], None]
+
+
 class _Request(Struct):
     """An admitted request. `waited` are seconds until its response that cost the hub nothing."""
 
@@ -139,6 +148,34 @@ class AdmissionGate:
         self._senders = tuple(senders)
         self._prefix = prefix.rstrip("/")
 
+    def knows_sender(self, peer: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a report with its token was accepted from its address before, or its address is not limited."""
+        caller, key = self._find_sender(peer, headers)
+        return caller is None or key in self._reports
+
+    def admit_report(
+        self, peer: str, headers: Mapping[bytes, bytes], refund: Callable[[], None]
+    ) -> "_AdmittedReport | None":
+        """Admits an agent's report without a wait; None where it has to be admitted as any other request: its token is
+        not known here yet, or the limit is reached."""
+        caller, key = self._find_sender(peer, headers)
+        if caller is not None and (key not in self._reports or self._reports.take(key, self._now())):
+            return None
+        return _AdmittedReport(caller, key, refund)
+
+    def _find_sender(self, peer: str, headers: Mapping[bytes, bytes]) -> tuple[str | None, Hashable]:
+        """Whose limits the request counts for, None where none do, and the key of the sender."""
+        address = self._callers.place({"client": (peer, 0), "headers": headers.items()})
+        if self._unlimited.has(address):
+            return None, None
+        caller = count_as(address)
+        return caller, (hash(headers.get(b"authorization", b"")), caller)
+
+    def charge_report(self, report: "_AdmittedReport", status: int) -> None:
+        """After its response: see `_charge_for_report`."""
+        if report.caller is not None:
+            self._charge(report, _refuses_status(status), is_known=True)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -178,14 +215,16 @@ class AdmissionGate:
             if sender is not None and sender.kind == "registrations":
                 limiter = self._registrations
             elif sender is not None:
-                key, is_refused = (senders, sender.id), _refuses_body(senders)
+                key, is_refused = (senders, sender.id), partial(_refuses_body, senders)
                 limiter, by = self._reports, key
         elif path.endswith(_REPORTS):
             # A token that was accepted once from an address has a limit of its own there. By its hash: a secret is not
             # kept where it need not be.
-            key = (hash(_authorization(scope)), caller)
+            token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            key = (hash(token), caller)
             limiter, by = (self._reports, key) if key in self._reports else (limiter, by)
-        elif scope["method"] == "POST" and _without_empty_parts(path).endswith(_LOGIN):
+        # As the framework reads it: /api/v1//login/ is /api/v1/login there.
+        elif scope["method"] == "POST" and f"/{'/'.join(filter(None, path.split('/')))}".endswith(_LOGIN):
             limiter = self._logins
         wait = limiter.take(by, self._now())
         if limiter is self._registrations and not wait:
@@ -200,20 +239,23 @@ class AdmissionGate:
         """A report that is refused though its token is valid costs more. `key` is known once a report is accepted, and
         what its connection cost the address is given back: who reports is limited by that, behind any gateway."""
         is_known = key in self._reports
+        report = _AdmittedReport(caller, key, lambda: _refund_connection(scope))
 
         async def send_and_charge(message: Message) -> None:
-            refused = is_refused(message)
-            if refused:
-                self._requests.charge(caller, self._now(), COSTLY_REPORT)
-                if is_known:
-                    self._reports.charge(key, self._now(), COSTLY_REPORT)
-            elif refused is False:
-                _refund_connection(scope)
-                if not is_known:
-                    self._reports.take(key, self._now())
+            self._charge(report, is_refused(message), is_known=is_known)
             await send(message)
 
         return send_and_charge
+
+    def _charge(self, report: "_AdmittedReport", refused: bool | None, *, is_known: bool) -> None:
+        if refused:
+            self._requests.charge(report.caller, self._now(), COSTLY_REPORT)
+            if is_known:
+                self._reports.charge(report.key, self._now(), COSTLY_REPORT)
+        elif refused is False:
+            report.refund()
+            if not is_known:
+                self._reports.take(report.key, self._now())
 
     def _charge_for_response(self, caller: str, request: _Request, send: Send) -> Send:
         began = self._now()
@@ -278,25 +320,19 @@ class AdmissionGate:
 
 def _refuses_report(message: Message) -> bool | None:
     """Whether this part of a response refuses an agent's report that had to be read; None where it says neither."""
-    status = message.get("status", 500)
+    return _refuses_status(message.get("status", 500))
+
+
+def _refuses_status(status: int) -> bool | None:
     return status in {400, 413, 422} or (False if status < 300 else None)
 
 
-def _refuses_body(senders: ReportSenders) -> Callable[[Message], bool | None]:
+def _refuses_body(senders: ReportSenders, message: Message) -> bool | None:
     """The same for senders whose responses have the status 200 whatever they say."""
-    return lambda message: senders.is_refusal(message.get("body", b"")) if "body" in message else None
+    return senders.is_refusal(message["body"]) if "body" in message else None
 
 
 def _refund_connection(scope: Scope) -> None:
     connection = scope.get("extensions", {}).get(CONNECTION)
     if connection is not None:
         connection["refund"]()
-
-
-def _without_empty_parts(path: str) -> str:
-    """The path as the framework reads it: /api/v1//login/ is /api/v1/login there."""
-    return "/" + "/".join(part for part in path.split("/") if part)
-
-
-def _authorization(scope: Scope) -> bytes:
-    return next((bytes(value) for name, value in scope["headers"] if name == b"authorization"), b"")

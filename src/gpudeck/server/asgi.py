@@ -12,6 +12,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
 
 _JSON = [(b"content-type", b"application/json")]
 
@@ -28,8 +29,20 @@ class ErrorBody(Struct, frozen=True):
     error: ErrorDetail
 
 
+class Response(Struct, frozen=True):
+    """A whole response in JSON."""
+
+    status: int
+    body: bytes
+    headers: tuple[Header, ...] = ()
+
+
 def encode_error(code: str, message: str, hint: str = "") -> bytes:
     return msgspec.json.encode(ErrorBody(ErrorDetail(code, message, hint)))
+
+
+def make_error(status: int, code: str, message: str, hint: str = "", *headers: Header) -> Response:
+    return Response(status, encode_error(code, message, hint), headers)
 
 
 def read_headers(scope: Scope, *names: bytes) -> list[str]:
@@ -38,16 +51,14 @@ def read_headers(scope: Scope, *names: bytes) -> list[str]:
     return [found.get(name, b"").decode("latin-1") for name in names]
 
 
-async def send_json(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+async def send_json(send: Send, status: int, body: bytes, *headers: Header) -> None:
     # Without its length the answer would go out in chunks, which costs more than the answer.
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*_JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(
-    send: Send, status: int, code: str, message: str, hint: str = "", *headers: tuple[bytes, bytes]
-) -> None:
+async def send_error(send: Send, status: int, code: str, message: str, hint: str = "", *headers: Header) -> None:
     await send_json(send, status, encode_error(code, message, hint), *headers)
 
 

@@ -1,25 +1,37 @@
-"""Which connections are accepted, and how long each may take: in front of uvicorn's protocol. See docs/limits.md."""
+"""One connection: how long each part of it may take, which requests it serves itself, and which it passes on to
+uvicorn's protocol. See docs/limits.md.
+
+Reports are served without the ASGI application, which would cost several times as much as their work. Only a request in
+its usual form is: `POST` of the one path, with headers that are known here, each at most once, a body of the stated
+length, and nothing behind it. Everything else goes to the application, which serves the same path with the same
+responses.
+"""
 
 import asyncio
 import contextlib
+import http
 import logging
-import random
+import os
+import select
 import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from functools import partial
+from email.utils import formatdate
+from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import Any, Final, Protocol
 
 import httptools
+from msgspec import Struct
 
-from gpudeck.model.http_host import find_host_problem
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.address import find_host_problem
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.addresses import Networks, count_as
-from gpudeck.server.admission import CONNECTION, COSTLY_REPORT, HOLD_SECONDS
-from gpudeck.server.asgi import App, Receive, Scope, Send, encode_error, send_error
-from gpudeck.server.headers import SAFE_HEADERS
+from gpudeck.server.admission import CONNECTION, COSTLY_REPORT
+from gpudeck.server.asgi import App, Header, Receive, Response, Scope, Send, encode_error, send_error
+from gpudeck.server.headers import SAFE_HEADERS, safe_headers
 from gpudeck.server.rate_limits import ConcurrencyLimiter, RateLimiter
 
 log = logging.getLogger(__name__)
@@ -29,13 +41,185 @@ MAX_PIPELINED = 16
 """Requests that a client may send on one connection beyond the one that is being answered."""
 STALL_SECONDS, MIN_READ_BYTES = 10.0, 16 * 1024
 """What a client has to read of a waiting response in that time: what it does not read fills the hub's memory."""
-ACCEPTED_PER_TURN = 8
-"""asyncio's own server would accept all connections that wait in one turn of the event loop: a flood of them would
-delay everything else by many milliseconds."""
-MAX_HELD = 512
-"""Refused connections that are kept open for a while; beyond that the oldest is closed at once."""
-_RETRY_SECONDS = 0.1
+MAX_DIRECT_BYTES: Final = 256 * 1024
+"""A request that is larger is left to the application, which reads it in pieces."""
+MAX_DIRECT_HEAD_BYTES: Final = 8 * 1024
+"""The same for one whose head is larger than this."""
+MAX_DIRECT_PIECES: Final = 8
+"""The same for one that comes in more pieces: they are put together anew with each."""
+_HEADERS: Final = frozenset(
+    b"host authorization content-type content-encoding content-length gpudeck-sent-at gpudeck-wire-version "
+    b"user-agent accept accept-encoding connection x-forwarded-for".split()
+)
+_REPEATED: Final = _HEADERS - {b"authorization", b"gpudeck-sent-at"}
+"""Headers that are the same in most requests. Secrets are not kept where they need not be."""
+MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
+PAUSE_SECONDS: Final = 0.01
+LEAST_CONNECTIONS: Final = 500
+"""With fewer connections of agents each is read by itself: then a report seldom finds others to wait for."""
+_MOST_READ: Final = 32
+"""Others have their turn after so many."""
+_READ_BYTES: Final = 64 * 1024
 _NOT_HTTP = "this is no HTTP request that this hub understands"
+
+
+class DirectRequest(Struct):
+    """`headers` by their names in lower case. `peer` is the address of the other end of the connection, and `refund`
+    gives it back what opening the connection cost. `scheme` is what is spoken on the connection."""
+
+    headers: dict[bytes, bytes]
+    body: bytes
+    peer: str
+    scheme: str
+    refund: Callable[[], None]
+
+
+class DirectRoute(Protocol):
+    paths: Sequence[str]
+
+    def is_known(self, request: DirectRequest) -> bool:
+        """Whether the sender is one whose request may be waited for; its body is not there yet."""
+        ...
+
+    def serve(self, request: DirectRequest) -> "Response | Awaitable[Response] | None":
+        """None where the application has to serve it: nothing was done with it then."""
+        ...
+
+
+class BatchReader:
+    """Reads the connections of many agents together, every few milliseconds.
+
+    A report that wakes the hub by itself costs several times as much as one that follows another. Where many agents are
+    connected, their reports wait for each other, `PAUSE_SECONDS` at most.
+
+    Connections whose `transport`s have paused reading, by their sockets' descriptors. One event loop owns it.
+
+    `least` is how many connections of agents there have to be before any is read like this.
+    """
+
+    def __init__(self, least: int = LEAST_CONNECTIONS) -> None:
+        self.least = least
+        self._connections: dict[int, Connection] = {}
+        self._is_reading = False
+        self._poller = select.epoll()
+
+    def add(self, descriptor: int, connection: "Connection") -> None:
+        self._poller.register(descriptor, select.EPOLLIN)
+        self._connections[descriptor] = connection
+        if not self._is_reading:
+            self._is_reading = True
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._read)
+
+    def remove(self, descriptor: int) -> None:
+        """Before the socket is closed, or its connection is read in another way."""
+        del self._connections[descriptor]
+        with contextlib.suppress(OSError):  # closed: then it is gone from there
+            self._poller.unregister(descriptor)
+
+    def _read(self) -> None:
+        ready = self._poller.poll(0, _MOST_READ)
+        for descriptor, _ in ready:
+            connection = self._connections.get(descriptor)
+            if connection is None:
+                continue
+            try:
+                data = _read_some(descriptor)
+                if data:
+                    connection.data_received(data)
+                elif data is not None:
+                    connection.leave_batch()
+            except Exception:
+                log.exception("a connection could not be read")
+                connection.abort()
+        self._is_reading = bool(self._connections)
+        if self._is_reading:
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.0 if len(ready) == _MOST_READ else PAUSE_SECONDS, self._read)
+
+
+def _read_some(descriptor: int) -> bytes | None:
+    """None where nothing has come after all; empty at the end of a connection, and after an error of its."""
+    try:
+        return os.read(descriptor, _READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+class RequestReader:
+    """Finds direct requests among what connections receive. `batches` reads connections that have sent one."""
+
+    def __init__(self, route: DirectRoute, batches: BatchReader | None = None) -> None:
+        self.route = route
+        self.batches = batches
+        self._starts = tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in route.paths)
+        self._kept_lines: dict[bytes, Header] = {}
+
+    def may_begin(self, data: bytes) -> bool:
+        return data.startswith(self._starts)
+
+    def read(self, data: bytes) -> tuple[dict[bytes, bytes], bytes, bool] | bool:
+        """The headers and the body of the request that `data` is, and whether the body is whole. True: a part of the
+        head is still missing. False: it is for the application."""
+        head, end, body = data.partition(b"\r\n\r\n")
+        if not end or len(head) > MAX_DIRECT_HEAD_BYTES:
+            return len(head) < MAX_DIRECT_HEAD_BYTES
+        headers = self._read_headers(head)
+        if headers is None:
+            return False
+        length = int(headers[b"content-length"])
+        return (headers, body, len(body) == length) if len(body) <= length <= MAX_DIRECT_BYTES else False
+
+    def _read_headers(self, head: bytes) -> dict[bytes, bytes] | None:
+        """None where a strict parser could read them in another way, or would refuse them."""
+        headers: dict[bytes, bytes] = {}
+        for line in head.split(b"\r\n")[1:]:
+            header = self._kept_lines.get(line) or self._read_line(line)
+            if header is None or header[0] in headers:
+                return None
+            headers[header[0]] = header[1]
+        return headers if b"host" in headers and b"content-length" in headers else None
+
+    def _read_line(self, line: bytes) -> Header | None:
+        """Nearly all lines are those of the request before, and so are kept."""
+        header = _parse_line(line)
+        if header is not None and header[0] in _REPEATED and len(line) <= _MAX_KEPT_BYTES:
+            if len(self._kept_lines) >= MAX_KEPT_LINES:
+                self._kept_lines.clear()
+            self._kept_lines[line] = header
+        return header
+
+
+def _parse_line(line: bytes) -> Header | None:
+    name, colon, value = line.partition(b":")
+    name, value = name.lower(), value.lstrip()
+    # Parsers disagree about blanks at the end of a line.
+    is_plain = line.isascii() and line.decode("ascii").isprintable() and not line.endswith(b" ")
+    if not colon or name not in _HEADERS or not is_plain:
+        return None
+    if name == b"content-length":
+        return (name, value) if value.isdigit() and len(value) < 8 else None
+    if name == b"host":
+        return (name, value) if find_host_problem([value], "1.1") is None else None
+    return None if name == b"connection" and value.lower() != b"keep-alive" else (name, value)
+
+
+def encode_response(response: Response, scheme: str) -> bytes:
+    """The response as it is sent, with the headers that every response has."""
+    length = b"content-length: %d\r\n\r\n" % len(response.body)
+    return _encode_head(response.status, response.headers, scheme) + _date(int(time.time())) + length + response.body
+
+
+@lru_cache(64)
+def _encode_head(status: int, headers: tuple[Header, ...], scheme: str) -> bytes:
+    line = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n".encode()
+    return line + b"".join(b"%b: %b\r\n" % header for header in (*headers, *safe_headers(scheme)))
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
 
 
 class ConnectionLimiter:
@@ -52,8 +236,12 @@ class ConnectionLimiter:
         self.settings = settings or LimitsSettings()
         self.hits: Counter[str] = Counter() if hits is None else hits
         self.open = ConcurrencyLimiter(self.settings.connections_per_address, self.settings.connections)
+        self.answering: set[asyncio.Future[Response]] = set()
+        """Responses to direct requests that are being made."""
         self.unused: dict[Connection, None] = {}
         """Connections that have sent no request yet, the oldest first."""
+        self.reporting: set[Connection] = set()
+        """Connections on which direct requests were served."""
         self._openings = RateLimiter("openings", self.settings.requests_per_second, self.settings.requests_burst)
         self._unlimited = Networks([*self.settings.unlimited, *proxies])
 
@@ -92,6 +280,7 @@ class Connection(asyncio.Protocol):
     """
 
     _protocol: asyncio.Protocol
+    _direct: RequestReader | None
 
     def __init__(self, limiter: ConnectionLimiter, caller: str, accepted: socket.socket) -> None:
         self.caller = caller
@@ -105,6 +294,17 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._url = b""
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_between_requests = True
+        self._held = b""
+        """The beginning of a request that may be served directly, which came in `_held_pieces`."""
+        self._held_pieces = 0
+        self._answering: asyncio.Future[Response] | None = None
+        self._served_at = -inf
+        self._is_unread = False
+        """Whether nothing is read because responses to direct requests are not."""
+        self._has_keepalive = False
+        self._batched: int | None = None
+        """The socket, while it is read together with others."""
 
     def release(self) -> None:
         """The connection is closed. May be called twice."""
@@ -112,6 +312,7 @@ class Connection(asyncio.Protocol):
             self._is_released = True
             self._limiter.open.release(self.caller)
             self._limiter.unused.pop(self, None)
+            self._limiter.reporting.discard(self)
 
     def refund(self) -> None:
         """Opening it costs the caller nothing. May be called twice."""
@@ -119,9 +320,9 @@ class Connection(asyncio.Protocol):
             self._is_refunded = True
             self._limiter.charge_openings(self.caller, -1)
 
-    def pass_to(self, protocol: asyncio.Protocol) -> None:
-        """The protocol that gets what is received. Before the connection is made."""
-        self._protocol = protocol
+    def pass_to(self, protocol: asyncio.Protocol, direct: RequestReader | None) -> None:
+        """The protocol that gets what is received, but for what `direct` finds. Before the connection is made."""
+        self._protocol, self._direct = protocol, direct
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -130,17 +331,134 @@ class Connection(asyncio.Protocol):
         # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._protocol.connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop("deadline", "stall")
+        self.leave_batch()
         self.release()
         self._protocol.connection_lost(exc)
+        if self._answering is not None:
+            self._answering.cancel()
         # Both refer to this object: without them nothing is left for the garbage collector to do.
         self._parser = None
         self._protocol = asyncio.Protocol()
 
     def data_received(self, data: bytes) -> None:
+        direct = self._direct
+        if self._answering is not None:
+            self._held += data
+        elif direct is not None and (
+            self._held or (self._is_between_requests and not self.unanswered and direct.may_begin(data))
+        ):
+            data, self._held = self._held + data, b""
+            self._serve_directly(direct, data)
+        else:
+            self._pass_on(data)
+
+    def _serve_directly(self, direct: RequestReader, data: bytes) -> None:
+        """Or pass it on to the application, or wait for the rest of it."""
+        found = direct.read(data)
+        if found is True:
+            self._hold("head_time", data)
+            return
+        response = None
+        if found is not False:
+            headers, body, is_whole = found
+            request = DirectRequest(headers, body, self._peer, self._scheme, self.refund)
+            if not is_whole and direct.route.is_known(request):
+                self._limiter.unused.pop(self, None)
+                self._hold("body_time", data)
+                return
+            response = direct.route.serve(request) if is_whole else None
+        self._held_pieces = 0
+        if response is None:
+            self._pass_on(data)
+            return
+        self._end_keepalive()
+        if isinstance(response, Response):
+            self._respond(response)
+            if (
+                self._batched is None
+                and direct.batches is not None
+                and direct.batches.least <= self._limiter.open.total
+            ):
+                self._join_batch(direct.batches)
+        else:
+            self._stop("deadline")
+            self._limiter.unused.pop(self, None)
+            self.leave_batch()
+            self._transport.pause_reading()
+            self._answering = asyncio.ensure_future(response)
+            self._limiter.answering.add(self._answering)
+            self._answering.add_done_callback(self._respond_later)
+
+    def _join_batch(self, batches: BatchReader) -> None:
+        """From here on `batches` reads it, if there are enough like it. TLS cannot be read like this."""
+        self._limiter.reporting.add(self)
+        if len(self._limiter.reporting) < batches.least or self._scheme != "http":
+            return
+        if not self._transport.is_closing() and not self._is_unread:
+            self._batched = self._transport.get_extra_info("socket").fileno()
+            self._transport.pause_reading()
+            batches.add(self._batched, self)
+
+    def leave_batch(self) -> None:
+        """The event loop reads it again, and finds its end or its error."""
+        if self._batched is not None and self._direct is not None and self._direct.batches is not None:
+            self._direct.batches.remove(self._batched)
+            self._batched = None
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _hold(self, awaited: str, data: bytes) -> None:
+        """Wait for the rest of a request, if it does not come in too many pieces."""
+        if self._held_pieces >= MAX_DIRECT_PIECES:
+            self._held_pieces = 0
+            self._pass_on(data)
+            return
+        self._held, self._held_pieces = data, self._held_pieces + 1
+        self._end_keepalive()
+        if awaited != self._awaited or "deadline" not in self._timers:
+            self._await(awaited)
+            self._set_deadline()
+
+    def _end_keepalive(self) -> None:
+        """uvicorn's own timer for idle connections ends with any data."""
+        if self._has_keepalive:
+            self._protocol.data_received(b"")
+            self._has_keepalive = False
+
+    def _respond(self, response: Response) -> None:
+        self._transport.write(encode_response(response, self._scheme))
+        self._limiter.unused.pop(self, None)
+        self._served_at = asyncio.get_running_loop().time()
+        if self._awaited != "idle_time":
+            self._await("idle_time")
+        if (b"connection", b"close") in response.headers:
+            self._transport.close()
+        elif "deadline" not in self._timers:
+            self._set_deadline()
+
+    def _respond_later(self, done: asyncio.Future[Response]) -> None:
+        self._answering = None
+        self._limiter.answering.discard(done)
+        if done.cancelled() or self._transport.is_closing():
+            return
+        self._respond(done.result())
+        if not self._is_unread:
+            self._transport.resume_reading()
+        if self._held:
+            data, self._held = self._held, b""
+            self.data_received(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        """To the HTTP server's own protocol."""
+        self.leave_batch()
+        self._has_keepalive = True
         if self._awaited == "head_time":
             self._head_bytes += len(data)
             # A large piece may hold the end of the head and a body, whose own limit comes later.
@@ -172,13 +490,22 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
+        if not self.unanswered:
+            # The application waits by itself before it writes more.
+            self.leave_batch()
+            self._is_unread = True
+            self._transport.pause_reading()
         self._check_reading(inf)
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
         self._stop("stall")
+        if self._is_unread:
+            self._is_unread = False
+            self._transport.resume_reading()
 
     def on_message_begin(self) -> None:
+        self._is_between_requests = False
         self._await("head_time")
         self._url = b""
 
@@ -196,6 +523,7 @@ class Connection(asyncio.Protocol):
             raise ValueError
 
     def on_message_complete(self) -> None:
+        self._is_between_requests = True
         self._await("idle_time")
 
     def _await(self, what: str) -> None:
@@ -207,8 +535,13 @@ class Connection(asyncio.Protocol):
         self._start("deadline", getattr(self._limiter.settings, self._awaited), self._expire)
 
     def _expire(self) -> None:
-        if self._awaited == "idle_time" and self.unanswered:
+        left = self._served_at + self._limiter.settings.idle_time - asyncio.get_running_loop().time()
+        if self._awaited != "idle_time":
+            self._give_up(self._awaited)
+        elif self.unanswered:
             self._set_deadline()
+        elif left > 0:
+            self._start("deadline", left, self._expire)
         else:
             self._give_up(self._awaited)
 
@@ -265,83 +598,6 @@ def with_connection(app: App) -> App:
             connection.unanswered -= 1
 
     return serve
-
-
-class ConnectionListener:
-    """Accepts connections from a listening socket, a few in each turn of the event loop, and passes those that are
-    admitted to `serve`, which closes and releases them. Refused ones are closed only about `hold` seconds later:
-    clients that are disconnected at once come back at once."""
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        limiter: ConnectionLimiter,
-        serve: Callable[[socket.socket, Connection], Coroutine[Any, Any, None]],
-        *,
-        hold: float = HOLD_SECONDS,
-    ) -> None:
-        self._listening = listening
-        self._limiter = limiter
-        self._serve = serve
-        self._hold = hold
-        self._loop = asyncio.get_running_loop()
-        self._served: set[asyncio.Task[None]] = set()
-        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
-
-    def open(self, backlog: int) -> None:
-        self._listening.setblocking(False)
-        self._listening.listen(backlog)
-        self._watch()
-
-    async def close(self) -> None:
-        """Cancels `serve` where it is not done. The listening socket is left open."""
-        self._loop.remove_reader(self._listening)
-        self._close_held()
-        for task in self._served:
-            task.cancel()
-        await asyncio.gather(*self._served, return_exceptions=True)
-
-    def _watch(self) -> None:
-        if self._listening.fileno() >= 0:  # else it was closed meanwhile
-            self._loop.add_reader(self._listening, self._accept_some)
-
-    def _accept_some(self) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
-            try:
-                accepted, peer = self._listening.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # Most likely too many files are open: others have to be closed first.
-                log.debug("a connection was not accepted: %s", error)
-                self._close_held()
-                self._loop.remove_reader(self._listening)
-                self._loop.call_later(_RETRY_SECONDS, self._watch)
-                return
-            accepted.setblocking(False)
-            address = peer[0] if isinstance(peer, tuple) else ""
-            connection = self._limiter.admit(accepted, address, self._loop.time())
-            if connection is None:
-                self._hold_back(accepted)
-                continue
-            task = self._loop.create_task(self._serve(accepted, connection))
-            self._served.add(task)
-            task.add_done_callback(self._served.discard)
-
-    def _hold_back(self, refused: socket.socket) -> None:
-        if len(self._held) >= MAX_HELD:
-            self._close(next(iter(self._held)))
-        # With jitter: clients that came together would else all be back in one moment.
-        seconds = self._hold * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
-        self._held[refused] = self._loop.call_later(seconds, self._close, refused)
-
-    def _close(self, refused: socket.socket) -> None:
-        self._held.pop(refused).cancel()
-        refused.close()
-
-    def _close_held(self) -> None:
-        for refused in list(self._held):
-            self._close(refused)
 
 
 def _shut_down(accepted: socket.socket) -> None:

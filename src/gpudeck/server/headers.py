@@ -6,11 +6,12 @@ a route says by itself counts.
 
 from collections.abc import Iterable
 
-from gpudeck.server.asgi import App, Message, Receive, Scope, Send
+from gpudeck.server.asgi import App, Header, Message, Receive, Scope, Send
 
 PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "worker-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
 )
 """For the page: nothing but its own files, and no script in its text."""
 WORKER_POLICY = (
@@ -21,8 +22,7 @@ WORKER_POLICY = (
 _POLICY = b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PERMISSIONS = b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
 
-_Header = tuple[bytes, bytes]
-SAFE_HEADERS: tuple[_Header, ...] = (
+SAFE_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
     (b"content-security-policy", _POLICY),
@@ -36,6 +36,11 @@ _SECURE_HEADERS = (*SAFE_HEADERS, _TRANSPORT)
 _NAMES = frozenset(name for name, _ in _SECURE_HEADERS)
 
 
+def safe_headers(scheme: str) -> tuple[Header, ...]:
+    """What a response over that scheme carries."""
+    return _SECURE_HEADERS if scheme == "https" else SAFE_HEADERS
+
+
 class SafeApp:
     """An application whose every answer carries the headers above."""
 
@@ -46,14 +51,14 @@ class SafeApp:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 # Asked only now: on the way in it may have been a trusted proxy that spoke TLS with the caller.
-                wanted = _SECURE_HEADERS if scope.get("scheme") == "https" else SAFE_HEADERS
+                wanted = safe_headers(scope.get("scheme", "http"))
                 message["headers"] = _complete(message.get("headers", ()), wanted)
             await send(message)
 
         await self._app(scope, receive, send_safely)
 
 
-def _complete(said: Iterable[_Header], wanted: tuple[_Header, ...]) -> list[_Header]:
+def _complete(said: Iterable[Header], wanted: tuple[Header, ...]) -> list[Header]:
     headers = list(said)
     # Few routes say any of them, and all routes pass here: those that say none cost no more than a look.
     for name, _ in headers:

@@ -7,6 +7,7 @@ only after a TLS handshake, which it may never complete.
 import asyncio
 import contextlib
 import logging
+import select
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,16 @@ from typing import Any
 import uvicorn
 
 from gpudeck.server.admission import HOLD_SECONDS
-from gpudeck.server.connections import Connection, ConnectionLimiter, ConnectionListener, with_connection
+from gpudeck.server.connections import (
+    LEAST_CONNECTIONS,
+    BatchReader,
+    Connection,
+    ConnectionLimiter,
+    DirectRoute,
+    RequestReader,
+    with_connection,
+)
+from gpudeck.server.listener import ConnectionListener
 from gpudeck.server.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -34,11 +44,15 @@ class LimitedServer(uvicorn.Server):
         tls: Tls | None = None,
         *,
         plain: Sequence[socket.socket] = (),
+        direct: DirectRoute | None = None,
+        batch_from: int = LEAST_CONNECTIONS,
         hold: float = HOLD_SECONDS,
         **options: Any,
     ) -> None:
-        """`plain` are sockets without TLS all the same, such as the one for the hub's own agent: a certificate is for
-        the name by which others know the hub. `hold`: see ConnectionListener. `options` are those of uvicorn.Config."""
+        """`direct` serves a path without the application; with `batch_from` connections that have used it, they
+        are read together. `plain` are sockets without TLS all the same, such as the one
+        for the hub's own agent: a certificate is for the name by which others know the hub. `hold`: see
+        ConnectionListener. `options` are those of uvicorn.Config."""
         super().__init__(
             uvicorn.Config(
                 with_connection(app),
@@ -49,7 +63,7 @@ class LimitedServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 log_config=None,
-                log_level="error",  # strangers could fill the log with what they send
+                log_level="error",  # callers could fill the log with what they send
                 server_header=False,
                 **options,
             )
@@ -57,6 +71,8 @@ class LimitedServer(uvicorn.Server):
         self._limiter = limiter
         self._tls = tls
         self._plain = list(plain)
+        batches = BatchReader(batch_from) if hasattr(select, "epoll") else None
+        self._direct = None if direct is None else RequestReader(direct, batches)
         self._hold = hold
         self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
@@ -87,6 +103,8 @@ class LimitedServer(uvicorn.Server):
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         if self._renewal is not None:
             self._renewal.cancel()
+        if self._limiter.answering:
+            await asyncio.wait(self._limiter.answering, timeout=self.config.timeout_graceful_shutdown)
         await super().shutdown([*(sockets or ()), *self._plain])
 
     async def _connect(self, tls: Tls | None, accepted: socket.socket, connection: Connection) -> None:
@@ -101,7 +119,7 @@ class LimitedServer(uvicorn.Server):
         protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        connection.pass_to(protocol)
+        connection.pass_to(protocol, self._direct)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.model.settings import TlsSettings, expand_home, file_stamp
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ SOON_DAYS = 14.0
 _DAY = 86_400.0
 _EXPIRED, _NOT_YET = 10, 9
 """What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
-_Seen = tuple[tuple[int, int, int] | None, ...]
 
 
 class Tls:
@@ -32,11 +31,11 @@ class Tls:
 
     def __init__(self, settings: TlsSettings) -> None:
         """Reads the files. Raises UsageError when they do not make a certificate."""
-        self._files = [_expand("cert_file", settings.cert_file), _expand("key_file", settings.key_file)]
+        self._files = [expand_home("tls.cert_file", settings.cert_file), expand_home("tls.key_file", settings.key_file)]
         if settings.client_ca_file is not None:
-            self._files.append(_expand("client_ca_file", settings.client_ca_file))
+            self._files.append(expand_home("tls.client_ca_file", settings.client_ca_file))
         self._looked_at = time.monotonic()
-        self._seen = self._look()
+        self._seen = list(map(file_stamp, self._files))
         self._newest = make_context(*self._files)
         self._complain()
         self.context = make_context(*self._files)
@@ -48,7 +47,7 @@ class Tls:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        seen = self._look()
+        seen = list(map(file_stamp, self._files))
         if seen == self._seen:
             return
         # Noted first: files that stay broken are complained of once.
@@ -56,7 +55,7 @@ class Tls:
         try:
             self._newest = make_context(*self._files)
         except UsageError as error:
-            log.error("%s The certificate before stays in use.", error)  # noqa: TRY400 - the trace tells no more
+            log.error("%s The certificate before stays in use.", error)  # noqa: TRY400 - the trace adds nothing
             return
         log.info("the certificate %s was read again", self._files[0])
         self._complain()
@@ -70,9 +69,6 @@ class Tls:
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         """Called in every handshake, also where the caller names no server."""
         connection.context = self._newest
-
-    def _look(self) -> _Seen:
-        return tuple(_look(file) for file in self._files)
 
     def _complain(self) -> None:
         for complaint in (validity_problem(self._files[0], self._files[1]), _secrecy_problem(self._files[1])):
@@ -134,7 +130,7 @@ def _demand_certificates(context: ssl.SSLContext, client_ca_file: Path) -> None:
 def validity_problem(cert_file: Path, key_file: Path) -> str | None:
     """What is wrong with the time in which a certificate is valid; None where nothing is.
 
-    Clients decide about that, so it does not keep a server from starting. Python tells nothing of a certificate but in
+    Clients decide about that, so it does not keep a server from starting. Python describes a certificate only in
     a handshake, so there is one, in memory.
     """
     with contextlib.suppress(UsageError, ssl.SSLError, OSError):
@@ -168,7 +164,7 @@ def _shake_hands(server_context: ssl.SSLContext, cert_file: Path) -> float:
 def _secrecy_problem(key_file: Path) -> str | None:
     mode = key_file.stat().st_mode
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        return f"everybody on this machine may read the key {key_file}: chmod 640 it"
+        return f"every user of this machine can read the key {key_file}: run chmod 640 {key_file}"
     return None
 
 
@@ -179,21 +175,6 @@ def _check_readable(file: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"the file {file} of the section tls cannot be read: {reason}.", "Name another.") from error
-
-
-def _expand(name: str, path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UsageError(f"tls.{name} is {path}, and this user has no home folder.", "Give the whole path.") from error
-
-
-def _look(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read(file: Path) -> str:

@@ -19,11 +19,22 @@ def url_here(address: Address, listening: socket.socket, scheme: str) -> str:
 
 
 def url_elsewhere(address: Address, listening: socket.socket, scheme: str, page: str | None) -> str | None:
-    """The address for other machines, which know this one by its name; None where they cannot reach the hub. One that
-    listens on loopback alone is reached through a proxy, where `page` says that people open it there."""
-    if is_loopback(address.host):
+    """The address for other machines: `page`, which an operator has set, or else this machine's name; None where they
+    cannot reach the hub. One that listens on loopback alone is reached only through a proxy, at `page`."""
+    if page or is_loopback(address.host):
         return page and page.rstrip("/")
     return write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening, scheme)
+
+
+def note_address(address: Address, elsewhere: str | None, page: str | None) -> str | None:
+    """What an operator should know about the address that other machines are given; None: nothing."""
+    if elsewhere is None:
+        return f"other machines cannot reach this hub: set `listen: :{address.port}` and `read: open` in gpudeck.yaml"
+    if page or address.host not in _ANYWHERE:
+        return None
+    return (
+        f"servers must reach the hub at {elsewhere}; if they know it by another name, set notify.page to that address"
+    )
 
 
 def write_url(host: str, listening: socket.socket, scheme: str) -> str:

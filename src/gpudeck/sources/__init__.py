@@ -1,1 +1,1 @@
-"""The hub's side of each way in: pull, ssh, scrape. Push needs none: it comes in through the API."""
+"""The hub's side of each source: pull, ssh, scrape. Push needs none: it comes in through the API."""

@@ -1,7 +1,7 @@
 """What a source is: it reads one host for the hub. Also the settings of the built-in sources, free of hub dependencies.
 
-What sources read goes to the hub in an envelope, as if the host had pushed it. `app.ways` lists which module makes the
-sources of which `via`; `poller` decides how often they are read and with which deadline.
+What sources read goes to the hub in an envelope, as if the host had pushed it. `app.poll_methods` lists which module
+makes the sources of which `via`; `poller` decides how often they are read and with which deadline.
 """
 
 import os
@@ -12,13 +12,18 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.collectors.base import DISPLAY_SERVERS, CollectorSettings
 from gpudeck.collectors.redaction import Commands
+from gpudeck.model.errors import Refused
 from gpudeck.model.report import Report
 from gpudeck.model.settings import Duration
 from gpudeck.model.target import Target
 from gpudeck.wire import VERSION, Envelope
 
 
-class Arrival(Struct, frozen=True):
+class SshLoginRefused(Refused):
+    """No key was accepted, nor a password if there was one."""
+
+
+class FetchedReport(Struct, frozen=True):
     """A report that was fetched. `sent_at` is the host's own clock when it answered; None where it does not tell."""
 
     envelope: Envelope
@@ -68,9 +73,10 @@ class Source(Protocol):
     at any time; after a failed or cancelled `read` the next one starts afresh.
     """
 
-    async def read(self, now: float) -> Arrival: ...
+    async def read(self, now: float) -> FetchedReport: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
 
 MakeSource = Callable[[Target], Source]
@@ -96,7 +102,7 @@ class ScrapeSettings(Struct, frozen=True):
     """Hosts whose GPUs are read from a Prometheus exporter that they run already."""
 
     interval: Annotated[Duration, Meta(ge=1, le=3600)] = 15.0
-    """How often each exporter is read. dcgm-exporter itself looks at its GPUs every 30 s unless told otherwise."""
+    """How often each exporter is read. dcgm-exporter itself looks at its GPUs every 30 s by default."""
     deadline: Annotated[Duration, Meta(gt=0, le=60)] = 5.0
     """How long an exporter may take to answer."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 9400

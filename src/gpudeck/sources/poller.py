@@ -18,14 +18,14 @@ from gpudeck.model.backoff import Backoff
 from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, MakeSource, Source
+from gpudeck.sources.base import FetchedReport, MakeSource, Source
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 15.0
 """A host that comes back is asked after this many seconds at the latest, and once more its deadline."""
 SPARE_BEATS = 4
-"""A host that reports on a better way too is asked only every so many intervals, in case that way ends."""
+"""A host that also reports over a better source is read only every so many intervals, in case that source ends."""
 _FIRST_SPREAD = 0.01
 _GRACE = 0.5
 """A source that keeps to the deadline by itself says what it waited for: it goes first."""
@@ -35,16 +35,18 @@ several MiB. A hub looks for such circles so rarely that they would fill its mem
 _chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides nothing
 
 
-class Way(Struct, frozen=True):
-    """How hosts are read on one way: what makes their sources, how often, and how long one reading may take."""
+class PollMethod(Struct, frozen=True):
+    """How hosts are read on one way: what makes their sources, how often, how long one reading may take, and the port
+    of a host that has none of its own; None where nothing listens."""
 
     make: MakeSource
     interval: float
     deadline: float
+    port: int | None = None
 
 
-Deliver = Callable[[Target, Arrival], bool]
-"""Hands a report to the hub. False when the hub has the host on a better way. Raises GpudeckError when refused."""
+Deliver = Callable[[Target, FetchedReport], bool]
+"""Hands a report to the hub. False when the hub has the host over a better source. Raises GpudeckError when refused."""
 Failed = Callable[[Target, str | None], None]
 """Says why a target cannot be read now; None when it can again."""
 
@@ -53,7 +55,7 @@ class Poller:
     """Watches the targets that `watch` was last given. `deliver` and `failed` are called in the event loop."""
 
     def __init__(
-        self, ways: Mapping[str, Way], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
+        self, ways: Mapping[str, PollMethod], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
     ) -> None:
         self._ways = ways
         self._deliver = deliver
@@ -82,7 +84,9 @@ class Poller:
         wanted = {target.name: target for target in targets if target.via in self._ways}
         for target, task in list(self._tasks.values()):
             if wanted.get(target.name) != target:
-                self._end(task)
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+                task.cancel()
                 del self._tasks[target.name]
             yield
 
@@ -90,11 +94,6 @@ class Poller:
         """Returns when everything is closed."""
         finish(self.end_others(()))
         await asyncio.gather(*self._ending, return_exceptions=True)
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        task.cancel()
 
     async def _keep_reading(self, target: Target, beginners: int) -> None:
         """`beginners` hosts start at once: they are spread, or they would meet in the same moment ever after."""
@@ -127,7 +126,7 @@ class Poller:
 class _Turns:
     """One host's turns, and how they went."""
 
-    def __init__(self, target: Target, source: Source, way: Way, deliver: Deliver, failed: Failed) -> None:
+    def __init__(self, target: Target, source: Source, way: PollMethod, deliver: Deliver, failed: Failed) -> None:
         self._target = target
         self._source = source
         self._way = way
@@ -155,7 +154,11 @@ class _Turns:
         except Exception as error:
             log.exception("reading %s failed", self._target.name)
             return self._fail(f"Reading it failed ({type(error).__name__}); the hub's log has the details.")
-        self._recover()
+        if self._backoff.failures:
+            log.info("%s can be read again", self._target.name)
+            self._failed(self._target, None)
+        self._backoff.succeed()
+        self._trouble = None
         beats = 1 if is_wanted else SPARE_BEATS
         return max(0.0, beats * self._way.interval - (loop.time() - began))
 
@@ -167,10 +170,3 @@ class _Turns:
         self._trouble = reason
         self._failed(self._target, reason)
         return self._backoff.fail()
-
-    def _recover(self) -> None:
-        if self._backoff.failures:
-            log.info("%s can be read again", self._target.name)
-            self._failed(self._target, None)
-        self._backoff.succeed()
-        self._trouble = None

@@ -1,9 +1,5 @@
 """Pull: the hub asks an agent that listens (`gpudeck agent --listen`) for its newest report."""
 
-import functools
-import math
-import ssl
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,7 +8,8 @@ from gpudeck.agent.push import read_token
 from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse, TokenRefused, content_kind, log_beginning, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, MakeSource, PullSettings
+from gpudeck.model.times import read_sent_at
+from gpudeck.sources.base import FetchedReport, PullSettings
 from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
 
 PATH = "/api/v1/report"
@@ -22,17 +19,12 @@ _OF_AGENTS = frozenset({"unsupported_version", "too_large", "too_many_processes"
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
 
 
-def sources_of(settings: PullSettings) -> MakeSource:
-    """What makes the source of each target that is pulled. Raises UsageError when `ca_file` cannot be read."""
-    # One for all hosts: reading certificates takes longer than a question.
-    trust = None if settings.ca_file is None else trust_from(settings.ca_file)
-    return functools.partial(PullSource, settings=settings, trust=trust)
-
-
 class PullSource:
     """One agent that listens, over one kept connection."""
 
-    def __init__(self, target: Target, settings: PullSettings, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, target: Target, settings: PullSettings) -> None:
+        """Raises UsageError when `ca_file` cannot be read."""
+        trust = None if settings.ca_file is None else trust_from(settings.ca_file)
         self._target = target
         self._url = target.url(settings.port, PATH)
         self._interval = settings.interval
@@ -42,33 +34,28 @@ class PullSource:
             deadline=settings.deadline, bytes_at_most=MAX_BODY_BYTES, trust=trust, guard=AddressGuard.of(target)
         )
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         """The newest report of the agent, which may be one that was read before."""
-        headers = self._ask()
+        if self._headers is None:
+            self._headers = _ASK if self._token_file is None else _ASK | _authorize(self._token_file)
+        headers = self._headers
         try:
             answer = await self._fetcher.get(self._url, headers)
         except TokenRefused as error:
             # A new token in the file counts without a restart of the hub.
             self._headers = None
-            raise Refused(error.message, self._advice()) from error
+            copy = f"Copy the agent's token file to {self._token_file} again."
+            none = "Set pull.token_file to a copy of the agent's token file."
+            raise Refused(error.message, none if self._token_file is None else copy) from error
         envelope = _open(answer, self._url)
         if envelope.simulated:
             raise Temporary(f"{self._url} reports a simulated host.", "Start its agent without --simulate.")
-        return Arrival(_name(envelope, self._target, self._interval), _parse_time(answer.headers))
+        return FetchedReport(
+            _name(envelope, self._target, self._interval), read_sent_at(answer.headers.get("gpudeck-sent-at", ""))
+        )
 
     async def close(self) -> None:
         await self._fetcher.close()
-
-    def _ask(self) -> dict[str, str]:
-        """The headers of the question. Raises Refused when the token cannot be read."""
-        if self._headers is None:
-            self._headers = _ASK if self._token_file is None else _ASK | _authorize(self._token_file)
-        return self._headers
-
-    def _advice(self) -> str:
-        if self._token_file is None:
-            return "Set pull.token_file to a copy of the agent's token file."
-        return f"Copy the agent's token file to {self._token_file} again."
 
 
 def _authorize(token_file: str) -> dict[str, str]:
@@ -111,12 +98,3 @@ def _name(envelope: Envelope, target: Target, interval: float) -> Envelope:
         report=report,
         interval_seconds=max(envelope.interval_seconds, interval),
     )
-
-
-def _parse_time(headers: Mapping[str, str]) -> float | None:
-    """The agent's clock when it answered; None when it does not say, or nothing that a clock would."""
-    try:
-        value = float(headers.get("gpudeck-sent-at", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 < value <= 1e11 else None

@@ -8,9 +8,7 @@ series on the same page, or from the GPU exporter itself.
 
 import logging
 import re
-import ssl
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from gpudeck.agent.push import read_token
@@ -22,7 +20,7 @@ from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, EnvelopeSequence, ScrapeSettings
+from gpudeck.sources.base import EnvelopeSequence, FetchedReport, ScrapeSettings
 from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader, ScrapedGpus
 from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
 from gpudeck.sources.scrape_tables import (
@@ -64,7 +62,11 @@ class HostReader:
     def read(self, exporter: Exporter, samples: list[Sample]) -> tuple[Measured, str | None]:
         """The figures, and the name of the operating system where a series has it."""
         measured = Measured({}, {})
-        sources = [(each, present) for each in host_exporters() if (present := _present(each, samples))]
+        sources = [
+            (each, present)
+            for each in host_exporters()
+            if (present := [sample for sample in samples if sample.name in each.names])
+        ]
         for name, metric in HOST_METRICS.items():
             measured.unknown[name] = f"{exporter.name} does not tell"
             for each, present in sources:
@@ -101,10 +103,6 @@ def _take(measured: Measured, name: str, value: float) -> None:
     measured.unknown.pop(name, None)
 
 
-def _present(exporter: Exporter, samples: Iterable[Sample]) -> list[Sample]:
-    return [sample for sample in samples if sample.name in exporter.names]
-
-
 def _values(rows: Iterable[MetricRow], samples: Iterable[Sample]) -> dict[str, float]:
     """The numbers by series, of those series that have the labels the rows ask for; the first of each counts."""
     where = {pair for row in rows for pair in row.where.items()}
@@ -127,7 +125,6 @@ def _find_os(sources: Iterable[tuple[Exporter, list[Sample]]]) -> str | None:
 
 
 def hosts_on(page: Page, exporter: Exporter) -> set[str]:
-    """Which hosts the exporter's series name."""
     told = (label(sample, exporter.labels.host) for sample in page.samples if sample.name in exporter.names)
     return {host for host in told if host}
 
@@ -144,16 +141,16 @@ class ScrapeSource:
         self._host = HostReader()
         self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         """The exporter's page as a report. It does not tell its clock."""
         answer = await self._fetcher.get(self._url, self._headers())
         if len(answer.body) >= LARGE_BYTES:
-            report = await parse_in_thread(self._read_page, answer.body, now)
+            report = await parse_in_thread(lambda: self._make_report(self._parse(answer.body), now))
         elif len((page := self._parse(answer.body)).samples) > LARGE_SERIES:
             report = await parse_in_thread(self._make_report, page, now)
         else:
             report = self._make_report(page, now)
-        return Arrival(self._envelopes.put(report, now))
+        return FetchedReport(self._envelopes.put(report, now))
 
     async def close(self) -> None:
         await self._fetcher.close()
@@ -162,9 +159,6 @@ class ScrapeSource:
         token_file = self._target.token_file or self._settings.token_file
         bearer = {"Authorization": f"Bearer {_read_token(token_file)}"} if token_file else {}
         return {"Accept": _TEXT} | bearer
-
-    def _read_page(self, body: bytes, now: float) -> Report:
-        return self._make_report(self._parse(body), now)
 
     def _parse(self, body: bytes) -> Page:
         try:
@@ -245,17 +239,11 @@ def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
     """The source of a target. Opens nothing but `ca_file`. Raises UsageError for a target that cannot be read."""
     if not re.match(HOST_NAME, target.name):
         raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
-    trust = _trust(settings.ca_file) if settings.ca_file else None
+    trust = trust_from(settings.ca_file) if settings.ca_file else None
     fetcher = Fetcher(
         deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, trust=trust, guard=AddressGuard.of(target)
     )
     return ScrapeSource(target, settings, fetcher)
-
-
-@lru_cache(maxsize=8)
-def _trust(ca_file: str) -> ssl.SSLContext:
-    """One for all hosts: reading certificates takes longer than a question."""
-    return trust_from(ca_file)
 
 
 def _read_token(token_file: str) -> str:

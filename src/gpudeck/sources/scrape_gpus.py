@@ -10,18 +10,12 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.collectors.base import (
-    DISPLAY_SERVERS,
-    SHARED_BY_INSTANCES,
-    WHOLE_BOARD,
-    IdleWatch,
-    Measured,
-    ProcessStarts,
-)
+from gpudeck.collectors import base
 from gpudeck.collectors.redaction import Commands, show
 from gpudeck.collectors.smi_command import read_bus_id
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading, Process
+from gpudeck.model.text import read_whole
 from gpudeck.sources.scrape_page import Sample, label
 from gpudeck.sources.scrape_tables import Exporter, Groups, ProcessTable, Scaled, group_rows, measure
 
@@ -31,7 +25,7 @@ _FACTS = ("index", "name", "pci", "profile", "instance_uuid")
 Key = tuple[str, str]
 """The board's UUID, and the MIG instance's number there or an empty text."""
 PROCESSES_AT_MOST = 1024
-NOT_BY_INSTANCE = "its processes are told for the whole board, not by MIG instance"
+NOT_BY_INSTANCE = "its processes are reported for the whole board, not by MIG instance"
 _NAMELESS = {"", "N/A"}
 GPUS_AT_MOST = 512
 
@@ -60,7 +54,7 @@ class ScrapedGpus:
         self.left_out = 0
         self._exporter = exporter
         self._host = host
-        self._process_series = _process_series(exporter)
+        self._process_series = exporter.processes.names if exporter.processes else frozenset[str]()
         # The series of a GPU share one object of labels (see scrape_page), so most of them are looked at once.
         by_labels: dict[int, ScrapedGpu | None] = {}
         for sample in samples:
@@ -99,7 +93,7 @@ class ScrapedGpus:
         return device
 
     def _settle_instances(self) -> None:
-        """Instances that are told by an index such as "0:1", and have a UUID of their own, come to their board."""
+        """Instances with an index such as "0:1" and a UUID of their own come to their board."""
         boards = {device.facts.get("index"): board for (board, _), device in self.found.items()}
         for key, device in list(self.found.items()):
             index, colon, instance = device.facts.get("index", "").partition(":")
@@ -117,14 +111,6 @@ class ScrapedGpus:
             self.conflicts += 1
 
 
-def _process_series(exporter: Exporter) -> frozenset[str]:
-    table = exporter.processes
-    if table is None:
-        return frozenset()
-    single = (table.memory, table.utilization, table.running_seconds)
-    return frozenset((*table.series, *(part.series for part in single if part)))
-
-
 def _with_prefix(uuid: str, prefix: str) -> str:
     return uuid if uuid.startswith(prefix) else prefix + uuid
 
@@ -140,71 +126,12 @@ def _holder(exporter: Exporter, sample: Sample) -> str:
     return f"job {job}" if job else ""
 
 
-class ProcessReader:
-    """Reads what one exporter lists. `commands` is how much of a command line is shown."""
-
-    def __init__(self, commands: Commands, starts: ProcessStarts) -> None:
-        self._commands: Commands = commands
-        self._starts = starts
-
-    def read(self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, now: float) -> list[Process] | str:
-        """The processes, or why they are not known. At most PROCESSES_AT_MOST of them."""
-        table = exporter.processes
-        if table is None:
-            return _name_holders(exporter.processes_reason, device.holders)
-        if table.listed_by not in device.values:
-            if board is None or table.listed_by not in board.values:
-                return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
-            if board.processes:
-                return NOT_BY_INSTANCE
-        by_pid: dict[tuple[int, str], list[Sample]] = {}
-        for sample in device.processes:
-            text = sample.labels.get(table.pid, "")
-            pid = _read_pid(text)
-            # One whose pid cannot be read is a process all the same: its GPU is not free.
-            by_pid.setdefault((pid, "" if pid else text), []).append(sample)
-        listed = sorted(by_pid.items())[:PROCESSES_AT_MOST]
-        return [self._describe(exporter, table, pid, samples, now) for (pid, _), samples in listed]
-
-    def _describe(
-        self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
-    ) -> Process:
-        """`pid` is 0 where it is not known."""
-        user, line = _find_text(samples, table.user), _find_text(samples, table.command)
-        arguments = _split(line or "")
-        command = show(arguments, _program(arguments), self._commands) if line else None
-        memory = _value(samples, table.memory, 2.0**53 - 1)
-        running = _value(samples, table.running_seconds, 1e10)
-        told = {
-            "user": user,
-            "command": command,
-            "memory_used_bytes": None if memory is None else int(memory),
-            "started_at": None if running is None else round(self._starts.settle(pid, user, now - running), 3),
-            "utilization_percent": _value(samples, table.utilization, 100.0),
-        }
-        silent = f"{exporter.name} does not tell"
-        hidden = {"command": "commands are not shown (commands: none)"} if line and command is None else {}
-        return Process(
-            pid=pid,
-            **told,  # type: ignore[arg-type]  # the kind of each value is its field's
-            evidence=f"as {exporter.name} says",
-            display=_program(arguments) in DISPLAY_SERVERS,
-            reasons={name: silent for name, value in ({"pid": pid or None} | told).items() if value is None} | hidden,
-        )
-
-
 def _name_holders(reason: str, holders: list[str]) -> str:
-    """Whom a scheduler gave the GPU to is no process, but all there is to say about who is on it."""
+    """The job that a scheduler gave the GPU to is no process, but all that is known of its use."""
     if not holders:
         return reason
     more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
     return f"{reason}; the GPU is given to {' and to '.join(holders[:3])}{more}"[:1024]
-
-
-def _read_pid(text: str) -> int:
-    """0 for what is no pid."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= 10
-    return int(text) if is_number and int(text) < 2**32 else 0
 
 
 def _find_text(samples: Iterable[Sample], name: str | None) -> str | None:
@@ -232,12 +159,14 @@ def _program(arguments: list[str]) -> str:
 
 
 class GpuReader:
-    """Makes readings of one host's pages, one after the other: it knows what was there before."""
+    """Makes readings of one host's pages, one after the other: it knows what was there before.
+
+    `commands` is how much of a command line is shown."""
 
     def __init__(self, commands: Commands) -> None:
-        self._starts = ProcessStarts(jitter_seconds=10.0)
-        self._processes = ProcessReader(commands, self._starts)
-        self._idle = IdleWatch()
+        self._commands: Commands = commands
+        self._starts = base.ProcessStarts(jitter_seconds=10.0)
+        self._idle = base.IdleWatch()
         self._known: dict[str, GpuReading] = {}
 
     @property
@@ -272,7 +201,7 @@ class GpuReader:
         index, instance = _place(exporter, device, board, number)
         facts = (board.facts if board else {}) | device.facts
         measured = _measure(exporter, groups, device, board, is_instance=bool(device.instance))
-        processes = self._processes.read(exporter, device, board, now)
+        processes = self._read_processes(exporter, device, board, now)
         uuid = _device_uuid(exporter, device)
         utilization = measured.metrics.get("utilization_percent")
         return GpuReading(
@@ -290,19 +219,66 @@ class GpuReader:
             idle_seconds=self._idle.track(uuid, utilization, now),
         )
 
+    def _read_processes(
+        self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, now: float
+    ) -> list[Process] | str:
+        """The processes, or why they are not known. At most PROCESSES_AT_MOST of them."""
+        table = exporter.processes
+        if table is None:
+            return _name_holders(exporter.processes_reason, device.holders)
+        if table.listed_by not in device.values:
+            if board is None or table.listed_by not in board.values:
+                return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
+            if board.processes:
+                return NOT_BY_INSTANCE
+        by_pid: dict[tuple[int, str], list[Sample]] = {}
+        for sample in device.processes:
+            text = sample.labels.get(table.pid, "")
+            pid = read_whole(text, 2**32 - 1) or 0
+            # One whose pid cannot be read is a process all the same: its GPU is not free.
+            by_pid.setdefault((pid, "" if pid else text), []).append(sample)
+        listed = sorted(by_pid.items())[:PROCESSES_AT_MOST]
+        return [self._read_process(exporter, table, pid, samples, now) for (pid, _), samples in listed]
+
+    def _read_process(
+        self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
+    ) -> Process:
+        """`pid` is 0 where it is not known."""
+        user, line = _find_text(samples, table.user), _find_text(samples, table.command)
+        arguments = _split(line or "")
+        command = show(arguments, _program(arguments), self._commands) if line else None
+        memory = _value(samples, table.memory, 2.0**53 - 1)
+        running = _value(samples, table.running_seconds, 1e10)
+        told = {
+            "user": user,
+            "command": command,
+            "memory_used_bytes": None if memory is None else int(memory),
+            "started_at": None if running is None else round(self._starts.settle(pid, user, now - running), 3),
+            "utilization_percent": _value(samples, table.utilization, 100.0),
+        }
+        silent = f"{exporter.name} does not tell"
+        hidden = {"command": "commands are not shown (commands: none)"} if line and command is None else {}
+        return Process(
+            pid=pid,
+            **told,  # type: ignore[arg-type]  # the kind of each value is its field's
+            evidence=f"as {exporter.name} says",
+            display=_program(arguments) in base.DISPLAY_SERVERS,
+            reasons={name: silent for name, value in ({"pid": pid or None} | told).items() if value is None} | hidden,
+        )
+
 
 def _measure(
     exporter: Exporter, groups: Groups, device: ScrapedGpu, board: ScrapedGpu | None, *, is_instance: bool
-) -> Measured:
-    measured = Measured({}, {})
+) -> base.Measured:
+    measured = base.Measured({}, {})
     for name, metric in GPU_METRICS.items():
         rows, values = groups.get(name, []), device.values
         if is_instance:
             own = [row for row in rows if row.by_instance]
-            if name in SHARED_BY_INSTANCES:
+            if name in base.SHARED_BY_INSTANCES:
                 values = (board.values if board else {}) | values
             elif rows and not own:
-                measured.unknown[name] = WHOLE_BOARD
+                measured.unknown[name] = base.WHOLE_BOARD
                 continue
             else:
                 rows = own
@@ -320,23 +296,18 @@ def _place(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, num
     index = device.facts.get("index") or whole.facts.get("index", "")
     if not index and exporter.index_series:
         index = f"{whole.values.get(exporter.index_series, math.nan):.0f}"
-    place = _number(index)
-    return number if place is None else place, _number(device.instance)
-
-
-def _number(text: str) -> int | None:
-    is_number = text.isascii() and text.isdecimal() and len(text) <= 5
-    return int(text) if is_number and int(text) <= 65535 else None
+    place = read_whole(index, 65535)
+    return number if place is None else place, read_whole(device.instance, 65535)
 
 
 def _device_uuid(exporter: Exporter, device: ScrapedGpu) -> str:
-    """The driver's UUID of a MIG instance, or one made of the board's where that is not told."""
+    """The driver's UUID of a MIG instance, or one made of the board's where that is not known."""
     if not device.instance:
         return device.board[:256]
     told = device.facts.get("instance_uuid")
     if told is None:
         return f"{device.board[:240]}/{device.instance[:15]}"
-    return (told if told.startswith(exporter.instance_prefix) else exporter.instance_prefix + told)[:256]
+    return _with_prefix(told, exporter.instance_prefix)[:256]
 
 
 def _name(facts: dict[str, str], *, is_instance: bool) -> str:
@@ -347,9 +318,7 @@ def _name(facts: dict[str, str], *, is_instance: bool) -> str:
 def _was_split_anew(gpu: GpuReading, readings: dict[str, GpuReading]) -> bool:
     """Whether its board is still there, with other MIG instances or as a whole: then nothing was lost."""
     boards = {reading.parent or reading.uuid for reading in readings.values() if reading.missing is None}
-    if gpu.parent is not None:
-        return gpu.parent in boards
-    return gpu.uuid in boards
+    return (gpu.parent or gpu.uuid) in boards
 
 
 def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:

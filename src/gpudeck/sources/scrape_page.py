@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.errors import Temporary
+from gpudeck.model.text import show_count
 
 SERIES_AT_MOST = 10_000
 """Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 256 threads in
@@ -153,17 +154,13 @@ def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
     problems = []
     if unread:
         log.debug("the first line that cannot be read: %s", clean(unread[0])[:_LOGGED])
-        problems.append(f"{_lines(len(unread))} of its page cannot be read")
+        problems.append(f"{show_count(len(unread), 'line')} of its page cannot be read")
     if rest.strip():
         log.debug("the page ends in the middle of a line: %s", clean(rest[:_LOGGED].decode(errors="replace")))
         problems.append("its page ends in the middle of a line, which is left out")
     if left_out:
         problems.append(f"its page has more than {SERIES_AT_MOST} series about GPUs; {left_out} are left out")
     return problems
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count} lines"
 
 
 def label(sample: Sample, names: list[str]) -> str:

@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -36,7 +35,7 @@ class MetricRow(Struct, frozen=True, forbid_unknown_fields=True):
     by_instance: bool = False
 
 
-class Blank(Struct, frozen=True, forbid_unknown_fields=True):
+class NoValueRange(Struct, frozen=True, forbid_unknown_fields=True):
     """Numbers that say that there is no number."""
 
     low: int
@@ -69,7 +68,7 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProcessTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """How processes are told. A GPU that has the series `listed_by` has its whole list told, be it empty."""
+    """How processes are listed. The list of a GPU that has the series `listed_by` is complete, also if it is empty."""
 
     listed_by: str
     series: list[str]
@@ -79,6 +78,12 @@ class ProcessTable(Struct, frozen=True, forbid_unknown_fields=True):
     memory: Scaled | None = None
     utilization: Scaled | None = None
     running_seconds: Scaled | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every series about a process."""
+        single = (self.memory, self.utilization, self.running_seconds)
+        return frozenset((*self.series, *(part.series for part in single if part)))
 
 
 class Failed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,8 +103,6 @@ class CpuTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OsLabel(Struct, frozen=True, forbid_unknown_fields=True):
-    """The series and label that name the operating system."""
-
     series: str
     label: str
 
@@ -107,7 +110,7 @@ class OsLabel(Struct, frozen=True, forbid_unknown_fields=True):
 class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
     """One exporter. It is recognised by series whose names begin with one of `prefixes`; node_exporter by none.
 
-    `identities` are series that only carry labels. `port` is where it listens unless told otherwise.
+    `identities` are series that only carry labels. `port` is where it listens by default.
     """
 
     name: str
@@ -116,7 +119,7 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
     labels: Labels
     gpu: list[MetricRow] = field(default_factory=list)
     host: list[MetricRow] = field(default_factory=list)
-    blanks: list[Blank] = field(default_factory=list)
+    blanks: list[NoValueRange] = field(default_factory=list)
     identities: list[str] = field(default_factory=list)
     index_series: str | None = None
     uuid_prefix: str = ""
@@ -136,15 +139,10 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _find_names(self) -> frozenset[str]:
         rows = [name for row in (*self.gpu, *self.host) for name in (*row.series, *row.minus)]
-        single = (self.failed, self.cpu, self.os, *self._process_values())
-        named = [part.series for part in single if part is not None]
-        listed = [self.processes.listed_by, *self.processes.series] if self.processes else []
+        named = [part.series for part in (self.failed, self.cpu, self.os) if part is not None]
+        listed = [self.processes.listed_by, *self.processes.names] if self.processes else []
         index = [self.index_series] if self.index_series else []
         return frozenset((*rows, *named, *listed, *index, *self.identities))
-
-    def _process_values(self) -> tuple[Scaled | None, ...]:
-        table = self.processes
-        return (table.memory, table.utilization, table.running_seconds) if table else ()
 
     def is_recognised_by(self, names: Iterable[str]) -> bool:
         return any(name.startswith(tuple(self.prefixes)) for name in names)
@@ -167,11 +165,7 @@ def all_exporters() -> tuple[Exporter, ...]:
     """Every table, in the order of their names: of two that are recognised on a page the first is read."""
     folder = resources.files("gpudeck.sources") / "exporters"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
-    return tuple(_load(tomllib.loads(file.read_text(encoding="utf-8"))) for file in files)
-
-
-def _load(table: dict[str, Any]) -> Exporter:
-    return msgspec.convert(table, Exporter)
+    return tuple(msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Exporter) for file in files)
 
 
 def gpu_exporters() -> tuple[Exporter, ...]:
@@ -215,18 +209,13 @@ def _evaluate(row: MetricRow, values: Mapping[str, float], exporter: Exporter) -
         value = values.get(name)
         if value is None:
             return None
-        reason = exporter.blank(value) or explain_no_number(value, exporter)
+        reason = exporter.blank(value) or (None if math.isfinite(value) else f"{exporter.name} has no value ({value})")
         if reason:
             return reason
         total += sign * value
     if row.bits is not None:
         return float(bool(int(total) & row.bits)) if math.isfinite(total) else None
     return row.zero if row.zero and total == 0 else total * row.factor
-
-
-def explain_no_number(value: float, exporter: Exporter) -> str | None:
-    """Why it is not a number; None when it is one."""
-    return None if math.isfinite(value) else f"{exporter.name} has no value ({value})"
 
 
 def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
@@ -237,7 +226,6 @@ def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
 
 
 def group_rows(rows: Iterable[MetricRow]) -> Groups:
-    """The rows by the metric they give, in their order."""
     groups: Groups = {}
     for row in rows:
         groups.setdefault(row.to, []).append(row)

@@ -17,7 +17,7 @@ from gpudeck.collectors.smi_command import COLUMNS, shell_command, split_answer
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, PluginError, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival, EnvelopeSequence, Source, SshSettings
+from gpudeck.sources.base import EnvelopeSequence, FetchedReport, Source, SshSettings
 from gpudeck.sources.ssh_connector import Connector, end
 from gpudeck.sources.ssh_errors import Attempt, explain
 from gpudeck.wire import HOST_NAME
@@ -119,7 +119,9 @@ class SshConnection:
             raise
         except Exception as error:
             self._abort()
-            raise explain(error, self._attempt()) from error
+            target = self._target
+            attempt = Attempt(target.name, target.host, target.port or 22, target.user or "")
+            raise explain(error, attempt) from error
 
     async def close(self) -> None:
         """May be called at any time, and again; a command under way fails then."""
@@ -161,10 +163,6 @@ class SshConnection:
             self._connection = connection
         return self._connection
 
-    def _attempt(self) -> Attempt:
-        target = self._target
-        return Attempt(target.name, target.host, target.port or 22, target.user or "")
-
     def _abort(self) -> None:
         connection, self._connection, self._late = self._connection, None, None
         if connection is not None:
@@ -179,7 +177,7 @@ class SshSources:
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         self.settings = settings
-        self._connector = Connector(settings, password)
+        self.connector = Connector(settings, password)
         self._open: set[SshSource] = set()
 
     def __call__(self, target: Target) -> Source:
@@ -192,33 +190,34 @@ class SshSources:
         self._open.add(source)
         return source
 
-    def connect(self, target: Target) -> SshConnection:
-        return SshConnection(target, self._connector)
-
     async def closed(self, source: "SshSource") -> None:
         """Called by a source when it is closed."""
         self._open.discard(source)
         if not self._open:
-            await self._connector.close()
+            await self.connector.close()
 
 
 class SshSource:
-    """Reads one host over SSH."""
-
     def __init__(self, target: Target, sources: SshSources) -> None:
         self._target = target
         self._sources = sources
         self._settings = sources.settings
-        self._connection = sources.connect(target)
+        self._connection = SshConnection(target, sources.connector)
         self._envelopes = EnvelopeSequence(target, self._settings.interval)
         self._columns = COLUMNS
         self._reading: SmiReading | None = None
 
-    async def read(self, now: float) -> Arrival:
+    async def read(self, now: float) -> FetchedReport:
         is_stuck = self._connection.is_stuck
         # After a failure the driver may be another one: everything is asked for again.
         columns, self._columns = self._columns, COLUMNS
-        output = await self._connection.run(self._command(columns, with_gpus=not is_stuck), self._seconds)
+        command = shell_command(
+            columns,
+            with_arguments=self._settings.commands in {"full", "redacted"},
+            with_gpus=not is_stuck,
+            seconds=max(1, int(_DRIVER_SHARE * self._settings.deadline)),
+        )
+        output = await self._connection.run(command, _READING_SHARE * self._settings.deadline)
         if len(output.text) > LARGE_CHARACTERS:
             reading = await parse_in_thread(self._parse, output, now, is_stuck)
         else:
@@ -230,27 +229,15 @@ class SshSource:
         await self._connection.close()
         await self._sources.closed(self)
 
-    @property
-    def _seconds(self) -> float:
-        return _READING_SHARE * self._settings.deadline
-
-    def _command(self, columns: tuple[str, ...], *, with_gpus: bool) -> str:
-        return shell_command(
-            columns,
-            with_arguments=self._settings.commands in {"full", "redacted"},
-            with_gpus=with_gpus,
-            seconds=max(1, int(_DRIVER_SHARE * self._settings.deadline)),
-        )
-
     def _parse(self, output: Output, now: float, is_stuck: bool) -> SmiReading:
         """The answer as a report: the whole machine or, if its GPUs cannot be read, its own figures at least."""
         # The last line may be cut, and half a number is a wrong one.
         text = output.text[: output.text.rfind("\n") + 1] if output.is_late else output.text
-        before = self._reading
-        reading = self._parse_after(before, text, now, _STUCK if is_stuck else _LATE if output.is_late else None)
+        before, failure = self._reading, _STUCK if is_stuck else _LATE if output.is_late else None
+        reading = self._parse_after(before, text, now, failure)
         if before is not None and before.identity.boot_id != reading.identity.boot_id:
             # It was restarted, or another machine answers to that name: what was known of it is no longer so.
-            reading = self._parse_after(None, text, now, _STUCK if is_stuck else _LATE if output.is_late else None)
+            reading = self._parse_after(None, text, now, failure)
         return reading
 
     def _parse_after(self, before: SmiReading | None, text: str, now: float, failure: PluginError | None) -> SmiReading:
@@ -262,7 +249,7 @@ class SshSource:
         except PluginError as error:
             return _read_host_alone(text, now, error, kept)
 
-    def _seal(self, reading: SmiReading, now: float) -> Arrival:
+    def _seal(self, reading: SmiReading, now: float) -> FetchedReport:
         report = reading.report
         if self._target.labels:
             report = msgspec.structs.replace(report, labels=report.labels | self._target.labels)
@@ -270,7 +257,7 @@ class SshSource:
         collected_at = now if reading.clock is None else reading.clock
         who = reading.identity
         envelope = self._envelopes.put(report, collected_at, host_id=who.machine_id, boot_id=who.boot_id)
-        return Arrival(envelope, reading.clock)
+        return FetchedReport(envelope, reading.clock)
 
 
 def _read_host_alone(text: str, now: float, failure: PluginError, kept: SmiState | None) -> SmiReading:
@@ -284,6 +271,5 @@ def _read_host_alone(text: str, now: float, failure: PluginError, kept: SmiState
     return reading
 
 
-def make(settings: SshSettings, password: str | None = None) -> SshSources:
-    """What makes the sources of all hosts that are read over SSH with these settings."""
-    return SshSources(settings, password)
+make = SshSources
+"""Makes what makes the sources of all hosts that are read over SSH with these settings."""

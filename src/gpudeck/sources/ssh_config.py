@@ -1,13 +1,17 @@
-"""How each host is reached over SSH: by gpudeck's settings and, for the rest, ~/.ssh/config.
+"""How each host is reached over SSH, by gpudeck's settings and, for the rest, ~/.ssh/config: routes, the keys that a
+login offers, and the host keys that are trusted.
 
 The library reads the whole file for every host, and takes 100 ms for one that lists a thousand hosts by name, as
-generated ones do. Blocks of other hosts are left out before it sees them.
+generated ones do. Blocks of other hosts are left out before it sees them. Each key
+file is read once until it changes: an RSA key takes a quarter of a second. Host keys are looked up as ssh does: by the
+name in use, with its port unless that is 22.
 """
 
+import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,15 +20,166 @@ import asyncssh
 from msgspec import Struct
 
 from gpudeck.model.errors import Refused
+from gpudeck.model.settings import file_stamp
 from gpudeck.model.target import Target
 from gpudeck.sources.base import SshSettings
-from gpudeck.sources.ssh_keys import KEY_FILES, KNOWN_HOSTS_FILES, KeyRing, KnownHosts, SshKeys, agent_socket
 
+KEY_FILES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+
+Offer = asyncssh.SSHKey | tuple[asyncssh.SSHKey, asyncssh.SSHCertificate]
+KNOWN_HOSTS_FILES = (
+    "~/.ssh/known_hosts",
+    "~/.ssh/known_hosts2",
+    "/etc/ssh/ssh_known_hosts",
+    "/etc/ssh/ssh_known_hosts2",
+)
+_PORT = 22
 _WILD = frozenset("*?!")
 KEEPALIVE_SECONDS = 15
 _CONFIG_SECONDS = 60.0
 # A reading costs the hub 2.3 ms of CPU with AES-GCM and 3.4 with ChaCha20, which the library would rather take.
 _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+
+
+class SshKeys(Struct, frozen=True):
+    """What a login offers. `locked` are files with a passphrase, whose keys only an ssh-agent can use; `public` are the
+    public halves of all of them, which tell the agent's keys apart."""
+
+    offers: tuple[Offer, ...] = ()
+    names: tuple[str, ...] = ()
+    locked: tuple[str, ...] = ()
+    public: tuple[bytes, ...] = ()
+
+
+class KeyRing:
+    """Remembers what it has read until the file changes. Blocks: call it in a thread."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[object, SshKeys]] = {}
+
+    def load(self, files: Iterable[str], *, must_exist: bool) -> SshKeys:
+        """Raises Refused for a file that is no private key or, if they must exist, cannot be read."""
+        found = [self._load(file, must_exist=must_exist) for file in files]
+        return SshKeys(
+            offers=tuple(offer for keys in found for offer in keys.offers),
+            names=tuple(name for keys in found for name in keys.names),
+            locked=tuple(name for keys in found for name in keys.locked),
+            public=tuple(public for keys in found for public in keys.public),
+        )
+
+    def _load(self, file: str, *, must_exist: bool) -> SshKeys:
+        try:
+            path = Path(file).expanduser()
+            signature = [file_stamp(path.with_name(path.name + suffix)) for suffix in ("", "-cert.pub", ".pub")]
+            known = self._read.get(file)
+            if known is None or known[0] != signature:
+                known = self._read[file] = (signature, _read(path, file))
+        except (OSError, RuntimeError) as error:
+            if must_exist or not isinstance(error, FileNotFoundError | RuntimeError):
+                reason = getattr(error, "strerror", None) or str(error)
+                raise Refused(f"The key file {file} cannot be read: {reason}.", "Mend ssh.key_files.") from error
+            return SshKeys()
+        return known[1]
+
+
+def _read(path: Path, name: str) -> SshKeys:
+    written = path.read_bytes()
+    try:
+        key = asyncssh.import_private_key(written)
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+        public = _read_public(path)
+        if "passphrase" in str(error).lower():
+            return SshKeys(locked=(name,), public=public)
+        # A public key in place of a private one chooses among those of an ssh-agent, as with ssh.
+        if public and b"PRIVATE KEY" not in written:
+            return SshKeys(names=(name,), public=public)
+        raise Refused(f"{name} is no private key that can be used: {error}.") from error
+    certificate = _read_certificate(path)
+    offers: tuple[Offer, ...] = (key,) if certificate is None else ((key, certificate), key)
+    return SshKeys(offers, (name,), (), (key.public_data,))
+
+
+def _read_public(path: Path) -> tuple[bytes, ...]:
+    for candidate in (f"{path}.pub", str(path)):
+        try:
+            return (asyncssh.read_public_key(candidate).public_data,)
+        except (OSError, asyncssh.KeyImportError):
+            continue
+    return ()
+
+
+def _read_certificate(path: Path) -> asyncssh.SSHCertificate | None:
+    try:
+        return asyncssh.read_certificate(f"{path}-cert.pub")
+    except (OSError, asyncssh.KeyImportError):
+        return None
+
+
+def agent_socket() -> str | None:
+    return os.environ.get("SSH_AUTH_SOCK") or None
+
+
+class HostTrust(Struct, frozen=True):
+    """What the files say of one host: its keys, the authorities that may vouch for it, and what is revoked."""
+
+    keys: tuple[asyncssh.SSHKey, ...] = ()
+    authorities: tuple[asyncssh.SSHKey, ...] = ()
+    revoked: tuple[asyncssh.SSHKey, ...] = ()
+
+
+class KnownHosts:
+    """The known hosts of some files, parsed again only after one of them changed."""
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self.files = tuple(files)
+        self._signature: object = None
+        self._known = asyncssh.import_known_hosts("")
+
+    def refresh(self) -> None:
+        """Look at the files. Blocks: call it in a thread. A file that is not there has no hosts."""
+        texts = [_read_known_hosts(file) for file in self.files]
+        if texts == self._signature:
+            return
+        known = asyncssh.import_known_hosts("")
+        for line in "\n".join(texts).splitlines():
+            try:
+                known.load(line)
+            except ValueError:
+                continue  # ssh leaves out what it cannot read, too
+        self._signature, self._known = texts, known
+
+    def find(self, host: str, port: int) -> HostTrust:
+        """What is known of a host, without its address: a name is trusted, not where it leads today."""
+        keys, authorities, revoked, *_ = self._known.match(entry_name(host, port), "", None)
+        return HostTrust(tuple(keys), tuple(authorities), tuple(revoked))
+
+    def add(self, host: str, port: int, key: asyncssh.SSHKey) -> None:
+        """Write a new key to the first file. Raises OSError."""
+        path = Path(self.files[0]).expanduser()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        line = f"{entry_name(host, port)} {key.export_public_key().decode().strip()}\n"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            file.write((b"\n" if size and file.read(1) != b"\n" else b"") + line.encode())
+        self._known.load(line)
+
+
+def entry_name(host: str, port: int) -> str:
+    return host if port == _PORT else f"[{host}]:{port}"
+
+
+def describe_key(key: asyncssh.SSHKey) -> str:
+    """A key as people compare it: its fingerprint and its kind."""
+    return f"{key.get_fingerprint()}, {key.get_algorithm().removeprefix('ssh-')}"
+
+
+def _read_known_hosts(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text(errors="replace")
+    except (OSError, RuntimeError):
+        return ""
 
 
 class _ConfigBlock(Struct, frozen=True):
@@ -46,13 +201,11 @@ class ConfigFile:
     def refresh(self) -> object:
         """Look at the file; returns what is another value after each change. Raises OSError."""
         try:
-            state = self._path.stat()
+            self._path.stat()
         except FileNotFoundError:
             if self._must_exist:
                 raise
-            signature = None
-        else:
-            signature = (state.st_ino, state.st_mtime_ns, state.st_size)
+        signature = file_stamp(self._path)
         if signature != self._read_at:
             self._blocks = list(_split(self._path.read_text(errors="replace"))) if signature else []
             self._read_at = signature
@@ -60,7 +213,7 @@ class ConfigFile:
 
     @contextmanager
     def for_host(self, host: str) -> Iterator[str]:
-        """The path of a file for this host alone, gone afterwards. Mistakes are told with their line in the whole."""
+        """The path of a file for this host alone, gone afterwards. Errors name the line of the whole file."""
         with tempfile.NamedTemporaryFile("w", prefix="gpudeck-ssh-", suffix=".config") as reduced:
             for block in self._blocks:
                 is_meant = block.names is None or host in block.names

@@ -19,9 +19,8 @@ from gpudeck.fetch import AddressGuard, look_up
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.base import SshSettings
-from gpudeck.sources.ssh_config import SshRoute, SshRoutes, parse_login
+from gpudeck.sources.ssh_config import KnownHosts, Offer, SshRoute, SshRoutes, agent_socket, parse_login
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
-from gpudeck.sources.ssh_keys import KnownHosts, Offer, Trusted, agent_socket
 
 _JUMPS_AT_MOST = 8
 _NO_LOGIN = "takes the connection, but no login is finished in time: it is overloaded, or hangs."
@@ -79,19 +78,16 @@ class Connector:
         self._jumps: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
 
-    async def open(self, target: Target, finish_at: float) -> asyncssh.SSHClientConnection:
-        """A connection to the host, opened before that time of the event loop. The caller closes it."""
-        return await self._open(target, finish_at)
-
     async def close(self) -> None:
         jumps = [self._jumps.pop(key) for key in reversed(list(self._jumps))]
         for connection in jumps:
             await end(connection)
 
-    async def _open(
+    async def open(
         self, target: Target, finish_at: float, before: Jump | None = None, chain: tuple[str, ...] = ()
     ) -> asyncssh.SSHClientConnection:
-        """`before` is the jump host to go through, if that is settled. `chain` is how a jump host was come to."""
+        """A connection to the host, opened before that time of the event loop. The caller closes it. `before` is the
+        jump host to go through, if that is settled; `chain` is how a jump host was come to."""
         attempt = Attempt(target.name, target.host, target.port or 22, target.user or "", is_jump=bool(chain))
         try:
             route = await asyncio.to_thread(self._routes.find, target, is_jump=bool(chain))
@@ -130,7 +126,7 @@ class Connector:
         sock = None
         if via is None and not options.proxy_command:
             async with asyncio.timeout_at(finish_at):
-                sock = await _dial(options.host, options.port, options.family, options.local_addr, guard)
+                sock = await dial(options.host, options.port, options.family, options.local_addr, guard)
         try:
             async with self._turn(attempt, finish_at), _within(finish_at, f"{attempt.place} {_NO_LOGIN}"):
                 return await self._log_in(route, sock, via, attempt)
@@ -153,7 +149,11 @@ class Connector:
             username=route.options.username,
             proxy_command=route.options.proxy_command,
             client_factory=lambda: _SshClient(attempt, route.known_hosts, accept_new=accept_new),
-            known_hosts=lambda *_: _as_lists(attempt.trusted),
+            known_hosts=lambda *_: (
+                list(attempt.trusted.keys),
+                list(attempt.trusted.authorities),
+                list(attempt.trusted.revoked),
+            ),
             server_host_key_algs=_choose_host_keys(route, attempt),
             client_keys=_FileKeys(route.keys.offers),
             agent_path=agent_socket() if route.uses_agent else None,
@@ -186,18 +186,13 @@ class Connector:
         return reached
 
     async def _jump(
-        self,
-        word: str,
-        before: Jump | None,
-        chain: tuple[str, ...],
-        finish_at: float,
-        networks: tuple[str, ...] | None,
+        self, word: str, before: Jump | None, chain: tuple[str, ...], finish_at: float, networks: tuple[str, ...] | None
     ) -> asyncssh.SSHClientConnection:
         async with self._locks.setdefault(chain, asyncio.Lock()):
             connection = self._jumps.get(chain)
             if connection is None or connection.is_closed():
                 login = msgspec.structs.replace(parse_login(word, "ProxyJump"), local_networks=networks)
-                connection = await self._open(login, finish_at, before, chain)
+                connection = await self.open(login, finish_at, before, chain)
                 self._jumps[chain] = connection
             return connection
 
@@ -222,7 +217,7 @@ async def _within(finish_at: float, otherwise: str) -> AsyncIterator[None]:
         raise Temporary(otherwise) from error
 
 
-async def _dial(
+async def dial(
     host: str, port: int, family: int, local_address: tuple[str, int] | None, guard: AddressGuard | None
 ) -> socket.socket:
     """A TCP connection, to the first of the host's addresses that takes it. Raises OSError of the last, and Refused."""
@@ -255,8 +250,3 @@ def _choose_host_keys(route: SshRoute, attempt: Attempt) -> Any:
     not fall back to the key itself."""
     is_configured = route.options.config.get("HostKeyAlgorithms") is not None
     return () if is_configured or attempt.trusted.authorities else "-*-cert-v01@openssh.com"
-
-
-def _as_lists(trusted: Trusted) -> Any:
-    """As the library wants it."""
-    return list(trusted.keys), list(trusted.authorities), list(trusted.revoked)

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.errors import PluginError, Refused, Temporary, Wrong
-from gpudeck.sources.ssh_keys import SshKeys, Trusted, describe_key, entry_name
+from gpudeck.sources.base import SshLoginRefused
+from gpudeck.sources.ssh_config import HostTrust, SshKeys, describe_key, entry_name
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,6 @@ _CHANNEL_CODES = {
 }
 """Reasons of RFC 4254, section 5.1: what the other side says beside them is not shown."""
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
-
-
-class SshLoginRefused(Refused):
-    """No key was accepted, nor a password if there was one."""
 
 
 class Attempt(Struct):
@@ -50,7 +47,7 @@ class Attempt(Struct):
     keys: SshKeys = SshKeys()
     uses_agent: bool = False
     known_as: tuple[str, int] = ("", 22)
-    trusted: Trusted = Trusted()
+    trusted: HostTrust = HostTrust()
     known_hosts: str = "~/.ssh/known_hosts"
     has_password: bool = False
     offered: asyncssh.SSHKey | None = None
@@ -107,7 +104,7 @@ def _explain_host_key(error: Any, attempt: Attempt) -> PluginError:
         old = " or ".join(describe_key(key) for key in trusted.keys)
         return Refused(
             f"{place} has another host key than before: it was {old} and is {describe_key(shown)}. "
-            "Either the host was installed anew, or somebody stands in between.",
+            "Either the host was installed anew, or the connection is intercepted.",
             f"If it is right: {forget(attempt)}, then {attempt.login} once.",
         )
     scan = ["ssh-keyscan", *([] if attempt.port == _PORT else ["-p", str(attempt.port)]), attempt.host]
@@ -209,20 +206,7 @@ def _explain_network(error: Any, attempt: Attempt) -> PluginError:
 
 
 def _begin(place: str) -> str:
-    """A place at the beginning of a sentence."""
     return place.replace("the ", "The ", 1) if place.startswith("the jump host") else place
-
-
-def _explain_config(error: Any, _: Attempt) -> PluginError:
-    return Refused(f"The SSH configuration cannot be read: {error}.", "Mend that file.")
-
-
-def _explain_value(error: Any, attempt: Attempt) -> PluginError:
-    return Refused(f"No login to {attempt.place} is possible: {quote(str(error))}.")
-
-
-def _explain_unforeseen(error: Any, attempt: Attempt) -> PluginError:
-    return Wrong(f"Reading {attempt.place} failed in an unforeseen way: {type(error).__name__}: {quote(str(error))}.")
 
 
 # The first that fits counts.
@@ -234,7 +218,15 @@ _WORDS: tuple[tuple[type[Exception], Callable[[Any, Attempt], PluginError]], ...
     (asyncssh.ChannelOpenError, _explain_channel),
     (asyncssh.Error, _explain_end),
     (OSError, _explain_network),
-    (asyncssh.ConfigParseError, _explain_config),
-    (ValueError, _explain_value),
-    (Exception, _explain_unforeseen),
+    (
+        asyncssh.ConfigParseError,
+        lambda error, _: Refused(f"The SSH configuration cannot be read: {error}.", "Mend that file."),
+    ),
+    (ValueError, lambda error, at: Refused(f"No login to {at.place} is possible: {quote(str(error))}.")),
+    (
+        Exception,
+        lambda error, at: Wrong(
+            f"Reading {at.place} failed in an unforeseen way: {type(error).__name__}: {quote(str(error))}."
+        ),
+    ),
 )

@@ -1,35 +1,103 @@
-"""Top as a Textual application: keys, sizes and news in, pictures out. Threads do what may block."""
+"""Top as a Textual application: keys, sizes and news in, pictures out. Threads do what may block. Of each new picture
+only the lines that changed are sent: top is usable over a slow line."""
 
 import asyncio
 import queue
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import ClassVar
 
-from rich.console import RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.events import Click, Key, MouseScrollDown, MouseScrollUp, Paste
+from textual.geometry import Region
 from textual.message import Message
-from textual.screen import Screen
+from textual.strip import Strip
+from textual.widget import Widget
 
-from gpudeck.client.http import TROUBLE
+from gpudeck.http_client import TROUBLE
 from gpudeck.model.errors import GpudeckError
-from gpudeck.tui.canvas import Canvas, narrow
+from gpudeck.model.view import Fleet
+from gpudeck.tui.details import STEPS_IN_ASCII
 from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, is_running, send
-from gpudeck.tui.feed import Feed, News, Snapshot
-from gpudeck.tui.picture import Artist
-from gpudeck.tui.top import Outside, Top
+from gpudeck.tui.feed import Feed, News
+from gpudeck.tui.renderer import ScreenRenderer
+from gpudeck.tui.tables import Line
+from gpudeck.tui.top import Top, TopActions
+from gpudeck.views.table import in_ascii, width_of
 
 GRACE = 3.0
 """Seconds that a process has to end after SIGTERM, before SIGKILL is offered."""
+# The sixteen colours of the terminal: it knows whether its background is dark, and they are short to send.
+_STYLES = {
+    "": Style(),
+    "green": Style(color="green"),
+    "red": Style(color="red"),
+    "yellow": Style(color="yellow"),
+    "blue": Style(color="blue"),
+    "grey": Style(color="bright_black"),
+    "bold": Style(bold=True),
+    "reverse": Style(reverse=True),
+    "cursor": Style(reverse=True),
+    "alarm": Style(color="red", bold=True, reverse=True),
+    "head": Style(bold=True),
+    "sorted": Style(bold=True, reverse=True),
+}
 
 
-class Arrived(Message):
-    """Something came from the feed."""
+class Canvas(Widget):
+    """`draw` makes the lines of a width and a height. `plain` is for terminals that know ASCII alone."""
 
+    DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, draw: Callable[[int, int], list[Line]], *, plain: bool = False) -> None:
+        super().__init__()
+        self._draw = draw
+        self._plain = plain
+        self._lines: list[Line] = []
+
+    def redraw(self) -> None:
+        """Draw anew, and send what changed."""
+        before, self._lines = self._lines, self._draw(self.size.width, self.size.height)
+        if regions := find_changes(before, self._lines):
+            self.refresh(*regions)
+
+    def on_resize(self) -> None:
+        self._lines = self._draw(self.size.width, self.size.height)
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        line = self._lines[y] if y < len(self._lines) else []
+        if self._plain:
+            line = [(in_ascii(text.translate(STEPS_IN_ASCII)), colour) for text, colour in line]
+        return Strip([Segment(text, _STYLES[colour]) for text, colour in line])
+
+
+def find_changes(before: Sequence[Line], after: Sequence[Line]) -> list[Region]:
+    """The lines of the new picture that are other than in the old one, each up to its last cell that changed: Textual
+    sends a line from its first column on, and once more for every further region in it."""
+    empty: Line = []
+    pairs = zip_longest(before[: len(after)], after, fillvalue=empty)
+    return [Region(0, y, _changed_width(old, new), 1) for y, (old, new) in enumerate(pairs) if old != new]
+
+
+def _changed_width(old: Line, new: Line) -> int:
+    same = 0
+    if sum(width_of(text) for text, _ in old) == (width := sum(width_of(text) for text, _ in new)):
+        for before, after in zip(reversed(old), reversed(new), strict=False):
+            if before != after:
+                break
+            same += width_of(after[0])
+    return width - same
+
+
+class FeedUpdate(Message):
     def __init__(self, news: News) -> None:
         super().__init__()
         self.news = news
@@ -45,36 +113,33 @@ class TopApp(App[None]):
     def __init__(
         self,
         feed: Feed,
-        first: Snapshot,
+        first: Fleet,
         *,
         words: str = "",
         own_id: str = "",
         plain: bool = False,
         grace: float = GRACE,
     ) -> None:
-        # The terminal's own colours: see canvas.py.
+        # The terminal's own colours: see Canvas.
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        outside = Outside(leave=self.exit, recall=self._recall, end=self._end)
+        outside = TopActions(leave=self.exit, recall=lambda *question: self._questions.put(question), end=self._end)
         self.top = Top(feed.place, outside, words=words, own_id=own_id, is_local=feed.is_local)
         self.top.take(first)
         self.top.arrange()
         self._feed = feed
         self._grace = grace
         self._questions: queue.SimpleQueue[tuple[dict[str, str], str, Sequence[str]]] = queue.SimpleQueue()
-        self._artist = Artist(self.top)
+        self._artist = ScreenRenderer(self.top)
         self._canvas = Canvas(self._artist.draw, plain=plain)
 
     def compose(self) -> ComposeResult:
         yield self._canvas
 
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        super()._display(screen, narrow(renderable))
-
     def on_mount(self) -> None:
         # Without it a SIGTERM would leave the terminal as it is now.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        self._feed.start(self._take)
+        self._feed.start(lambda news: self.post_message(FeedUpdate(news)))  # in the feed's thread
         threading.Thread(target=self._answer_questions, name="past", daemon=True).start()
         # While a hub is away nothing comes, and the clock and notices have to go on.
         self.set_interval(1.0, self._tick)
@@ -82,7 +147,7 @@ class TopApp(App[None]):
     def on_unmount(self) -> None:
         self._feed.stop()
 
-    def on_arrived(self, message: Arrived) -> None:
+    def on_feed_update(self, message: FeedUpdate) -> None:
         self.top.take(message.news)
         self._show()
 
@@ -115,10 +180,6 @@ class TopApp(App[None]):
         self.top.press("up")
         self._show()
 
-    def _take(self, news: News) -> None:
-        """From the feed's thread."""
-        self.post_message(Arrived(news))
-
     def _tick(self) -> None:
         if self.top.lost is not None:
             self._show()
@@ -127,9 +188,6 @@ class TopApp(App[None]):
         self.top.arrange()
         self._feed.look_at(self.top.detail[0] if self.top.detail else None)
         self._canvas.redraw()
-
-    def _recall(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
-        self._questions.put((query, subject, metrics))
 
     def _answer_questions(self) -> None:
         """One after the other: a host with many GPUs does not make a hub work on all of them at once."""

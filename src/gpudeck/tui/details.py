@@ -5,8 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_gib, show_span
+from gpudeck.model.text import clean, show_age, show_gib, show_span
 from gpudeck.model.view import Gpu, Host
 from gpudeck.tui.table_views import host_title
 from gpudeck.tui.tables import Line, text_line
@@ -54,8 +53,8 @@ class _Trail:
         return [(at, value) for at, value in zip(self._times, own, strict=True) if not math.isnan(value)]
 
 
-class Trails:
-    """Of all GPUs by UUID, and of all hosts by id. `older` is what a hub's history told, by subject and metric."""
+class Sparklines:
+    """Of all GPUs by UUID, and of all hosts by id. `older` is from a hub's history, by subject and metric."""
 
     def __init__(self) -> None:
         self._trails: dict[str, _Trail] = {}
@@ -89,7 +88,7 @@ class Trails:
         return [point for point in self.older.get((subject, metric), ()) if point[0] < first] + own
 
 
-def draw_trail(points: Iterable[Point], now: float, width: int, high: float | None = None) -> str:
+def draw_sparkline(points: Iterable[Point], now: float, width: int, high: float | None = None) -> str:
     """`width` signs for the SPAN until now, the mean of each step; a space where nothing is known.
 
     `high` is what the highest sign stands for; without it the largest value.
@@ -120,14 +119,13 @@ def _sign(value: float | None, high: float) -> str:
     return " " if value is None else _STEPS[min(len(_STEPS) - 1, max(0, int(value / high * len(_STEPS))))]
 
 
-def gpu_lines(host: Host, gpu: Gpu, trails: Trails, now: float, width: int) -> list[Line]:
-    """The head of a GPU's page."""
+def gpu_lines(host: Host, gpu: Gpu, trails: Sparklines, now: float, width: int) -> list[Line]:
     state = gpu.availability
     used, total, limit = gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.power_limit_watts
     title = [
         (f"{clean(host.display_name)} · GPU {gpu.label} · {clean(gpu.name)} · ", "bold"),
         (f"{SYMBOLS[state]} {state}", COLOURS[state]),
-        (f" for {show_span(now - gpu.since)}", ""),
+        (f" for {show_age(gpu.since, now)}", ""),
     ]
     rows: list[tuple[str, str, str, float | None]] = [
         ("utilization", show_number(gpu.utilization_percent, "%"), "utilization_percent", 100.0),
@@ -139,8 +137,7 @@ def gpu_lines(host: Host, gpu: Gpu, trails: Trails, now: float, width: int) -> l
     return [text_line(title, width), *_notes(gpu, now, width), *drawn, _legend(width), _others(gpu, width)]
 
 
-def host_lines(host: Host, trails: Trails, now: float, width: int) -> list[Line]:
-    """The head of a host's page."""
+def host_lines(host: Host, trails: Sparklines, now: float, width: int) -> list[Line]:
     used, total, count = host.memory_used_bytes, host.memory_total_bytes, host.cpu_count
     title = [(host_title(host), "bold")]
     rows: list[tuple[str, str, str, float | None]] = [
@@ -161,24 +158,27 @@ def host_lines(host: Host, trails: Trails, now: float, width: int) -> list[Line]
     return [text_line(title, width), *problems, facts, *drawn, *gpus, _legend(width)]
 
 
-def _gpu_line(gpu: Gpu, trails: Trails, now: float, width: int) -> Line:
+def _gpu_line(gpu: Gpu, trails: Sparklines, now: float, width: int) -> Line:
     """One of a host's GPUs: its state, its utilization, and how that was."""
     state = gpu.availability
-    label = fit(f"GPU {gpu.label}", _LABEL)
     value = fit(show_number(gpu.utilization_percent, "%"), _VALUE - 10, "right")
-    room = max(8, width - _LABEL - _VALUE - 2)
-    drawn = draw_trail(trails.points(gpu.uuid, "utilization_percent"), now, room, 100.0)
-    line: Line = [(label, "grey"), (fit(f"{SYMBOLS[state]} {state}", 10), COLOURS[state]), (f"{value}  ", "")]
-    return [*line, (drawn, "green")] if _LABEL + _VALUE + 2 + room == width else text_line(line, width)
+    head: Line = [(fit(f"{SYMBOLS[state]} {state}", 10), COLOURS[state]), (f"{value}  ", "")]
+    return _draw_trail(f"GPU {gpu.label}", head, trails.points(gpu.uuid, "utilization_percent"), now, width, high=100.0)
 
 
-def _trail_line(trails: Trails, subject: str, row: tuple[str, str, str, float | None], now: float, width: int) -> Line:
+def _trail_line(
+    trails: Sparklines, subject: str, row: tuple[str, str, str, float | None], now: float, width: int
+) -> Line:
     label, value, metric, high = row
-    room = max(8, width - _LABEL - _VALUE - 2)
-    drawn = draw_trail(trails.points(subject, metric), now, room, high)
-    # Width by construction: each of its signs is one column wide.
-    line: Line = [(fit(label, _LABEL), "grey"), (f"{fit(value, _VALUE, 'right')}  ", ""), (drawn, "green")]
-    return line if _LABEL + _VALUE + 2 + room == width else text_line(line[:2], width)
+    head: Line = [(f"{fit(value, _VALUE, 'right')}  ", "")]
+    return _draw_trail(label, head, trails.points(subject, metric), now, width, high=high)
+
+
+def _draw_trail(label: str, head: Line, points: list[Point], now: float, width: int, *, high: float | None) -> Line:
+    """Without the trail where there is no room for it. Each of its signs is one column wide."""
+    line: Line = [(fit(label, _LABEL), "grey"), *head]
+    room = width - _LABEL - _VALUE - 2
+    return [*line, (draw_sparkline(points, now, room, high), "green")] if room >= 8 else text_line(line, width)
 
 
 def _legend(width: int) -> Line:
@@ -187,11 +187,11 @@ def _legend(width: int) -> Line:
 
 
 def _notes(gpu: Gpu, now: float, width: int) -> list[Line]:
-    """What is wrong with it, and what to do; and who has it booked."""
+    """What is wrong with it, and what to do; and who has it reserved."""
     wrong = (gpu.health_reason, gpu.health_action, gpu.availability_reason, gpu.reservation_conflict)
     told: list[Cell] = [(f"! {clean(text)}", "yellow") for text in dict.fromkeys(wrong) if text]
-    if gpu.reservation_conflict is None and (booked := reservation_note(gpu, now)):
-        told.append((clean(booked), COLOURS["booked"]))
+    if gpu.reservation_conflict is None and (reserved := reservation_note(gpu, now)):
+        told.append((clean(reserved), COLOURS["reserved"]))
     return [text_line([cell], width) for cell in told]
 
 

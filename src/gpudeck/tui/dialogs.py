@@ -19,7 +19,7 @@ from gpudeck.model.view import Host, ShownProcess
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _TOLERANCE = 2.0
 """Seconds by which the kernel's own idea of when it booted moves, as its clock is set."""
-_HELP = """\
+HELP = """\
 Keys, as in htop and nvitop where they have them
 
 up down pgup pgdn home end  move      P  sort by utilization
@@ -34,8 +34,8 @@ space    stand still, go on           k  end a process of your own
 q        quit                            on this machine
 
 Words of filter and search, as on the page:
-free busy held booked unknown  h200  gpu07  -alice  user:ann  >40G  critical
-"""
+free busy idle reserved unknown  h200  gpu07  -alice  user:ann  >40G
+""".splitlines()
 
 
 class ProcessToEnd(Struct, frozen=True):
@@ -50,7 +50,7 @@ class NotEnded(GpudeckError):
     """The process was left alone."""
 
 
-def choose_victim(host: Host, process: ShownProcess, own_id: str, *, is_local: bool) -> ProcessToEnd:
+def choose_process(host: Host, process: ShownProcess, own_id: str, *, is_local: bool) -> ProcessToEnd:
     """`own_id` is the machine id of where this runs; empty where it has none, as in a container. Raises NotEnded."""
     name = host.display_name
     if not is_local and (not own_id or host.id != own_id):
@@ -125,7 +125,6 @@ class ConfirmDialog(Struct, frozen=True):
 
 
 def type_key(prompt: Prompt, key: str, character: str | None) -> None:
-    """What a key does to the line."""
     if key == "backspace":
         prompt.text = prompt.text[:-1]
     elif key == "ctrl+u":
@@ -142,7 +141,3 @@ def ask_to_kill(victim: ProcessToEnd) -> ConfirmDialog:
     """It was asked to end and did not."""
     lines = (f"Process {victim.pid} is still there.", "It can be ended at once, without saving anything (SIGKILL).")
     return ConfirmDialog(victim, True, lines)
-
-
-def help_lines() -> list[str]:
-    return _HELP.splitlines()

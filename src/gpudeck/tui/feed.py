@@ -1,20 +1,19 @@
 """Where top's fleet comes from: a hub's stream, or this machine read once a second. Each is a thread that never ends
-by itself: what goes wrong after the first picture is told, and tried again."""
+by itself: what fails after the first picture is shown, and tried again."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Generator
 
 import msgspec
 from msgspec import Struct
 
 from gpudeck.client import Client, Forbidden
 from gpudeck.client.answers import explain_misfit, read_answer
-from gpudeck.client.client import NoSuchThing
-from gpudeck.client.http import TROUBLE
-from gpudeck.client.stream import OpenStream, StreamEvent
+from gpudeck.client.client import NotFound, StreamEvent
+from gpudeck.http_client import TROUBLE
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet, Host
 from gpudeck.tui.details import EVERY, SPAN, Point
@@ -24,27 +23,18 @@ SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
 HOST_SECONDS = 5.0
 """So often a host that is looked at in detail is read."""
-_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 
 
-class Snapshot(Struct, frozen=True):
-    fleet: Fleet
-
-
-class Lost(Struct, frozen=True):
+class FeedLost(Struct, frozen=True):
     """From now on nothing is known, until a snapshot or a delta comes."""
 
     reason: str
 
 
-class HostRead(Struct, frozen=True):
-    """The host that is looked at, with the metrics that deltas do not have."""
-
-    host: Host
-
-
-News = Snapshot | Delta | HostRead | Lost
-Take = Callable[[News], None]
+News = Fleet | Delta | Host | FeedLost
+"""A fleet is a snapshot, a host the one that is looked at, with the metrics that deltas do not have."""
+Take = Callable[[News], object]
 
 
 class _Series(Struct):
@@ -59,59 +49,59 @@ class _PastSeries(Struct):
     series: list[_Series]
 
 
-class Feed(Protocol):
-    """`first` blocks and raises what a person has to hear at once, such as a wrong address. After `start` news come in
+class Feed:
+    """`first` blocks and raises what a user has to know at once, such as a wrong address. After `start` news come in
     another thread, until `stop`."""
-
-    place: str
-    is_local: bool
-
-    def first(self) -> Snapshot: ...
-
-    def start(self, take: Take) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def look_at(self, host_id: str | None) -> None:
-        """A host is looked at in detail from here on; None: no host is."""
-        ...
-
-    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
-        """The last minutes of a GPU or a host; empty where nobody kept them. Blocks; raises GpudeckError."""
-        ...
-
-
-class HubFeed:
-    """`find_token` is asked where the hub wants to know who asks, and `client` has no token that it takes."""
 
     is_local = False
 
-    def __init__(self, client: Client, find_token: Callable[[], str | None] = lambda: None) -> None:
-        self.place = client.shown
-        self._client = client
-        self._find_token = find_token
-        self._stream: OpenStream | None = None
-        self._events: Iterator[StreamEvent] = iter(())
-        self._last_id = ""
+    def __init__(self, place: str) -> None:
+        self.place = place
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looked_at: str | None = None
-        self._read_at = float("-inf")
 
-    def first(self) -> Snapshot:
-        self._open()
-        news = self._next()
-        if not isinstance(news, Snapshot):
-            raise Unreachable(f"{self.place} answers, but tells nothing of its fleet.")
-        return news
+    def first(self) -> Fleet:
+        raise NotImplementedError
 
     def start(self, take: Take) -> None:
         self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """The thread ends with the next event; it is not waited for."""
         self._stopping.set()
+
+    def look_at(self, host_id: str | None) -> None:
+        """A host is looked at in detail from here on; None: no host is."""
+
+    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
+        """The last minutes of a GPU or a host; empty if they were not kept. Blocks; raises GpudeckError."""
+        return []
+
+    def _run(self, take: Take) -> None:
+        raise NotImplementedError
+
+
+class HubFeed(Feed):
+    """`find_token` is asked where the hub wants to know who asks, and `client` has no token that it takes."""
+
+    def __init__(self, client: Client, find_token: Callable[[], str | None] = lambda: None) -> None:
+        super().__init__(client.shown)
+        self._client = client
+        self._find_token = find_token
+        self._events: Generator[StreamEvent, None, None] | None = None
+        self._last_id = ""
+        self._looked_at: str | None = None
+        self._read_at = float("-inf")
+
+    def first(self) -> Fleet:
+        news = self._next()
+        if not isinstance(news, Fleet):
+            raise Unreachable(f"{self.place} answers, but does not send its fleet.")
+        return news
+
+    def stop(self) -> None:
+        """The thread ends with the next event; it is not waited for."""
+        super().stop()
         if self._thread is None:
             self._close()
 
@@ -133,19 +123,16 @@ class HubFeed:
         ]
 
     def _run(self, take: Take) -> None:
-        tries = 0
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._stopping.is_set():
             try:
-                if self._stream is None:
-                    self._open()
                 take(self._next())
-                tries = 0
+                backoff.succeed()
                 self._read_host(take)
             except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
                 self._close()
-                take(Lost(_reason(error, self.place)))
-                self._stopping.wait(_PAUSES[min(tries, len(_PAUSES) - 1)])
-                tries += 1
+                take(FeedLost(_reason(error, self.place)))
+                self._stopping.wait(backoff.fail())
         self._close()
 
     def _read_host(self, take: Take) -> None:
@@ -154,68 +141,57 @@ class HubFeed:
         if host_id is None or time.monotonic() - self._read_at < HOST_SECONDS:
             return
         self._read_at = time.monotonic()
-        with contextlib.suppress(NoSuchThing):
-            take(HostRead(read_answer(self._client.host(host_id), Host, self.place)))
+        with contextlib.suppress(NotFound):
+            take(read_answer(self._client.host(host_id), Host, self.place))
 
-    def _open(self) -> None:
+    def _open(self) -> Generator[StreamEvent, None, None]:
         try:
-            self._stream = self._client.stream(self._last_id)
+            return self._client.stream(self._last_id)
         except Forbidden:
             token = self._find_token()
             if token is None:
                 raise
             self._client = self._client.with_token(token)
-            self._stream = self._client.stream(self._last_id)
-        self._events = self._stream.events()
+            return self._client.stream(self._last_id)
 
     def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
-    def _next(self) -> Snapshot | Delta:
+    def _next(self) -> Fleet | Delta:
+        if self._events is None:
+            self._events = self._open()
         event = next(self._events, None)
         if event is None:
             raise Unreachable(f"{self.place} has ended the stream.")
         self._last_id = event.id
         try:
-            return Snapshot(read_snapshot(event.data)) if event.kind == "snapshot" else read_delta(event.data)
+            return read_snapshot(event.data) if event.kind == "snapshot" else read_delta(event.data)
         except msgspec.DecodeError as error:
             raise explain_misfit(error, event.data, self.place) from error
 
 
-class LocalFeed:
+class LocalFeed(Feed):
     """`read` gives this machine as a fleet of one host, and blocks until it was read."""
 
     is_local = True
 
     def __init__(self, read: Callable[[], Fleet], close: Callable[[], None], seconds: float = 1.0) -> None:
-        self.place = "this machine"
+        super().__init__("this machine")
         self._read = read
         self._close = close
         self._seconds = seconds
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def first(self) -> Snapshot:
-        return Snapshot(self._read())
-
-    def start(self, take: Take) -> None:
-        self._thread = threading.Thread(target=self._run, args=(take,), name="feed", daemon=True)
-        self._thread.start()
-
-    def look_at(self, host_id: str | None) -> None:
-        """Every reading has everything."""
+    def first(self) -> Fleet:
+        return self._read()
 
     def stop(self) -> None:
         """What reads drivers is ended with it; one that hangs is not waited for."""
-        self._stopping.set()
+        super().stop()
         if self._thread is not None:
             self._thread.join(2.0)
         self._close()
-
-    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
-        return []
 
     def _run(self, take: Take) -> None:
         due = time.monotonic() + self._seconds
@@ -224,7 +200,7 @@ class LocalFeed:
             try:
                 take(self.first())
             except (GpudeckError, OSError) as error:
-                take(Lost(_reason(error, self.place)))
+                take(FeedLost(_reason(error, self.place)))
 
 
 def _reason(error: Exception, place: str) -> str:

@@ -1,5 +1,6 @@
 """The fleet as top holds it: the hub's own objects, changed in place by the events of its stream."""
 
+import gc
 from collections.abc import Mapping
 from copy import copy
 from typing import Any, get_type_hints
@@ -12,7 +13,7 @@ from gpudeck.model.alert import Alert
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
 from gpudeck.views.filter import count
-from gpudeck.views.people import natural
+from gpudeck.views.users import natural
 
 Fields = dict[str, Any]
 """What changed of a host or a GPU, by the names of its fields; each value is of its field's type."""
@@ -28,8 +29,6 @@ _GPU_CHANGE = _partial(Gpu)
 _NUMBERS = {*GPU_METRICS, *HOST_METRICS, "last_report_at"}
 _UNSENT_OF_GPUS = tuple(metric.name for metric in GPU_METRICS.values() if not metric.live)
 _UNSENT_OF_HOSTS = tuple(metric.name for metric in HOST_METRICS.values() if not metric.live)
-
-
 Place = tuple[str, int, int]
 """The id of a host, its row, and the row of its first GPU; the others follow."""
 
@@ -79,7 +78,13 @@ class Delta(Struct):
 
 def read_snapshot(data: bytes) -> FleetRows:
     """As the hub's stream has it. Raises msgspec.ValidationError for a value that does not fit."""
-    return msgspec.json.decode(data, type=FleetRows)
+    # A hundred thousand objects in no cycle: looking through them for garbage would take twice as long as making them.
+    gc.disable()
+    try:
+        return msgspec.json.decode(data, type=FleetRows)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def read_delta(data: bytes) -> Delta:
@@ -201,7 +206,7 @@ def copy_rows(fleet: Fleet) -> Fleet:
 
 
 def _write(owners: Mapping[int, Host | Gpu], columns: Columns) -> None:
-    """Numbers of rows that nobody has are left out, and metrics that this version does not know."""
+    """Unknown rows and metrics are left out."""
     rows = columns.get("rows", [])
     found = [owners.get(int(row or 0)) for row in rows] if isinstance(rows, list) else []
     for name, values in columns.items():

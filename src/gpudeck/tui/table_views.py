@@ -4,25 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from gpudeck.model.availability import Availability
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_count, show_gib, show_span
+from gpudeck.model.text import clean, show_age, show_count, show_gib
 from gpudeck.model.view import Gpu, Host, ShownProcess
-from gpudeck.tui.tables import DASH, Sort, TableColumn, TableLayout, TableRow, arrange, draw_share, group, measure
-from gpudeck.views.people import Person, find_people
-from gpudeck.views.table import Cell
-from gpudeck.views.text import COLOURS, SYMBOLS, gpu_note, show_number
+from gpudeck.tui.tables import DASH, Sort, TableColumn, TableLayout, TableRow, arrange, group, measure
+from gpudeck.views import text
+from gpudeck.views.table import Cell, draw_share
+from gpudeck.views.text import SYMBOLS, join_places, show_number, show_status, staleness_note
+from gpudeck.views.users import UserActivity, find_users
 
 GROUPS = ("host", "model", "user", "none")
 NOBODY = "nobody"
-_STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
 _RANK = {word: rank for rank, word in enumerate(SYMBOLS)}
 _UTIL_BAR, _MEMORY_BAR = 4, 6
 _NOT_KNOWN = "not known"
 
 
 def _metric(value: Callable[[Gpu], float | None]) -> Sort:
-    """What a silent host last told is shown, but puts no GPU before others."""
+    """The last values of a silent host are shown, but put no GPU before others."""
     return Sort(
         lambda row: value(row.gpu) if row.gpu is not None and row.gpu.availability != "unknown" else None,
         is_falling=True,
@@ -72,7 +70,7 @@ def host_title(host: Host | None) -> str:
     free = sum(gpu.availability == "free" for gpu in host.gpus)
     said = [
         clean(host.display_name),
-        host.status,
+        show_status(host),
         f"{free} of {len(host.gpus)} GPUs free",
         f"CPU {show_number(host.cpu_percent, '%')}",
         f"RAM {show_gib(used, 0)}/{show_gib(total, 0)} GiB",
@@ -108,39 +106,22 @@ def gpu_cells(row: TableRow, now: float, layout: TableLayout) -> list[Cell]:
     host, gpu = row.host, row.gpu
     if host is None or gpu is None:
         return [DASH] * 13
-    name: Cell = (clean(host.display_name), "" if host.status == "up" else "grey")
-    state = gpu.availability
-    dim = "grey" if state == "unknown" else ""
-    note = _silence(host, now) or gpu_note(gpu, now)
-    util = gpu.utilization_percent
-    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    dim = "grey" if gpu.availability == "unknown" else ""
+    label, model, state, util, _, *rest = text.gpu_cells(gpu, staleness_note(host, now), now)
+    busy = gpu.utilization_percent
     return [
-        name,
-        (gpu.label, dim),
-        (clean(gpu.display_name), dim),
-        _STATES[state],
-        (show_number(util, "%"), dim),
-        ("" if util is None else draw_share(util / 100, layout.widths[5]), dim or "green"),
+        (clean(host.display_name), "" if host.status == "up" else "grey"),
+        *(label, model, state, util),
+        ("" if busy is None else draw_share(busy / 100, layout.widths[5]), dim or "green"),
         (draw_share(memory_share(gpu), layout.widths[6]), dim or "blue"),
-        (f"{show_gib(used)}/{show_gib(total, 0)}", dim),
-        (show_number(gpu.temperature_celsius, "°C"), dim),
-        (show_number(gpu.power_watts, " W"), dim),
-        (clean(", ".join(gpu.users)) or "–", dim),
-        (show_span(now - gpu.since), dim),
-        (clean(note), dim or "yellow"),
+        *rest,
     ]
 
 
 def bare_cells(host: Host, now: float) -> list[Cell]:
     """A host without any GPU: why, with the room of the whole line."""
     reason = host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs")
-    return [(f"{clean(host.display_name)}  ", "grey"), (clean(_silence(host, now) or reason), "grey")]
-
-
-def _silence(host: Host, now: float) -> str:
-    if host.status in {"up", "never"} or host.last_report_at is None:
-        return ""
-    return f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
+    return [(f"{clean(host.display_name)}  ", "grey"), (clean(staleness_note(host, now) or reason), "grey")]
 
 
 def _model_of(row: TableRow) -> tuple[str]:
@@ -159,28 +140,28 @@ def _title(name: str, own: list[TableRow]) -> str:
     return " · ".join([clean(name), f"{show_count(len(gpus), 'GPU')} on {show_count(hosts, 'host')}", *told])
 
 
-def _people_sort(value: Callable[[Person], float | None], *, is_falling: bool = True) -> Sort:
-    return Sort(lambda row: None if row.person is None else value(row.person), is_falling)
+def _user_sort(value: Callable[[UserActivity], float | None], *, is_falling: bool = True) -> Sort:
+    return Sort(lambda row: None if row.activity is None else value(row.activity), is_falling)
 
 
-PEOPLE_SORTS: dict[str, Sort | None] = {
-    "gpus": _people_sort(lambda person: len(person.holdings)),
+USERS_SORTS: dict[str, Sort | None] = {
+    "gpus": _user_sort(lambda activity: len(activity.uses)),
     "user": None,
-    "memory": _people_sort(lambda person: person.memory),
-    "utilization": _people_sort(lambda person: person.utilization),
-    "idle": _people_sort(lambda person: len(person.idle)),
-    "time": _people_sort(lambda person: person.since, is_falling=False),
+    "memory": _user_sort(lambda activity: activity.memory),
+    "utilization": _user_sort(lambda activity: activity.utilization),
+    "idle": _user_sort(lambda activity: len(activity.idle)),
+    "time": _user_sort(lambda activity: activity.since, is_falling=False),
 }
 
 
-def people_rows(hosts: Sequence[Host], sort: str, is_turned: bool) -> list[TableRow]:
+def user_rows(hosts: Sequence[Host], sort: str, is_turned: bool) -> list[TableRow]:
     # The name of no login: one may be called "not known".
-    rows = [TableRow(f"person {person.user or chr(0)}", person=person) for person in find_people(hosts)]
-    return arrange(rows, PEOPLE_SORTS[sort], is_turned)
+    rows = [TableRow(f"user {activity.user or chr(0)}", activity=activity) for activity in find_users(hosts)]
+    return arrange(rows, USERS_SORTS[sort], is_turned)
 
 
-def people_columns(people: Sequence[TableRow]) -> list[TableColumn]:
-    names = measure([_name(row.person) for row in people if row.person], 9, 24)
+def user_columns(users: Sequence[TableRow]) -> list[TableColumn]:
+    names = measure([_name(row.activity) for row in users if row.activity], 9, 24)
     return [
         TableColumn("USER", names, 100, sort="user"),
         TableColumn("GPUs", 4, 99, "right", sort="gpus"),
@@ -193,41 +174,40 @@ def people_columns(people: Sequence[TableRow]) -> list[TableColumn]:
     ]
 
 
-def person_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
-    """Of the columns above."""
-    person = row.person
-    if person is None:
+def user_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
+    activity = row.activity
+    if activity is None:
         return [DASH] * 8
-    memory = show_gib(person.memory)
-    is_part = person.memory is not None and person.is_memory_part
-    more = f"+{len(person.past)}" if person.past else ""
-    processes = person.processes
-    since = person.since
-    idle = person.idle
-    told = f"{len(idle)} for {show_span(now - min(held.gpu.since for held in idle))}" if idle else ""
+    memory = show_gib(activity.memory)
+    is_part = activity.memory is not None and activity.is_memory_part
+    more = f"+{len(activity.past)}" if activity.past else ""
+    processes = activity.processes
+    since = activity.since
+    idle = activity.idle
+    longest = min((one.gpu.since for one in idle if one.gpu.since is not None), default=None)
+    told = f"{len(idle)} for {show_age(longest, now)}" if idle else ""
     return [
-        (_name(person), "grey" if person.user is None else ""),
-        (f"{len(person.holdings)}{more}", ""),
+        (_name(activity), "grey" if activity.user is None else ""),
+        (f"{len(activity.uses)}{more}", ""),
         (f"≥ {memory}" if is_part else memory, ""),
-        (show_number(person.utilization, "%"), ""),
+        (show_number(activity.utilization, "%"), ""),
         (told, "yellow"),
         ("–" if processes is None else str(processes), ""),
-        (show_span(None if since is None else now - since), ""),
-        (_places(person), "grey"),
+        (show_age(since, now), ""),
+        (_places(activity), "grey"),
     ]
 
 
-def _name(person: Person) -> str:
-    return _NOT_KNOWN if person.user is None else clean(person.user)
+def _name(activity: UserActivity) -> str:
+    return _NOT_KNOWN if activity.user is None else clean(activity.user)
 
 
-def _places(person: Person) -> str:
-    places: dict[str, list[str]] = {}
-    for holding in (*person.holdings, *person.past):
-        name = clean(holding.host.display_name)
-        is_past = holding.host.status != "up"
-        places.setdefault(f"{name} ({holding.host.status})" if is_past else name, []).append(holding.gpu.label)
-    return "  ".join(f"{name}:{','.join(labels)}" for name, labels in places.items())
+def _places(activity: UserActivity) -> str:
+    places = (
+        (clean(host.display_name) if host.status == "up" else f"{clean(host.display_name)} ({host.status})", gpu.label)
+        for host, gpu in ((use.host, use.gpu) for use in (*activity.uses, *activity.past))
+    )
+    return "  ".join(join_places(places))
 
 
 def _process_sort(value: Callable[[ShownProcess], float | str | None], *, is_falling: bool = False) -> Sort:
@@ -275,32 +255,16 @@ def process_columns(hosts: Sequence[Host]) -> list[TableColumn]:
 
 
 def process_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
-    """Of the columns above."""
     host, gpu, process = row.host, row.gpu, row.process
     if host is None or gpu is None:
         return [DASH] * 9
     dim = "grey" if gpu.availability == "unknown" else ""
-    name: Cell = (clean(host.display_name), dim)
-    if process is None:
-        reason = gpu.reasons.get("processes", "unknown")
-        return [name, (gpu.label, dim), *[DASH] * 6, (clean(f"not known: {reason}"), "grey")]
-    started = process.started_at
-    where = [part for part in (process.container, process.job) if part]
-    return [
-        name,
-        (gpu.label, dim),
-        (str(process.pid), dim),
-        (clean(process.user or "–"), dim),
-        (show_gib(process.memory_used_bytes), dim),
-        (show_number(process.utilization_percent, "%"), dim),
-        (show_span(None if started is None else now - started), dim),
-        (clean(", ".join(where)) or "–", dim),
-        (clean(process.command or "–"), dim or "grey"),
-    ]
+    cells = text.process_cells(gpu, process, now, dim)
+    return [(clean(host.display_name), dim), *cells[:-1], (cells[-1][0], dim or "grey")]
 
 
 class TableView(Struct, frozen=True):
-    """`sorts` begins with the order that a person finds."""
+    """`sorts` begins with the order shown first."""
 
     name: str
     sorts: Mapping[str, Sort | None]
@@ -310,13 +274,11 @@ class TableView(Struct, frozen=True):
 
 GPUS = TableView("fleet", GPU_SORTS, lambda hosts, _: gpu_columns(hosts), gpu_cells)
 PROCESSES = TableView("processes", PROCESS_SORTS, lambda hosts, _: process_columns(hosts), process_cells)
-PEOPLE = TableView("people", PEOPLE_SORTS, lambda _, rows: people_columns(rows), person_cells)
-TABLES = {table.name: table for table in (GPUS, PROCESSES, PEOPLE)}
+USERS = TableView("people", USERS_SORTS, lambda _, rows: user_columns(rows), user_cells)
+TABLES = {table.name: table for table in (GPUS, PROCESSES, USERS)}
 
 
 class SortOrder(Struct):
-    """How a table is sorted now."""
-
     sort: str
     is_turned: bool = False
 
@@ -327,8 +289,8 @@ def make_rows(
     """`uuid` is for the processes of one GPU alone."""
     if table is GPUS:
         return gpu_rows(hosts, order.sort, order.is_turned, grouping)
-    if table is PEOPLE:
-        return people_rows(hosts, order.sort, order.is_turned)
+    if table is USERS:
+        return user_rows(hosts, order.sort, order.is_turned)
     return process_rows(hosts, order.sort, order.is_turned, uuid=uuid)
 
 

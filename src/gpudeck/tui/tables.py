@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.model.view import Gpu, Host, ShownProcess
-from gpudeck.views.people import Person
 from gpudeck.views.table import Cell, fit, width_of
+from gpudeck.views.users import UserActivity
 
 DASH: Cell = ("–", "grey")
 """What is not known."""
@@ -26,7 +26,7 @@ class TableRow(Struct, frozen=True, gc=False):
     host: Host | None = None
     gpu: Gpu | None = None
     process: ShownProcess | None = None
-    person: Person | None = None
+    activity: UserActivity | None = None
     title: Callable[[], str] | None = None
 
 
@@ -160,7 +160,6 @@ class TableLayout:
         return line if colour is None else [(text, colour) for text, _ in line]
 
     def column_at(self, x: int) -> TableColumn | None:
-        """The one that stands there."""
         start = 0
         for at in self.shown:
             if start <= x < start + self.widths[at]:
@@ -214,15 +213,3 @@ def text_line(cells: Sequence[Cell], width: int) -> Line:
         line.append((shown, colour))
         used += width_of(shown)
     return [*line, (" " * (width - used), "")] if used < width else line
-
-
-def draw_share(share: float | None, width: int) -> str:
-    """A bar. What holds anything to speak of is never empty, what has room left never full; a dash when unknown."""
-    if share is None:
-        return "–"
-    filled = round(share * width)
-    if share >= 0.01:
-        filled = max(1, filled)
-    if share <= 0.99:
-        filled = min(width - 1, filled)
-    return "█" * filled + "░" * (width - filled)

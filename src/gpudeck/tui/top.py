@@ -1,4 +1,4 @@
-"""What a person looks at in top, and what each key does to it. Knows no terminal: keys come in as words, pictures are
+"""The state of top, and what each key does to it. Knows no terminal: keys come in as words, pictures are
 made by picture.py."""
 
 import time
@@ -7,19 +7,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
-from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Trails
-from gpudeck.tui.dialogs import (
-    ConfirmDialog,
-    NotEnded,
-    ProcessToEnd,
-    Prompt,
-    ask_to_end,
-    ask_to_kill,
-    check,
-    choose_victim,
-    type_key,
-)
-from gpudeck.tui.feed import Lost, News, Snapshot
+from gpudeck.tui import dialogs
+from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Sparklines
+from gpudeck.tui.feed import FeedLost, News
 from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
 from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
 from gpudeck.tui.tables import Listing, TableRow
@@ -29,13 +19,13 @@ _NOTICE_SECONDS = 6.0
 _SORT_KEYS = {"P": "utilization", "M": "memory", "T": "time", "N": "host", "U": "user"}
 
 
-class Outside(Struct, frozen=True):
+class TopActions(Struct, frozen=True):
     """What keys do beyond the screen. None of it blocks."""
 
     leave: Callable[[], None]
     recall: Callable[[dict[str, str], str, Sequence[str]], None]
     """Ask for the past of a GPU or host: its query, the key of its trail, the metrics."""
-    end: Callable[[ProcessToEnd, bool], None]
+    end: Callable[[dialogs.ProcessToEnd, bool], None]
     """Send a signal: SIGTERM, or SIGKILL where the flag is set."""
 
 
@@ -43,11 +33,11 @@ class Top:
     """The whole state. `take` news, `press` keys, then draw."""
 
     def __init__(
-        self, place: str, outside: Outside, *, words: str = "", own_id: str = "", is_local: bool = False
+        self, place: str, outside: TopActions, *, words: str = "", own_id: str = "", is_local: bool = False
     ) -> None:
         self.place = place
         self._live = LiveFleet()
-        self.trails = Trails()
+        self.trails = Sparklines()
         self.listing = Listing()
         self.table: TableView = GPUS
         self.orders = {name: SortOrder(next(iter(table.sorts))) for name, table in TABLES.items()}
@@ -57,11 +47,11 @@ class Top:
         self.sought = ""
         self.detail: tuple[str, str | None] | None = None
         """The id of the host that is looked at, and the UUID of a GPU of it."""
-        self.prompt: Prompt | None = None
-        self.question: ConfirmDialog | None = None
+        self.prompt: dialogs.Prompt | None = None
+        self.question: dialogs.ConfirmDialog | None = None
         self.has_help = False
         self._frozen: Fleet | None = None
-        self.lost: Lost | None = None
+        self.lost: FeedLost | None = None
         self.lost_at = 0.0
         self.hosts: Sequence[Host] = ()
         """Those that fit the words, with the GPUs that do."""
@@ -106,38 +96,38 @@ class Top:
 
     def take(self, news: News) -> None:
         """Apply what came. The picture follows with `arrange`."""
-        if isinstance(news, Lost):
+        if isinstance(news, FeedLost):
             if self.lost is None:
                 self.lost_at = time.time()
                 self._stale = forget_states(self.fleet, f"{self.place} is out of reach")
             self.lost = news
             return
-        if isinstance(news, Snapshot):
-            self._live.load(news.fleet)
+        if isinstance(news, Fleet):
+            self._live.load(news)
         elif isinstance(news, Delta):
             self._live.apply(news)
         else:
-            self._live.refresh(news.host)
+            self._live.refresh(news)
         self.lost, self._stale, self._news_at = None, None, time.monotonic()
         self.trails.note(self.fleet.time, self.fleet.hosts)
 
     def arrange(self) -> None:
-        """Choose and sort what is shown now."""
         fleet = self._seen()
         part, self.unclear = fleet, ()
         if self.words.strip():
             part, query = choose_words(fleet, self.words)
             self.unclear = query.unclear
         self.hosts, self.totals = part.hosts, part.totals
-        shown, uuid = self._looked_at(fleet)
+        shown, uuid = self.hosts, None
+        if self.detail is not None:
+            host, uuid = self._host_of(fleet), self.detail[1]
+            shown = [] if host is None else [host]
         self.listing.take(make_rows(self.shown_table(), shown, self.shown_order(), self.grouping, uuid))
 
     def host(self) -> Host | None:
-        """The host that is looked at in detail."""
         return self._host_of(self._seen())
 
     def gpu(self) -> Gpu | None:
-        """The GPU that is looked at in detail."""
         host = self.host()
         uuid = self.detail[1] if self.detail else None
         return next((gpu for gpu in host.gpus if gpu.uuid == uuid), None) if host else None
@@ -174,8 +164,8 @@ class Top:
         else:
             order.sort, order.is_turned = name, False
 
-    def offer_kill(self, victim: ProcessToEnd) -> None:
-        self.question = ask_to_kill(victim)
+    def offer_kill(self, victim: dialogs.ProcessToEnd) -> None:
+        self.question = dialogs.ask_to_kill(victim)
 
     def _command(self, key: str, character: str | None) -> None:
         moves = {"up": -1, "down": 1, "pageup": -self.listing.height, "pagedown": self.listing.height}
@@ -202,7 +192,7 @@ class Top:
                 self.sought = prompt.text
                 self._search()
             return
-        type_key(prompt, key, character)
+        dialogs.type_key(prompt, key, character)
         self._follow_prompt()
 
     def _follow_prompt(self) -> None:
@@ -225,18 +215,18 @@ class Top:
 
         def fits(row: TableRow) -> bool:
             if row.host is None:
-                return row.person is not None and text in (row.person.user or "").lower()
+                return row.activity is not None and text in (row.activity.user or "").lower()
             return row.gpu is not None and fits_gpu(query, row.host, row.gpu)
 
         if not text or not self.listing.find(fits):
-            self.say(f"nothing fits {self.sought}")
+            self.say(f"nothing matches {self.sought}")
 
     def _open(self) -> None:
         row = self.listing.current
         if row is None:
             return
-        if row.person is not None:
-            user = row.person.user
+        if row.activity is not None:
+            user = row.activity.user
             self.words = _phrase("user", user) if user is not None else self.words
             self._go("fleet")
         elif row.title and self.grouping != "host":
@@ -288,19 +278,16 @@ class Top:
             self.say("a process can be ended where processes are listed: press p, or enter on a GPU")
             return
         try:
-            victim = choose_victim(row.host, row.process, self._own_id, is_local=self._is_local)
-            check(victim)
-        except NotEnded as error:
+            victim = dialogs.choose_process(row.host, row.process, self._own_id, is_local=self._is_local)
+            dialogs.check(victim)
+        except dialogs.NotEnded as error:
             self.say(str(error))
             return
-        self.question = ask_to_end(victim)
+        self.question = dialogs.ask_to_end(victim)
 
     def _sort_beside(self, step: int) -> None:
         order = self.shown_order()
         order.sort, order.is_turned = next_sort(self.shown_table(), order.sort, step), False
-
-    def _turn(self) -> None:
-        self.shown_order().is_turned = not self.shown_order().is_turned
 
     def _group(self) -> None:
         self.grouping = GROUPS[(GROUPS.index(self.grouping) + 1) % len(GROUPS)]
@@ -309,7 +296,7 @@ class Top:
     def _prompt(self, kind: str) -> None:
         if kind == "filter" and self.detail is not None:
             self._back()
-        self.prompt = Prompt(kind, self.words if kind == "filter" else "", self.words)
+        self.prompt = dialogs.Prompt(kind, self.words if kind == "filter" else "", self.words)
 
     def _help(self) -> None:
         self.has_help = True
@@ -319,18 +306,9 @@ class Top:
         is_still = self._frozen is not None
         self._frozen = None if is_still else copy_rows(self.fleet)
 
-    def _leave(self) -> None:
-        self._outside.leave()
-
     def _seen(self) -> Fleet:
         """The fleet as it is shown: forgotten where the hub is away, as it was where it stands still."""
         return self._stale or self._frozen or self.fleet
-
-    def _looked_at(self, fleet: Fleet) -> tuple[Sequence[Host], str | None]:
-        if self.detail is None:
-            return self.hosts, None
-        host = self._host_of(fleet)
-        return ([] if host is None else [host]), self.detail[1]
 
     def _host_of(self, fleet: Fleet) -> Host | None:
         if self.detail is None:
@@ -344,8 +322,8 @@ def _phrase(place: str, text: str) -> str:
 
 
 _ACTIONS: dict[str, Callable[[Top], None]] = {
-    "q": Top._leave,
-    "f10": Top._leave,
+    "q": lambda top: top._outside.leave(),
+    "f10": lambda top: top._outside.leave(),
     "?": Top._help,
     "h": Top._help,
     "f1": Top._help,
@@ -357,7 +335,7 @@ _ACTIONS: dict[str, Callable[[Top], None]] = {
     "<": lambda top: top._sort_beside(-1),
     ">": lambda top: top._sort_beside(1),
     "f6": lambda top: top._sort_beside(1),
-    "I": Top._turn,
+    "I": lambda top: top.sort_by(top.shown_order().sort),
     "g": Top._group,
     "1": lambda top: top._go("fleet"),
     "f": lambda top: top._go("fleet"),

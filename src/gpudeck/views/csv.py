@@ -5,10 +5,10 @@ never does anything to a terminal.
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gpudeck.model.event import Event
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 from gpudeck.model.view import Fleet, Gpu, Host
 
 Value = str | float | None
@@ -23,7 +23,7 @@ _EVENT_TITLES = ("time_utc", "at", "severity", "kind", "host", "gpu", "label", "
 
 
 def write_csv(rows: Iterable[Sequence[Value]], line_end: str = "\r\n") -> str:
-    """One line a row, each ending in CR and LF unless told otherwise. None is an empty field; numbers stay numbers.
+    """One line a row, each ending in CR and LF by default. None is an empty field; numbers stay numbers.
 
     A text that a spreadsheet would take for a formula, as it does with `=` at the front, gets an apostrophe before it.
     """
@@ -79,10 +79,9 @@ def _whole(value: float | None) -> float | None:
 
 def write_events(events: Sequence[Event]) -> str:
     """A line an event, with a header; `at` is in Unix seconds."""
-    return write_csv([_EVENT_TITLES, *(_event_fields(event) for event in events)])
-
-
-def _event_fields(event: Event) -> list[Value]:
-    moment = f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%d %H:%M:%S}"
-    where = (event.host, event.gpu, event.label, event.user)
-    return [moment, event.at, event.severity, event.kind, *where, event.title, event.detail, event.id]
+    rows: list[Sequence[Value]] = [_EVENT_TITLES]
+    for event in events:
+        moment = f"{datetime.fromtimestamp(event.at, timezone.utc):%Y-%m-%d %H:%M:%S}"
+        where = (event.host, event.gpu, event.label, event.user)
+        rows.append([moment, event.at, event.severity, event.kind, *where, event.title, event.detail, event.id])
+    return write_csv(rows)

@@ -2,19 +2,21 @@
 
 A search is words that all have to fit a GPU: what the page's search box takes, for curl and the command line.
 
-    free busy held booked unknown   its availability; several of them mean any of them
-    up late down never              the status of its host; several mean any
+    free busy idle reserved unknown   its availability; several of them mean any of them
+    up late down never_seen         the status of its host; several mean any
     warning critical                its health; several mean any
-    >40G  >=80G  <24G  =16G         its memory; G is 10^9 bytes, GiB is 2^30
-    user:ann host:gpu07 model:h200  text in that place only
+    >40G  >=80G  <24G  =16G         its memory, in GiB as it is shown
+    nobody                          nobody is using it: free or reserved
+    user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
+    gpu05:3                         GPU 3 of the host gpu05
+    xid  xid79  xid:79              a fault that the driver reported in the last day
     -word                           none of it, also -free, -down, -critical
-    anything else                   text in host, label, model, user or UUID, or a GPU's own label: 0.5
+    anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
+                                    address, or a GPU's own label: 0.5
 
 web/src/state/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
 """
 
-import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -26,40 +28,37 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.gpu_request import MemoryBound, has_model
+from gpudeck.model.text import parse_memory
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Totals
 
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("availability", AVAILABILITIES),
-    ("status", ("up", "late", "down", "never")),
+    ("status", ("up", "late", "down", "never_seen")),
     ("health", ("warning", "critical")),
 )
-KEYWORDS = tuple(word for _, words in _KINDS for word in words)
+KEYWORDS = (*(word for _, words in _KINDS for word in words), "nobody", "xid")
 """The words that are more than text."""
+_RENAMED = {"held": "idle", "booked": "reserved", "never": "never_seen"}
+"""Words of earlier versions: nothing fits them, and the message names the new ones."""
 _KIND_OF = {word: kind for kind, words in _KINDS for word in words}
-_PLACES = ("host", "model", "user")
-_MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?)([kmgt]i?)?b?")
-_BYTES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    "<": operator.lt,
-    ">=": operator.ge,
-    "<=": operator.le,
-}
+_NOBODY = "nobody"
+_UNUSED = frozenset({"free", "reserved"})
+"""The states of GPUs that nobody is using."""
+_PLACES = ("host", "model", "user", "command", "xid")
+_XID = re.compile(r"xid-?([0-9]*)")
+_SHORT = 3
+_SHORTEST_OF_COMMAND = 3
+"""Less text begins a word of nearly every command."""
+_MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?[kmgt]i?b?)")
+_NO_UNIT = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?)")
 _TOKEN = re.compile(r'-?(?:[a-z0-9_]+:)?"[^"]*"|\S+')
 _PREFIX = re.compile(r"-?(?:[A-Za-z0-9_]+:)?")
 Fits = Callable[[Host, Gpu], bool]
 
 
-class _Bound(NamedTuple):
-    """What the memory has to be."""
-
-    sign: str
-    amount: float
-    unit: str
-
-
 class _Word(NamedTuple):
-    """Text that has to be, or must not be, in a place: host, model, user or any."""
+    """Text that has to be, or must not be, in a place: one of `_PLACES`, or any. Of `xid`, no text is any of them."""
 
     text: str
     place: str
@@ -72,7 +71,7 @@ class Query(Struct, frozen=True):
 
     kinds: dict[str, frozenset[str]]
     without: dict[str, frozenset[str]]
-    memory: tuple[_Bound, ...]
+    memory: tuple[MemoryBound, ...]
     words: tuple[_Word, ...]
     unclear: tuple[str, ...]
 
@@ -86,15 +85,17 @@ def read_tokens(tokens: Iterable[str]) -> Query:
     """As `parse_query`, of words that `split` gave."""
     wanted: list[str] = []
     without: list[str] = []
-    memory: list[_Bound] = []
+    memory: list[MemoryBound] = []
     words: list[_Word] = []
     unclear: list[str] = []
     for token in tokens:
         if found := _MEMORY.fullmatch(token):
-            memory.append(_Bound(found[1], float(found[2]), found[3] or "g"))
-        elif token in KEYWORDS:
+            memory.append(MemoryBound(found[1], parse_memory(found[2])))
+        elif token.removeprefix("-") == _NOBODY:
+            (without if token[:1] == "-" else wanted).extend(sorted(_UNUSED))
+        elif token in _KIND_OF:
             wanted.append(token)
-        elif token[:1] == "-" and token[1:] in KEYWORDS:
+        elif token[:1] == "-" and token[1:] in _KIND_OF:
             without.append(token[1:])
         elif _is_unclear(token):
             unclear.append(token)
@@ -129,15 +130,25 @@ def _by_kind(words: list[str]) -> dict[str, frozenset[str]]:
 
 
 def _is_unclear(token: str) -> bool:
-    """An amount that is none, a place without text, a lone minus."""
+    """An amount that is none, a place without text, a lone minus, a word that was renamed."""
     bare = token.removeprefix("-")
-    return not bare or bare[0] in "<>=" or (bare.endswith(":") and bare[:-1] in _PLACES)
+    return not bare or bare in _RENAMED or bare[0] in "<>=" or (bare.endswith(":") and bare[:-1] in _PLACES)
+
+
+def explain_unclear(token: str) -> str:
+    """What is wrong with a word of `Query.unclear`, as a sentence without its full stop."""
+    if found := _NO_UNIT.fullmatch(token):
+        return f"{found[2]} what? Write {found[0]}G"
+    new = _RENAMED.get(token.removeprefix("-"))
+    return f"{token!r} is not understood" if new is None else f"{token!r} is now {'-' * token.startswith('-')}{new}"
 
 
 def _read_word(token: str) -> _Word:
     is_wanted = not token.startswith("-")
     bare = token.removeprefix("-")
     place, colon, text = bare.partition(":")
+    if fault := _XID.fullmatch(bare):
+        return _Word(fault[1], "xid", is_wanted)
     return _Word(text, place, is_wanted) if colon and place in _PLACES else _Word(bare, "any", is_wanted)
 
 
@@ -148,7 +159,7 @@ def fits_gpu(query: Query, host: Host, gpu: Gpu) -> bool:
         not query.unclear
         and not any(states[kind] in words for kind, words in query.without.items())
         and all(states[kind] in words for kind, words in query.kinds.items() if words)
-        and all(_fits_memory(bound, gpu.memory_total_bytes) for bound in query.memory)
+        and all(bound.fits(gpu.memory_total_bytes) for bound in query.memory)
         and all(_is_in(word, host, gpu) == word.is_wanted for word in query.words)
     )
 
@@ -163,35 +174,29 @@ def fits_bare_host(query: Query, host: Host) -> bool:
     return all(_is_in(word, host, None) == word.is_wanted for word in query.words)
 
 
-def _fits_memory(bound: _Bound, memory_bytes: float | None) -> bool:
-    """No card holds a round number of bytes: equal is what reads the same, in units of 1000 or, as on the cards, of
-    1024. What is unknown fits nothing."""
-    if memory_bytes is None:
-        return False
-    if bound.sign != "=":
-        return _COMPARE[bound.sign](memory_bytes, bound.amount * _BYTES[bound.unit])
-    units = (bound.unit, f"{bound.unit[0]}i")
-    return any(math.floor(memory_bytes / _BYTES[unit] + 0.5) == bound.amount for unit in units)
-
-
 def _is_in(word: _Word, host: Host, gpu: Gpu | None) -> bool:
     text, place = word.text, word.place
     if place == "host":
         return _is_in_host(text, host)
     if place == "model":
-        return gpu is not None and _is_in_model(text, gpu)
+        return gpu is not None and has_model(text, gpu.name, gpu.display_name)
     if place == "user":
         return gpu is not None and _is_in_users(text, gpu)
-    return _is_in_host(text, host) or (gpu is not None and _is_in_gpu(text, gpu))
+    if place == "command":
+        return gpu is not None and _is_in_commands(text, gpu)
+    if place == "xid":
+        return gpu is not None and any(text in {"", str(event.code)} for event in gpu.events)
+    return _is_in_host(text, host) or (gpu is not None and (_is_in_gpu(text, gpu) or _is_place(text, host, gpu)))
 
 
 def _is_in_gpu(text: str, gpu: Gpu) -> bool:
     # A state that is still being typed fits already: "fre".
     return (
         gpu.label == text
-        or _is_in_model(text, gpu)
+        or has_model(text, gpu.name, gpu.display_name)
         or _is_in_users(text, gpu)
         or gpu.availability.startswith(text)
+        or (len(text) >= _SHORTEST_OF_COMMAND and _is_in_commands(text, gpu))
         # Short text stands in many a UUID by chance: "4090" is a model.
         or (len(text) >= 8 and text in gpu.uuid.lower())
     )
@@ -200,11 +205,39 @@ def _is_in_gpu(text: str, gpu: Gpu) -> bool:
 def _is_in_host(text: str, host: Host) -> bool:
     if text in host.name.lower() or text in host.display_name.lower():
         return True
-    return any(text in value.lower() or f"{key}={value}".lower() == text for key, value in host.labels.items())
+    if any(_is_address(text, address.lower()) for address in host.addresses):
+        return True
+    return any(_is_label(text, key.lower(), value.lower()) for key, value in host.labels.items())
 
 
-def _is_in_model(text: str, gpu: Gpu) -> bool:
-    return text in gpu.name.lower() or text in gpu.display_name.lower()
+def _is_label(text: str, key: str, value: str) -> bool:
+    """`rack=r01` is all of the value, `rack:r0` a part of it."""
+    return text in value or f"{key}={value}" == text or (text.startswith(f"{key}:") and text[len(key) + 1 :] in value)
+
+
+def _is_address(text: str, address: str) -> bool:
+    """All of it, or its beginning: `10.0.3`. A shorter one begins many, and may be the label of a GPU: `0.5`."""
+    return text == address or (address.startswith(text) and sum(mark in ".:" for mark in text) > 1)
+
+
+def _is_place(text: str, host: Host, gpu: Gpu) -> bool:
+    """`gpu05:3`, also with the first part of the host's name where that goes on with a dot."""
+    name, colon, label = text.rpartition(":")
+    known = host.name.lower()
+    return bool(colon) and gpu.label == label and name in {known, known.partition(".")[0], host.display_name.lower()}
+
+
+def _is_in_commands(text: str, gpu: Gpu) -> bool:
+    """Whether a word of a command begins with it."""
+    commands = (process.command for process in gpu.processes or () if process.command)
+    return any(_begins_word(text, command.lower()) for command in commands)
+
+
+def _begins_word(text: str, command: str) -> bool:
+    at = command.find(text)
+    while at > 0 and command[at - 1].isalnum():
+        at = command.find(text, at + 1)
+    return at >= 0
 
 
 def _is_in_users(text: str, gpu: Gpu) -> bool:
@@ -219,7 +252,6 @@ def choose_hosts(fleet: Fleet, names: Sequence[str]) -> Fleet:
 
 
 def choose_user(fleet: Fleet, *users: str) -> Fleet:
-    """The GPUs that any of these users is on."""
     return _with_gpus(fleet, lambda _, gpu: any(user in gpu.users for user in users), lambda _: False)
 
 
@@ -250,11 +282,65 @@ def choose_json(document: bytes, part: Fleet) -> bytes:
 
 
 def near_hosts(fleet: Fleet, name: str, most: int = 3) -> list[str]:
-    """The hosts whose names are most like this one."""
     import difflib  # noqa: PLC0415 - needed by mistakes alone
 
     names = {host.name.lower(): host.name for host in fleet.hosts}
     return [names[found] for found in difflib.get_close_matches(name.lower(), names, most)]
+
+
+def propose(fleet: Fleet, text: str) -> list[str]:
+    """The nearest known word for each that fits nothing in the fleet by itself; `usr:ann` becomes `user:ann`."""
+    found = []
+    for word in split(text):
+        bare = word.removeprefix("-")
+        if not _fits_anything(fleet, bare) and (near := _nearest(fleet, bare)) is not None:
+            found.append(f"-{near}" if word[:1] == "-" else near)
+    return list(dict.fromkeys(found))
+
+
+def _fits_anything(fleet: Fleet, word: str) -> bool:
+    if word in KEYWORDS or _MEMORY.fullmatch(word):
+        return True
+    query = read_tokens([word])
+    return any(
+        fits_bare_host(query, host) or any(fits_gpu(query, host, gpu) for gpu in host.gpus) for host in fleet.hosts
+    )
+
+
+def _nearest(fleet: Fleet, word: str) -> str | None:
+    """Of words, users, hosts and labels; of keys, where it has one."""
+    names = [host.name.lower() for host in fleet.hosts]
+    labels = [(key.lower(), value.lower()) for host in fleet.hosts for key, value in host.labels.items()]
+    key, colon, text = word.partition(":")
+    if colon and text:
+        keys = [*_PLACES, *sorted({key for key, _ in labels}), *names]
+        near = _closest(key, keys)
+        return None if near is None or near == key else f"{near}:{text}"
+    users = sorted({user.lower() for host in fleet.hosts for gpu in host.gpus for user in gpu.users})
+    return _closest(word, [*KEYWORDS, *users, *names, *sorted({value for _, value in labels})])
+
+
+def _closest(word: str, known: Iterable[str]) -> str | None:
+    """At most two edits away, of a short word one; the first of those that are as near."""
+    most = 1 if len(word) <= _SHORT else 2
+    near = [(edits, one) for one in dict.fromkeys(known) if (edits := count_edits(word, one, most)) <= most]
+    return min(near, key=lambda pair: pair[0])[1] if near else None
+
+
+def count_edits(one: str, other: str, most: int) -> int:
+    """Letters that are added, left out, changed, or swapped with their neighbour; more than `most` is not counted."""
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one):
+        before, last, row = row, before, [at + 1]
+        for place, its in enumerate(other):
+            edits = min(before[place] + (letter != its), before[place + 1] + 1, row[place] + 1)
+            if at and place and letter == other[place - 1] and its == one[at - 1]:
+                edits = min(edits, last[place - 1] + 1)
+            row.append(edits)
+    return row[-1]
 
 
 def _with_gpus(fleet: Fleet, fits: Fits, bare_fits: Callable[[Host], bool]) -> Fleet:
@@ -289,16 +375,17 @@ def count(hosts: Sequence[Host]) -> Totals:
 
 def forget_states(fleet: Fleet, reason: str) -> Fleet:
     """The fleet with every GPU unknown for this reason: stale is never free. Hosts that were up are late."""
-    hosts = [_forget_host(host, reason) for host in fleet.hosts]
-    return replace(fleet, hosts=hosts, totals=count(hosts))
-
-
-def _forget_host(host: Host, reason: str) -> Host:
-    status: HostStatus = "late" if host.status == "up" else host.status
-    return replace(host, status=status, gpus=[_forget_gpu(gpu, reason) for gpu in host.gpus])
-
-
-def _forget_gpu(gpu: Gpu, reason: str) -> Gpu:
-    state = gpu.availability
-    last = gpu.last_seen if state == "unknown" else state
-    return replace(gpu, availability="unknown", availability_reason=reason, last_seen=last)
+    hosts = []
+    for host in fleet.hosts:
+        status: HostStatus = "late" if host.status == "up" else host.status
+        gpus = [
+            replace(
+                gpu,
+                availability="unknown",
+                availability_reason=reason,
+                last_seen=gpu.last_seen if gpu.availability == "unknown" else gpu.availability,
+            )
+            for gpu in host.gpus
+        ]
+        hosts.append(replace(host, status=status, gpus=gpus))
+    return _with_hosts(fleet, hosts)

@@ -5,13 +5,13 @@ from datetime import datetime, tzinfo
 from typing import Final
 
 from gpudeck.model.event import Event
-from gpudeck.model.moments import show_moment
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_gib, show_length, show_span
-from gpudeck.model.reservation import BookedGpu, ShownReservation
-from gpudeck.model.wanted import OfferedGpu
+from gpudeck.model.gpu_request import CandidateGpu
+from gpudeck.model.reservation import ReservedGpu, ShownReservation
+from gpudeck.model.text import clean, show_gib, show_length, show_span
+from gpudeck.model.times import show_moment
 from gpudeck.model.watch import WatchView
 from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, Column, paint, render
+from gpudeck.views.text import join_places
 
 _FREE_COLUMNS = (
     Column("HOST", 5),
@@ -44,7 +44,7 @@ def render_day(at: float, zone: tzinfo, *, colour: bool) -> str:
     return paint(day, "bold", colour)
 
 
-def render_event(event: Event, zone: tzinfo, *, colour: bool, detail: bool = True) -> str:
+def render_event(event: Event, zone: tzinfo, *, colour: bool) -> str:
     """One line: when, how bad, what; and a second one with what else is known."""
     moment = f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}"
     owner = f" ({event.user})" if event.user else ""
@@ -52,13 +52,13 @@ def render_event(event: Event, zone: tzinfo, *, colour: bool, detail: bool = Tru
     severity = event.severity
     said = paint(f"{SEVERITY_SIGNS.get(severity, '·')} {title}", SEVERITY_COLOURS.get(severity, ""), colour)
     line = f"{moment}  {said}"
-    if not detail or not event.detail:
+    if not event.detail:
         return line
     more = f"{' ' * 12}{clean(event.detail)}"
     return f"{line}\n{paint(more, 'grey', colour)}"
 
 
-def render_free(gpus: Sequence[OfferedGpu], *, width: int | None = None, colour: bool = False) -> str:
+def render_free(gpus: Sequence[CandidateGpu], *, width: int | None = None, colour: bool = False) -> str:
     """Ends in a newline."""
     fields = [(gpu.host, gpu.label, gpu.display_name, show_gib(gpu.memory_total_bytes, 0), gpu.uuid) for gpu in gpus]
     rows = [[(clean(text), "") for text in own] for own in fields]
@@ -69,33 +69,29 @@ def render_reservations(
     found: Sequence[ShownReservation], now: float, zone: tzinfo, width: int | None, colour: bool
 ) -> str:
     """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
-    rows = [_reservation_row(one, now, zone) for one in found]
+    rows = [
+        [
+            (str(one.id), ""),
+            (clean(one.user), "bold"),
+            (_show_gpus(one.gpus), ""),
+            (show_moment(one.start, zone), "grey"),
+            (show_moment(one.end, zone), ""),
+            _reservation_state(one, now),
+            (clean(one.note), "grey"),
+        ]
+        for one in found
+    ]
     return "".join(f"{line.rstrip()}\n" for line in render(_RESERVATION_COLUMNS, rows, width, colour))
 
 
-def _reservation_row(one: ShownReservation, now: float, zone: tzinfo) -> list[Cell]:
-    return [
-        (str(one.id), ""),
-        (clean(one.user), "bold"),
-        (_show_gpus(one.gpus), ""),
-        (show_moment(one.start, zone), "grey"),
-        (show_moment(one.end, zone), ""),
-        _reservation_state(one, now),
-        (clean(one.note), "grey"),
-    ]
-
-
-def _show_gpus(gpus: Sequence[BookedGpu]) -> str:
-    hosts: dict[str, list[str]] = {}
-    for gpu in gpus:
-        label = f"{gpu.label}{'' if gpu.is_there is not False else ' (gone)'}"
-        hosts.setdefault(gpu.host, []).append(label)
-    return clean(" ".join(f"{host}:{','.join(labels)}" for host, labels in hosts.items()))
+def _show_gpus(gpus: Sequence[ReservedGpu]) -> str:
+    labels = ((gpu.host, f"{gpu.label}{'' if gpu.is_there is not False else ' (gone)'}") for gpu in gpus)
+    return clean(" ".join(join_places(labels)))
 
 
 def _reservation_state(one: ShownReservation, now: float) -> Cell:
-    if one.kind == "hold":
-        return f"held, {show_length(one.end - now)} left", "yellow"
+    if one.kind == "claim":
+        return f"claimed, {show_length(one.end - now)} left", "yellow"
     if one.state == "running":
         return f"{show_length(one.end - now)} left", "blue"
     return (f"in {show_length(one.start - now)}", "grey") if one.state == "planned" else (one.state, "grey")
@@ -117,5 +113,5 @@ def render_watches(watches: Sequence[WatchView], now: float, width: int | None, 
 
 def _watch_state(one: WatchView, now: float) -> Cell:
     if one.fired_at is not None:
-        return f"told {show_span(now - one.fired_at)} ago", "green"
+        return f"notified {show_span(now - one.fired_at)} ago", "green"
     return f"for {show_length(one.expires_at - now)}", ""

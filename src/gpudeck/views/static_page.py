@@ -1,4 +1,4 @@
-"""The fleet of a moment as one HTML file: to be mailed, printed, or put where anybody may look.
+"""The fleet of a moment as one HTML file: to be mailed, printed, or published.
 
 It needs nothing beside itself: no font, no picture, no address. A host is a line with a sign, the load and the memory
 of each GPU; what else a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail
@@ -10,12 +10,11 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from html import escape
 from typing import Final
 
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_count, show_gib, show_span
+from gpudeck.model.text import clean, show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number
 
@@ -25,7 +24,7 @@ _PEOPLE_AT_MOST: Final = 6
 _PROBLEMS_AT_MOST: Final = 50
 _STYLE: Final = """\
 :root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#96201a,#e8675c);\
---held:light-dark(#8a5a00,#e3ac3f);--booked:light-dark(#1f51ab,#78a9f7);--unknown:light-dark(#656972,#969aa2);\
+--idle:light-dark(#8a5a00,#e3ac3f);--reserved:light-dark(#1f51ab,#78a9f7);--unknown:light-dark(#656972,#969aa2);\
 --ink:light-dark(#1c1d20,#e7e7e4);--soft:light-dark(#5a5e66,#9ea2aa);--rule:light-dark(#dedfdb,#303237);\
 --paper:light-dark(#fafaf8,#121315)}
 body{margin:16px;background:var(--paper);color:var(--ink);font:13px/1.5 system-ui,sans-serif;\
@@ -43,8 +42,8 @@ i{position:relative;display:inline-block;min-width:11ch;font-style:normal;white-
 i>b{margin-left:4px;font-weight:normal;color:var(--soft)}
 .old{font-weight:bold;color:var(--busy)}
 i>u{display:none;text-decoration:none;color:var(--ink)}
-.free{color:var(--free)}.busy{color:var(--busy)}.held{color:var(--held)}\
-.booked{color:var(--booked)}.unknown{color:var(--unknown)}
+.free{color:var(--free)}.busy{color:var(--busy)}.idle{color:var(--idle)}\
+.reserved{color:var(--reserved)}.unknown{color:var(--unknown)}
 .q{flex:3;min-width:128px}
 .w{flex:1;min-width:min(36ch,100%);overflow-wrap:anywhere}
 i:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
@@ -71,8 +70,6 @@ age.className=old>{_OLD_AFTER}?'old':'';setTimeout(tell,5000)}})()"""
 _HASH: Final = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {_HASH}"
 """Nothing but its style and that script."""
-
-
 Rows = Sequence[Sequence[str]]
 
 
@@ -98,7 +95,7 @@ def render_page(fleet: Fleet, refresh: int = 60, tables: Sequence[Rows] = ()) ->
 
 def _headline(fleet: Fleet) -> str:
     totals, counts = fleet.totals, fleet.totals.by_availability
-    moment = datetime.fromtimestamp(fleet.time, UTC)
+    moment = datetime.fromtimestamp(fleet.time, timezone.utc)
     demo = "<span class=demo>demo data</span> " if fleet.demo else ""
     states = "".join(
         f"<span class='n {word}'>{symbol} {counts[word]} {word}</span> " for word, symbol in SYMBOLS.items()
@@ -113,7 +110,9 @@ def _headline(fleet: Fleet) -> str:
 
 def _host(host: Host, now: float) -> str:
     signs = "".join(_gpu(gpu, host, now) for gpu in host.gpus)
-    told = [_status(host, now), _inventory(host.gpus), _people(host.gpus)]
+    models = Counter(gpu.display_name for gpu in host.gpus)
+    inventory = " + ".join(f"{count}× {model}" for model, count in models.items())
+    told = [_status(host, now), inventory, _people(host.gpus)]
     if not host.gpus:
         told.append(host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs"))
     words = " · ".join(_text(each, _LONGEST_TEXT) for each in told if each)
@@ -131,13 +130,8 @@ def _status(host: Host, now: float) -> str:
     return f"{host.status}, silent for {show_span(now - host.last_report_at)}"
 
 
-def _inventory(gpus: list[Gpu]) -> str:
-    models = Counter(gpu.display_name for gpu in gpus)
-    return " + ".join(f"{count}× {model}" for model, count in models.items())
-
-
 def _people(gpus: list[Gpu]) -> str:
-    """Who is there, without hovering: on paper nobody can."""
+    """The users, for paper, where nothing can be hovered over."""
     names = list(dict.fromkeys(user for gpu in gpus for user in gpu.users))
     more = len(names) - _PEOPLE_AT_MOST
     return ", ".join(names[:_PEOPLE_AT_MOST]) + (f" and {more} more" if more > 0 else "")
@@ -147,9 +141,9 @@ def _gpu(gpu: Gpu, host: Host, now: float) -> str:
     """The sign with load and memory, and behind it what the GPU does."""
     state = gpu.availability
     said = [f"{gpu.label} {state}", *_doing(gpu)]
-    if host.status == "up":
+    if host.status == "up" and gpu.since is not None:
         said.append(f"for {show_span(now - gpu.since)}")
-    reason = gpu.availability_reason if state in {"held", "unknown"} else None
+    reason = gpu.availability_reason if state in {"idle", "unknown"} else None
     said += dict.fromkeys(each for each in (reason, gpu.health_reason) if each)
     return f"<i class={state}>{SYMBOLS[state]}{_load(gpu)}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
 
@@ -163,7 +157,7 @@ def _load(gpu: Gpu) -> str:
 
 def _doing(gpu: Gpu) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
-    if gpu.availability in {"free", "booked"}:
+    if gpu.availability in {"free", "reserved"}:
         return [f"{show_gib(total, 0)} GiB"]
     people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
     # Of others the load stands beside the sign.
@@ -173,7 +167,7 @@ def _doing(gpu: Gpu) -> list[str]:
         **load,
         f"{show_number(gpu.temperature_celsius, ' °C')}": gpu.temperature_celsius,
     }
-    # Of a GPU that cannot be read the reason says it all; of another one a dash tells what is missing.
+    # Of a GPU that cannot be read the reason says it all; for others a dash marks what is missing.
     known = [text for text, value in figures.items() if value is not None or not is_unknown]
     return [*([f"last seen: {people}" if is_unknown else people] if people else []), *known]
 
@@ -185,9 +179,9 @@ def _with_memory(gpu: Gpu) -> list[str]:
         return users
     told = []
     for user in users:
-        held = [process.memory_used_bytes for process in gpu.processes or () if process.user == user]
-        known = [size for size in held if size is not None]
-        told.append(f"{user} {show_gib(sum(known))} GiB" if known and len(known) == len(held) else user)
+        sizes = [process.memory_used_bytes for process in gpu.processes or () if process.user == user]
+        known = [size for size in sizes if size is not None]
+        told.append(f"{user} {show_gib(sum(known))} GiB" if known and len(known) == len(sizes) else user)
     return told
 
 
@@ -198,8 +192,7 @@ def _table(rows: Rows) -> str:
 
 
 def _problems(fleet: Fleet) -> list[str]:
-    own = list(fleet.problems)
-    told = own + [name_problem(host.display_name, each) for host in fleet.hosts for each in host.problems]
+    told = fleet.problems + [name_problem(host.display_name, each) for host in fleet.hosts for each in host.problems]
     shown = [f"<p class=s>! {_text(problem, _LONGEST_TEXT)}" for problem in told[:_PROBLEMS_AT_MOST]]
     more = len(told) - len(shown)
     return [*shown, *([f"<p class=s>! {more} more problems of hosts"] if more else [])]

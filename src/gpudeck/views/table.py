@@ -1,5 +1,6 @@
 """Aligned columns for terminals: by display width, safe for any name, and never wider than asked."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,14 +10,19 @@ Cell = tuple[str, str]
 """A text and the name of its colour ("" for none)."""
 
 ANSI = {"green": "32", "red": "31", "yellow": "33", "blue": "34", "grey": "90", "bold": "1", "reverse": "7"}
-SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "■"}
+SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "✗"}
+"""Other signs than those of the states of GPUs."""
 SEVERITY_COLOURS = {"warning": "yellow", "critical": "red"}
+_RESET = "\x1b[0m"
+_PADDING = re.compile(r"(?: |\x1b\[\d+m)+$")
+"""Blanks at the end of a line, painted or not."""
 GAP = 2
+_ANY = 10**6
 LEAST = 20
 """The fewest columns that a table or a box fits into."""
-_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲…–·°×µ█░╭╮╰╯│├┤─"), "x")
+_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲✗…–·°×µ█░╭╮╰╯│├┤─"), "x")
 """Each of them is one column wide."""
-_PLAIN = str.maketrans("●■◐◆▲…–·×█░╭╮╰╯│├┤─�", "o#+*^~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
+_PLAIN = str.maketrans("●■◐◆▲✗…–·×█░╭╮╰╯│├┤─�", "o#+*^!~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
 
 
 class Column(Struct, frozen=True):
@@ -66,12 +72,19 @@ def in_ascii(text: str) -> str:
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool) -> list[str]:
-    """The lines of a table with its header, all of the same width. Columns are dropped, least important first, until it
-    fits `width`; those that are empty in all rows are left out anyway.
+    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`; those
+    that are empty in all rows are left out anyway. With None as `width` nothing is dropped or cut.
 
     The two most important ones always stay, cut if need be: a table fits into LEAST columns, and not into fewer.
     """
-    return lay_out(columns, rows, width, colour)[0]
+    return [_without_padding(line) for line in lay_out(columns, rows, width, colour)[0]]
+
+
+def _without_padding(line: str) -> str:
+    """Without blanks at its end, also those that are painted."""
+    kept = _PADDING.sub("", line)
+    is_painted = kept.rfind("\x1b[") > kept.rfind(_RESET)
+    return f"{kept}{_RESET}" if is_painted else kept
 
 
 def lay_out(
@@ -85,7 +98,7 @@ def lay_out(
     kinds = [set(column) for column in cells]
     texts = [{text for text, _ in found} for found in kinds]
     widths = [
-        min(column.widest, max(map(width_of, {column.title, *found})))
+        min(column.widest if width else _ANY, max(map(width_of, {column.title, *found})))
         for column, found in zip(columns, texts, strict=True)
     ]
     shown = _choose(columns, widths, [at for at, found in enumerate(texts) if found != {""}], width)
@@ -134,3 +147,15 @@ def _cut(text: str, width: int) -> str:
     while end and width_of(text[:end]) > width - 1:
         end -= 1
     return text[:end] + "…"
+
+
+def draw_share(share: float | None, width: int) -> str:
+    """A bar. What holds anything to speak of is never empty, what has room left never full; a dash when unknown."""
+    if share is None:
+        return "–"
+    filled = round(share * width)
+    if share >= 0.01:
+        filled = max(1, filled)
+    if share <= 0.99:
+        filled = min(width - 1, filled)
+    return "█" * filled + "░" * (width - filled)

@@ -5,19 +5,19 @@ below it. The same for curl and for `gpudeck show`. What is unknown is a dash, n
 import functools
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_count, show_gib, show_length, show_span
+from gpudeck.model.text import clean, show_age, show_count, show_gib, show_length, show_span
 from gpudeck.model.view import Fleet, Gpu, Host, ShownEvent, ShownProcess, Totals
 from gpudeck.views.table import (
     SEVERITY_COLOURS,
     SEVERITY_SIGNS,
     Cell,
     Column,
+    draw_share,
     lay_out,
     paint,
     render,
@@ -25,12 +25,12 @@ from gpudeck.views.table import (
     width_of,
 )
 
-SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "held": "◐", "booked": "◆", "unknown": "?"}
+SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "idle": "◐", "reserved": "◆", "unknown": "?"}
 COLOURS: dict[Availability, str] = {
     "free": "green",
     "busy": "red",
-    "held": "yellow",
-    "booked": "blue",
+    "idle": "yellow",
+    "reserved": "blue",
     "unknown": "grey",
 }
 HOST_COLUMN = Column("HOST", keep=100, widest=32)
@@ -49,7 +49,6 @@ GPU_COLUMNS = (
 )
 _STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
 _BAR = 8
-_BARS = ["█" * filled + "░" * (_BAR - filled) for filled in range(_BAR + 1)]
 _UNKNOWN: Cell = ("–", "grey")
 _PROBLEMS_AT_MOST = 20
 """Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
@@ -73,7 +72,7 @@ _EVENT_COLUMNS = (
     Column("USER", keep=70, widest=24),
     Column("FAULT", keep=96, widest=160, least=20),
 )
-_STATUS_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never": "grey"}
+_STATUS_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never_seen": "grey"}
 _FRAME = 4
 """The columns that a box needs for itself."""
 Rows = list[list[Cell]]
@@ -91,18 +90,22 @@ _NO_HOST_YET = "No host yet. `gpudeck hosts add NAME` adds one.\n"
 
 
 def gpu_rows(host: Host, now: float) -> list[list[Cell]]:
-    """A row a GPU for HOST_COLUMN and GPU_COLUMNS, or one that says why there is none."""
+    """A row for each GPU, for HOST_COLUMN and GPU_COLUMNS, or one row with the reason why there is none."""
     name: Cell = (clean(host.display_name), "grey" if host.status != "up" else "")
     note = _host_note(host, now)
     if not host.gpus:
-        # What keeps a host from reporting says more than that it has not.
-        is_awaited = host.status == "never" and host.problems
-        reason = host.problems[0] if is_awaited else host.reasons.get("gpus", "no GPUs")
+        reason = _obstacle(host) or host.reasons.get("gpus", "no GPUs")
         return [[name, *[_UNKNOWN] * (len(GPU_COLUMNS) - 1), (clean(note or reason), "grey")]]
-    return [[name, *_cells(gpu, note, now)] for gpu in host.gpus]
+    return [[name, *gpu_cells(gpu, note, now)] for gpu in host.gpus]
 
 
-def _cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
+def _obstacle(host: Host) -> str:
+    """What keeps a host from reporting, which says more than that it has not; empty where none is known."""
+    return host.problems[0] if host.status == "never_seen" and host.problems and not host.gpus else ""
+
+
+def gpu_cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
+    """Of GPU_COLUMNS. `note` is about its host, and goes before its own."""
     state = gpu.availability
     dim = "grey" if state == "unknown" else ""
     note = note or gpu_note(gpu, now)
@@ -117,18 +120,18 @@ def _cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
         (show_number(gpu.temperature_celsius, "°C"), dim),
         (show_number(gpu.power_watts, " W"), dim),
         (clean(", ".join(gpu.users)) or "–", dim),
-        (show_span(now - gpu.since), dim),
+        (show_age(gpu.since, now), dim),
         (clean(note), dim or "yellow"),
     ]
 
 
 def gpu_note(gpu: Gpu, now: float) -> str:
-    """What is wrong with it, why it is held or unknown, and who has it booked."""
-    reason = gpu.availability_reason if gpu.availability in {"held", "unknown"} else None
+    """What is wrong with it, why it is idle or unknown, and who has reserved it."""
+    reason = gpu.availability_reason if gpu.availability in {"idle", "unknown"} else None
     wrong = gpu.health_reason or reason or ""
-    # Most have no booking, and a fleet has thousands of them.
-    booked = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
-    return f"{wrong} · {booked}" if wrong and booked else wrong or booked
+    # Most have no reservation, and a fleet has thousands of them.
+    reserved = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
+    return f"{wrong} · {reserved}" if wrong and reserved else wrong or reserved
 
 
 def reservation_note(gpu: Gpu, now: float) -> str:
@@ -138,22 +141,16 @@ def reservation_note(gpu: Gpu, now: float) -> str:
         return conflict
     if found is None:
         return ""
-    if found.kind == "hold":
-        # It protects nobody's GPU any more once a process is there.
-        return f"taken by {found.user}, starting" if gpu.availability == "booked" else ""
+    if found.kind == "claim":
+        # It protects no GPU any more once a process is there.
+        return f"taken by {found.user}, starting" if gpu.availability == "reserved" else ""
     why = f": {found.note}" if found.note else ""
-    return f"booked by {found.user}, {show_length(found.until - now)} left{why}"
+    return f"reserved by {found.user}, {show_length(found.until - now)} left{why}"
 
 
 def draw_bar(used: float | None, total: float | None) -> str:
-    """How full something is. What holds anything to speak of is never drawn as empty, what has room left never as full;
-    a dash when unknown."""
-    if used is None or not total:
-        return "–"
-    share = used / total
-    if share < 0.01:
-        return _BARS[0]
-    return _BARS[_BAR] if share > 0.99 else _BARS[min(max(round(share * _BAR), 1), _BAR - 1)]
+    """How full something is."""
+    return draw_share(None if used is None or not total else used / total, _BAR)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -161,17 +158,32 @@ def show_number(value: float | None, unit: str) -> str:
     return "–" if value is None else f"{value:.0f}{unit}"
 
 
-def _host_note(host: Host, now: float) -> str:
-    if host.status in {"up", "never"} or host.last_report_at is None:
+def show_status(host: Host) -> str:
+    """Its status for people: `never seen`."""
+    return host.status.replace("_", " ")
+
+
+def staleness_note(host: Host, now: float) -> str:
+    """Since when a host that should report does not; empty for all others."""
+    if host.status in {"up", "never_seen"} or host.last_report_at is None:
         return ""
-    note = f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
+    return f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
+
+
+def _host_note(host: Host, now: float) -> str:
+    note = staleness_note(host, now)
     # Of a host that is remembered from before the hub was started there are none.
     has_values = any(gpu.memory_used_bytes is not None for gpu in host.gpus)
-    return f"{note}, values are from then" if has_values else note
+    return f"{note}, values are from then" if note and has_values else note
 
 
 def render_fleet(
-    fleet: Fleet, *, detail: bool = False, width: int | None = None, colour: bool = False, empty: str = NO_HOST
+    fleet: Fleet,
+    *,
+    detail: bool = False,
+    width: int | None = None,
+    colour: bool = False,
+    empty: str = NO_HOST,
 ) -> str:
     """The fleet as text, ending in a newline.
 
@@ -188,20 +200,44 @@ def render_fleet(
     else:
         rows = [row for host in hosts for row in gpu_rows(host, now)]
         lines += ["", *render((HOST_COLUMN, *GPU_COLUMNS), rows, width, colour)]
-    problems = [*fleet.problems, *([] if detail else _host_problems(hosts))]
+    # What a row says beside its GPU is not said again below the table.
+    noted = _find_noted(hosts, now) if not detail and any(" NOTE" in line for line in lines[1:3]) else frozenset()
+    problems = [*fleet.problems, *([] if detail else _host_problems(hosts, noted, is_uncut=width is None))]
     if problems:
         lines += ["", *(paint(f"! {clean(problem)}", "yellow", colour) for problem in problems)]
     if fleet.alerts:
-        lines += ["", *told] if (told := below_table(fleet, colour)) else []
+        lines += ["", *told] if (told := below_table(fleet, colour, noted)) else []
     return "\n".join(lines) + "\n"
 
 
-def _host_problems(hosts: Sequence[Host]) -> list[str]:
-    told = [name_problem(host.display_name, problem) for host in hosts for problem in host.problems]
+def _find_noted(hosts: Sequence[Host], now: float) -> frozenset[str]:
+    """The ids of the hosts and the UUIDs of the GPUs whose rows say what is wrong with them."""
+    silent = {host.id for host in hosts if staleness_note(host, now)}
+    wrong = {gpu.uuid for host in hosts for gpu in host.gpus if gpu.health_reason or gpu.availability == "unknown"}
+    return frozenset(silent | wrong)
+
+
+def _host_problems(hosts: Sequence[Host], noted: Collection[str], *, is_uncut: bool) -> list[str]:
+    """`is_uncut`: the rows above show their notes in full."""
+    told = [
+        name_problem(host.display_name, problem)
+        for host in hosts
+        for problem in host.problems
+        if not any(gpu.uuid in noted and problem == f"GPU {gpu.label} {gpu_note(gpu, 0.0)}" for gpu in host.gpus)
+        and not (is_uncut and problem == _obstacle(host))
+    ]
     if len(told) <= _PROBLEMS_AT_MOST:
         return told
     kept = told[: _PROBLEMS_AT_MOST - 1]
     return [*kept, f"{len(told) - len(kept)} more problems of hosts: gpudeck hosts list"]
+
+
+def join_places(places: Iterable[tuple[str, str]], sign: str = ":") -> list[str]:
+    """Hosts and labels of GPUs, host by host: `gpu07:0,1`."""
+    hosts: dict[str, list[str]] = {}
+    for host, label in places:
+        hosts.setdefault(host, []).append(label)
+    return [f"{host}{sign}{','.join(labels)}" for host, labels in hosts.items()]
 
 
 def name_problem(name: str, problem: str) -> str:
@@ -214,12 +250,17 @@ def count_hosts_and_gpus(totals: Totals) -> str:
     return f"{totals.hosts_up} of {show_count(totals.hosts, 'host')} up, {show_count(totals.gpus, 'GPU')}"
 
 
+def count_states(totals: Totals) -> tuple[list[Cell], list[Cell]]:
+    """How many GPUs are in each state; and the same without the states in which none is, unless that is free."""
+    counts = totals.by_availability
+    cells = {word: (f"{symbol} {counts[word]} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
+    return list(cells.values()), [cell for word, cell in cells.items() if counts[word] or word == "free"]
+
+
 def _headline(fleet: Fleet, width: int | None, colour: bool) -> str:
     """Hosts and states in one line. Where that is too wide it says less: first about hosts, then about empty states."""
-    totals, counts = fleet.totals, fleet.totals.by_availability
-    hosts: Cell = (f"{count_hosts_and_gpus(totals)}:", "")
-    states: list[Cell] = [(f"{symbol} {counts[word]} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()]
-    told = [cell for cell, word in zip(states, SYMBOLS, strict=True) if counts[word] or word == "free"]
+    hosts: Cell = (f"{count_hosts_and_gpus(fleet.totals)}:", "")
+    states, told = count_states(fleet.totals)
     demo: list[Cell] = [("DEMO DATA, simulated", "reverse")] if fleet.demo else []
     short_demo: list[Cell] = [("DEMO", "reverse")] if fleet.demo else []
     for cells in ([*demo, hosts, *states], [*short_demo, *states], [*short_demo, *told]):
@@ -248,7 +289,11 @@ def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour:
     kinds = [
         ("", GPU_COLUMNS, [[row[1:] for row in gpu_rows(host, now)] for host in hosts]),
         ("processes", _PROCESS_COLUMNS, [_process_rows(host, now) for host in hosts]),
-        ("faults", _EVENT_COLUMNS, [_event_rows(host, now) for host in hosts]),
+        (
+            "faults",
+            _EVENT_COLUMNS,
+            [[_event_cells(gpu, event, now) for gpu in host.gpus for event in reversed(gpu.events)] for host in hosts],
+        ),
     ]
     found: list[list[Part]] = [[] for _ in hosts]
     for name, columns, groups in kinds:
@@ -262,8 +307,7 @@ def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour:
 
 
 def _title(host: Host, now: float, width: int | None) -> Cell:
-    """The host's name and what else there is room for."""
-    said = [clean(host.display_name), f"{host.status} via {clean(host.via)}"]
+    said = [clean(host.display_name), f"{show_status(host)} via {clean(host.via)}"]
     if host.status != "up" and host.last_report_at is not None:
         said.append(f"last report {show_span(now - host.last_report_at)} ago")
     used, total = host.memory_used_bytes, host.memory_total_bytes
@@ -287,33 +331,28 @@ def _rule(left: str, word: Cell, right: str, width: int, colour: bool) -> str:
 
 
 def _process_rows(host: Host, now: float) -> Rows:
-    rows: Rows = []
-    for gpu in host.gpus:
-        if gpu.processes is None:
-            reason = gpu.reasons.get("processes", "unknown")
-            rows.append([(gpu.label, ""), *[("–", "grey")] * 6, (clean(f"not known: {reason}"), "grey")])
-        rows += [_process_cells(gpu, process, now) for process in gpu.processes or ()]
-    return rows
+    """One that says why, where the processes of a GPU are not known."""
+    processes = [(gpu, one) for gpu in host.gpus for one in ([None] if gpu.processes is None else gpu.processes)]
+    return [process_cells(gpu, process, now) for gpu, process in processes]
 
 
-def _process_cells(gpu: Gpu, process: ShownProcess, now: float) -> list[Cell]:
+def process_cells(gpu: Gpu, process: ShownProcess | None, now: float, dim: str = "") -> list[Cell]:
+    """Of the columns of processes; None where those of the GPU are not known. `dim` is the colour of most of them."""
+    if process is None:
+        reason = gpu.reasons.get("processes", "unknown")
+        return [(gpu.label, dim), *[_UNKNOWN] * 6, (clean(f"not known: {reason}"), "grey")]
     started = process.started_at
     where = [part for part in (process.container, process.job) if part]
     return [
-        (gpu.label, ""),
-        (str(process.pid), ""),
-        (clean(process.user or "–"), ""),
-        (show_gib(process.memory_used_bytes), ""),
-        (show_number(process.utilization_percent, "%"), ""),
-        (show_span(None if started is None else now - started), ""),
-        (clean(", ".join(where)) or "–", ""),
+        (gpu.label, dim),
+        (str(process.pid), dim),
+        (clean(process.user or "–"), dim),
+        (show_gib(process.memory_used_bytes), dim),
+        (show_number(process.utilization_percent, "%"), dim),
+        (show_age(started, now), dim),
+        (clean(", ".join(where)) or "–", dim),
         (clean(process.command or "–"), "grey"),
     ]
-
-
-def _event_rows(host: Host, now: float) -> Rows:
-    """The newest first."""
-    return [_event_cells(gpu, event, now) for gpu in host.gpus for event in reversed(gpu.events)]
 
 
 def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
@@ -328,12 +367,12 @@ def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
     ]
 
 
-def render_hosts(hosts: Sequence[Host], width: int | None = None, colour: bool = False) -> str:
-    """One line a host, and below them what is wrong, ending in a newline. Problems are never
-    cut: many end in a command, which is to be copied."""
+def render_hosts(hosts: Sequence[Host], width: int | None = None) -> str:
+    """One line a host, and below them what is wrong, ending in a newline. Problems are never cut: many end in
+    a command, which is to be copied."""
     if not hosts:
         return _NO_HOST_YET
-    lines = render(_HOST_LIST_COLUMNS, [_host_row(host) for host in hosts], width, colour)
+    lines = render(_HOST_LIST_COLUMNS, [_host_row(host) for host in hosts], width, colour=False)
     problems = [name_problem(host.name, problem) for host in hosts for problem in host.problems]
     if problems:
         lines += ["", *(f"! {clean(problem)}" for problem in problems)]
@@ -342,12 +381,12 @@ def render_hosts(hosts: Sequence[Host], width: int | None = None, colour: bool =
 
 def _host_row(host: Host) -> list[Cell]:
     states = Counter(gpu.availability for gpu in host.gpus)
-    is_known = host.status != "never"
+    is_known = host.status != "never_seen"
     labels = " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
     return [
         (clean(host.name), ""),
         (clean(host.via), ""),
-        (host.status, _STATUS_COLOURS[host.status]),
+        (show_status(host), _STATUS_COLOURS[host.status]),
         (str(len(host.gpus)) if is_known else "-", ""),
         (str(states["free"]) if is_known else "-", ""),
         (clean(labels), "grey"),
@@ -355,7 +394,7 @@ def _host_row(host: Host) -> list[Cell]:
 
 
 def render_alert(alert: Alert, now: float, *, colour: bool) -> str:
-    """One line: how bad, what, for how long, and who looks after it."""
+    """One line: how bad, what, for how long, and who acknowledged it."""
     sign, painted = SEVERITY_SIGNS.get(alert.severity, "·"), SEVERITY_COLOURS.get(alert.severity, "")
     said = paint(f"{sign} {clean(alert.title)}", painted, colour)
     return f"{said}{_alert_aside(alert, now)}"
@@ -372,19 +411,19 @@ def render_alerts(alerts: Sequence[Alert], now: float, *, colour: bool) -> str:
 
 
 def for_everybody(fleet: Fleet) -> list[Alert]:
-    """The alerts of the hosts that are shown, and of the hub, that somebody should look at. What is silenced, and what
-    is for one person alone, is not repeated to everybody."""
+    """The alerts of the hosts that are shown, and of the hub, that need attention: not those that are muted or for
+    one person alone."""
     hosts = {host.id for host in fleet.hosts}
     return [
         alert
         for alert in fleet.alerts
-        if alert.severity != "info" and alert.silenced_by is None and (alert.host_id is None or alert.host_id in hosts)
+        if alert.severity != "info" and alert.muted_by is None and (alert.host_id is None or alert.host_id in hosts)
     ]
 
 
-def below_table(fleet: Fleet, colour: bool) -> list[str]:
-    """A line for each that is `for_everybody`, but no more than a few."""
-    told = for_everybody(fleet)
+def below_table(fleet: Fleet, colour: bool, noted: Collection[str] = ()) -> list[str]:
+    """A line for each that is `for_everybody`, but no more than a few. `noted` are hosts and GPUs whose rows say it."""
+    told = [alert for alert in for_everybody(fleet) if (alert.gpu or alert.host_id) not in noted]
     lines = [render_alert(alert, fleet.time, colour=colour) for alert in told[:MOST_BELOW_A_TABLE]]
     more = len(told) - len(lines)
     return [*lines, f"{more} more alerts: gpudeck alerts"] if more else lines
@@ -395,9 +434,9 @@ def _alert_aside(alert: Alert, now: float) -> str:
         return f", over for {show_span(now - alert.resolved_at)}"
     parts = [f"for {show_span(now - alert.since)}"]
     if alert.acknowledged_by is not None:
-        parts.append(f"{clean(alert.acknowledged_by)} looks after it")
-    if alert.silenced_by is not None:
-        parts.append("silenced")
+        parts.append(f"{clean(alert.acknowledged_by)} acknowledged it")
+    if alert.muted_by is not None:
+        parts.append("muted")
     if alert.state == "pending":
         parts.append("pending")
     return f", {', '.join(parts)}"

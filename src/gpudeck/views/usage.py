@@ -2,29 +2,32 @@
 
 import math
 import textwrap
+from collections.abc import Callable
 from datetime import datetime, tzinfo
 
-from gpudeck.model.names import without_maker
-from gpudeck.model.printable import clean
-from gpudeck.model.quantity import show_gib
-from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.text import clean, show_gib, without_maker
+from gpudeck.model.view import Usage, UsageRow
 from gpudeck.views.table import Cell, Column, render
 
-_NOBODY = "Nobody was seen on any GPU."
+_NOBODY = "Nobody used a GPU."
 
 
 def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
     """The period, a line a row, their total, each day where there are days, and how much of the period was observed.
     Ends in a newline; times are those of the zone."""
-    lines = _wrap(f"Use by {usage.by}, {_period(usage, zone)}", width)
+
+    def show(at: float) -> str:
+        return f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}"
+
+    lines = _wrap(f"Usage by {usage.by}, {show(usage.start)} to {show(usage.end)} ({zone})", width)
     if usage.rows:
         columns = _columns(usage)
         rows = [_row(row, name_of(usage, row)) for row in usage.rows] + [_row(usage.total, "total", "bold")]
         lines += ["", *render(columns, [row[: len(columns)] for row in rows], width, colour)]
         lines += _days(usage, width, colour)
-    else:
+    elif usage.coverage is not None:
         lines += ["", _NOBODY]
-    lines += ["", *_wrap(_coverage(usage, zone), width)]
+    lines += ["", *_wrap(describe_coverage(usage, show), width)]
     return "\n".join(lines) + "\n"
 
 
@@ -33,8 +36,8 @@ def _columns(usage: Usage) -> list[Column]:
     columns = [
         Column(usage.by.upper(), keep=100, widest=40),
         Column("GPU-HOURS", keep=99, align="right", widest=12),
-        Column("WORKED", keep=90, align="right", widest=12),
-        Column("HELD IDLE", keep=95, align="right", widest=12),
+        Column("ACTIVE", keep=90, align="right", widest=12),
+        Column("IDLE", keep=95, align="right", widest=12),
         Column("SHARE", keep=80, align="right", widest=8),
         Column("PEAK GiB", keep=60, align="right", widest=10),
         Column("kWh", keep=70, align="right", widest=12),
@@ -50,8 +53,8 @@ def _row(row: UsageRow, name: str, colour: str = "") -> list[Cell]:
     cells = [
         name,
         _number(row.gpu_hours),
-        _number(row.worked_hours),
-        _number(row.idle_held_hours),
+        _number(row.active_hours),
+        _number(row.idle_hours),
         "–" if share is None else f"{100 * share:.1f} %",
         show_gib(row.peak_memory_bytes),
         _number(row.energy_kwh),
@@ -61,16 +64,16 @@ def _row(row: UsageRow, name: str, colour: str = "") -> list[Cell]:
 
 
 def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
-    """One line a day and row, by day; a day on which nobody was seen has none."""
+    """One line a day and row, by day; a day without use has none."""
     found = [(day, row) for row in usage.rows for day in row.days]
     if not found:
         return []
     found.sort(key=lambda pair: (pair[0].time, -pair[0].gpu_hours))
     columns = [Column("DAY", keep=98, widest=10), *_columns(usage)[:3]]
-    figures = [(day.day, name_of(usage, row), day.gpu_hours, day.worked_hours) for day, row in found]
+    figures = [(day.day, name_of(usage, row), day.gpu_hours, day.active_hours) for day, row in found]
     rows = [
-        [(clean(day), ""), (name, ""), (_number(held), ""), (_number(worked), "")]
-        for day, name, held, worked in figures
+        [(clean(day), ""), (name, ""), (_number(used), ""), (_number(active), "")]
+        for day, name, used, active in figures
     ]
     return ["", *render(columns, rows, width, colour)]
 
@@ -89,19 +92,15 @@ def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def _period(usage: Usage, zone: tzinfo) -> str:
-    begin, end = (f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}" for at in (usage.start, usage.end))
-    return f"{begin} to {end} ({zone})"
-
-
-def _coverage(usage: Usage, zone: tzinfo) -> str:
-    """Rounded down: what was not observed in full is never called 100 %."""
-    coverage, since = usage.coverage, usage.known_since
-    begin = "" if since is None else f"{datetime.fromtimestamp(since, zone):%Y-%m-%d %H:%M}"
-    if coverage is None:
-        return f"No GPU was known in the period{begin and f': the records begin {begin}'}."
-    time = "the period" if since is None else f"the time since {begin}"
-    return f"Observed {math.floor(1000 * coverage + 1e-9) / 10:.1f} % of {time}."
+def describe_coverage(usage: Usage, show_time: Callable[[float], str]) -> str:
+    """Rounded down: a period that was not monitored in full is never called 100 %."""
+    since = usage.known_since
+    if usage.coverage is None:
+        return (
+            f"No GPU was monitored in this period{'' if since is None else f': the records begin {show_time(since)}'}."
+        )
+    span = "" if since is None else f" since {show_time(since)}"
+    return f"Coverage {math.floor(1000 * usage.coverage + 1e-9) / 10:.1f} %{span}."
 
 
 def _wrap(text: str, width: int | None) -> list[str]:

@@ -8,7 +8,9 @@ from gpudeck.wire.codec import (
     check_report,
     decode,
     decode_any,
+    decode_own,
     encode,
+    pack,
 )
 from gpudeck.wire.envelope import HOST_NAME, SHORT_VERSION, VERSION, Envelope, Head, ShortReport
 from gpudeck.wire.short import describe, pack_numbers
@@ -27,7 +29,9 @@ __all__ = [
     "check_report",
     "decode",
     "decode_any",
+    "decode_own",
     "describe",
     "encode",
+    "pack",
     "pack_numbers",
 ]

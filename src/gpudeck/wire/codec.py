@@ -1,12 +1,17 @@
 """Bytes to envelope and back: msgpack or JSON; plain, zstd or gzip. Refuses what is too large before unpacking it."""
 
+import sys
 import threading
 import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-import zstandard
+
+if sys.version_info >= (3, 14):
+    from compression import zstd  # novermin
+else:
+    from backports import zstd
 
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire.envelope import SHORT_VERSION, VERSION, Envelope, ShortReport
@@ -22,18 +27,8 @@ _LEAST_LIMIT, _MOST_RATIO = 256 * 1024, 200
 CONTENT_TYPES = ("application/msgpack", "application/json")
 
 
-class _Zstd(threading.local):
-    """One compressor and one decompressor a thread: making them costs three times a small report, sharing crashes.
-
-    Level 3 windows are 2 MiB; a frame that asks for more than the limit would make us allocate it unread.
-    """
-
-    def __init__(self) -> None:
-        self.pack = zstandard.ZstdCompressor(level=3).compress
-        self.unpack = zstandard.ZstdDecompressor(max_window_size=MAX_DECODED_BYTES).decompress
-
-
-_zstd = _Zstd()
+_local = threading.local()
+"""One compressor and one decompressor a thread: making them costs three times a small report, sharing crashes."""
 
 
 class _VersionOnly(msgspec.Struct):
@@ -69,7 +64,20 @@ _AS_AGENTS_WRITE = b"\xa7version"
 
 def encode(envelope: Envelope | ShortReport) -> bytes:
     """The envelope as msgpack in a zstd frame that states its size."""
-    return _zstd.pack(_encoder.encode(envelope))
+    return pack(_encoder.encode(envelope))
+
+
+def pack(plain: bytes) -> bytes:
+    """A zstd frame that states its size."""
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstd.ZstdCompressor(level=3)
+    packed: bytes = _local.compressor.compress(plain, zstd.ZstdCompressor.FLUSH_FRAME)
+    return packed
+
+
+def decode_own(body: bytes) -> Envelope:
+    """The whole report that `encode` made in this process: nothing is checked."""
+    return _msgpack.whole(zstd.decompress(body))
 
 
 def decode(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope:
@@ -82,7 +90,9 @@ def decode(body: bytes, content_type: str = "application/msgpack", encoding: str
 
 def decode_any(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope | ShortReport:
     """The same, of either version."""
-    media = content_type.partition(";")[0].strip().lower()
+    media = content_type
+    if media not in _decoders:
+        media = content_type.partition(";")[0].strip().lower()
     decoders = _decoders.get(media)
     if decoders is None:
         raise ReportRefused(
@@ -109,7 +119,7 @@ def decode_any(body: bytes, content_type: str = "application/msgpack", encoding:
 
 
 def _version_of(plain: bytes, decoders: _Decoders) -> int:
-    """Version 1 where there is none: reading it as such tells what is wrong."""
+    """Version 1 where there is none: reading it as such shows what is wrong."""
     if decoders is _msgpack and plain[1:9] == _AS_AGENTS_WRITE and plain[9:10] in {b"\x01", b"\x02"}:
         return plain[9]
     try:
@@ -128,8 +138,8 @@ def unpack(body: bytes, encoding: str) -> bytes:
         raise ReportRefused(
             415, "unsupported_encoding", f"content encoding {encoding[:80]!r} is not taken", "Send zstd, gzip or none."
         ) from None
-    except (zstandard.ZstdError, zlib.error, MemoryError) as error:
-        raise ReportRefused(400, "bad_compression", f"the body is not valid {encoding}: {error}") from error
+    except (zlib.error, MemoryError) as error:
+        raise _bad_compression(encoding, error) from error
     if len(plain) > MAX_DECODED_BYTES:
         raise _too_large(MAX_DECODED_BYTES)
     return plain
@@ -141,11 +151,20 @@ def _limit_of(body: bytes) -> int:
 
 
 def _unzstd(body: bytes) -> bytes:
+    """With the library of a hub's install: the agent's needs a new decompressor for each frame, which takes fifteen
+    times as long."""
+    import zstandard  # noqa: PLC0415 - 24 MB that an agent does without
+
+    if not hasattr(_local, "unpack"):
+        # Level 3 windows are 2 MiB; a frame that asks for more than the limit would make us allocate it unread.
+        _local.unpack = zstandard.ZstdDecompressor(max_window_size=MAX_DECODED_BYTES).decompress
     limit = _limit_of(body)
-    size = zstandard.frame_content_size(body)
-    if size > limit:
-        raise _too_large(limit)
-    plain = _zstd.unpack(body, max_output_size=limit + 1, allow_extra_data=False)
+    try:
+        if zstandard.frame_content_size(body) > limit:
+            raise _too_large(limit)
+        plain: bytes = _local.unpack(body, max_output_size=limit + 1, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise _bad_compression("zstd", error) from error
     if len(plain) > limit:
         raise _too_large(limit)
     return plain
@@ -188,6 +207,10 @@ def _explain(media: str, error: Exception) -> ReportRefused:
     if isinstance(error, msgspec.ValidationError):
         return ReportRefused(422, "invalid_report", str(error)[:300])
     return ReportRefused(400, "malformed", f"the body is not valid {media.rpartition('/')[2]}: {error}"[:300])
+
+
+def _bad_compression(encoding: str, error: Exception) -> ReportRefused:
+    return ReportRefused(400, "bad_compression", f"the body is not valid {encoding}: {error}")
 
 
 def _too_large(limit: int) -> ReportRefused:

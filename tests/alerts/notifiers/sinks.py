@@ -1,7 +1,6 @@
 """Places that messages are sent to: a real mail server, and a webhook that does what a test says."""
 
 import http.server
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import msgspec
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from fakes.ports import free_port
 from gpudeck.alerts.message import Message
 
 
@@ -116,10 +116,3 @@ def running_mail_server() -> Iterator[MailServer]:
         yield mail
     finally:
         controller.stop()
-
-
-def free_port() -> int:
-    """One on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

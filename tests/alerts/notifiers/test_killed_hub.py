@@ -19,7 +19,7 @@ def configure(folder: Path, hook: Webhook, mail_port: int = 1) -> None:
         f"""
 demo: never
 local: never
-people:
+users:
   ada: {{mail: ada@example.org}}
 notify:
   mail: mail
@@ -81,26 +81,27 @@ def test_watch_is_mailed_to_whom_it_belongs(tmp_path: Path) -> None:
         configure(tmp_path, hook, mail.port)
         file = tmp_path / "gpudeck.yaml"
         file.write_text(file.read_text().replace("notify:", "notify:\n  demo: true"))
-        with running_hub(tmp_path, "--demo", "4") as hub:
+        with running_hub(tmp_path, "--demo", "40") as hub:
             told = gpudeck(tmp_path, "watch", "--memory", "20G", "--hub", hub.url, LOGNAME="ada")
-            assert "You are told by mail or Slack." in told.stdout
+            assert "You are notified by mail or Slack." in told.stdout
             wait_until(lambda: mail.mails, "a mail")
             assert mail.mails[0][0] == ["ada@example.org"]
-            assert "Subject: Demo: 1 GPU with 20 GB is free" in mail.mails[0][1]
+            assert "Subject: Demo: 1 GPU with 20 GiB is free" in mail.mails[0][1]
             listed = json.loads(gpudeck(tmp_path, "watch", "list", "--json", "--hub", hub.url).stdout)
             assert [(one["user"], len(one["found"])) for one in listed["watches"]] == [("ada", 1)]
-            kinds = [event["kind"] for event in json.loads(hub.get("/api/v1/events?kind=watch_fired"))["events"]]
-            assert kinds == ["watch_fired"]
+            events = "/api/v1/events?kind=watch_fired"
+            wait_until(lambda: len(json.loads(hub.get(events))["events"]) == 1, "the event")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["test", "hook"], 0, "hook: the service has taken the test message."),
+        (["test", "hook"], 0, "hook: the service accepted the test message."),
         (["test", "gone"], 2, "there is no channel gone. There are: hook, secret, mail."),
-        (["test", "mail", "--person", "ada"], 1, "its host refuses the connection."),
-        (["test", "mail", "--person", "bob"], 2, "people.bob.mail is not set."),
-        (["test", "hook", "--person", "ada"], 2, "hook sends to nobody by themselves."),
+        (["test", "mail", "--user", "ada"], 1, "its host refuses the connection."),
+        (["test", "mail", "--user", "bob"], 2, "users.bob.mail is not set."),
+        (["test", "hook", "--user", "ada"], 2, "hook does not send to single users."),
+        (["test", "mail", "--person", "ada"], 2, "--person is now --user."),
         (["list"], 0, "secret: http://…;"),
     ],
 )

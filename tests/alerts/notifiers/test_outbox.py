@@ -61,18 +61,18 @@ def run(
     work: Callable[[MessageOutbox], Awaitable[None]],
     *,
     give_up: float = 86_400.0,
-    tell: Callable[[DeliveryFailure], None] | None = None,
+    on_failure: Callable[[DeliveryFailure], None] | None = None,
     fleet: str = "real",
 ) -> None:
     """An outbox from its start to its end; every message goes to all channels, and to its people through the first."""
 
     def find(message: Message) -> list[Destination]:
         names = list(posts)
-        people = [Destination(names[0], account) for account in message.people]
+        people = [Destination(names[0], account) for account in message.accounts]
         return people if message.is_personal else [Destination(name) for name in names] + people
 
     async def live() -> None:
-        outbox = MessageOutbox(OutboxStore(database, fleet), posts, find, give_up=give_up, tell=tell)
+        outbox = MessageOutbox(OutboxStore(database, fleet), posts, find, give_up=give_up, on_failure=on_failure)
         await outbox.open()
         outbox.start()
         try:
@@ -205,7 +205,7 @@ def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> 
         assert outbox.problems == ["the channel ops does not take messages: 1 given up; it does not know this address."]
         assert outbox.counters["ops"]["given_up"] == 1
 
-    run(database, {"ops": post}, put, give_up=0.2, tell=told.append)
+    run(database, {"ops": post}, put, give_up=0.2, on_failure=told.append)
     assert [(one.channel, one.message.key, one.trouble) for one in told] == [
         ("ops", "news 1", "it does not know this address.")
     ]
@@ -241,7 +241,7 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
     away, strict = FakePost(Temporary("it is away.")), FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: MessageOutbox) -> None:
-        outbox.put(make_message("news 1", people=("eve",), is_personal=True))
+        outbox.put(make_message("news 1", accounts=("eve",), is_personal=True))
         outbox.put_to(make_message("news 2"), Destination("away"))
         await until(lambda: away.tries >= 20)
 
@@ -255,7 +255,7 @@ def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monk
     post = FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: MessageOutbox) -> None:
-        outbox.put(make_message("news 1", people=("eve", "ada", "bob"), is_personal=True))
+        outbox.put(make_message("news 1", accounts=("eve", "ada", "bob"), is_personal=True))
         await until(lambda: len(post.taken) == 2)
         assert outbox.problems == []
 
@@ -267,7 +267,7 @@ def test_channel_that_refuses_its_token_is_told_of_though_only_people_are_writte
     post = FakePost(Refused("it refuses the token."))
 
     async def put(outbox: MessageOutbox) -> None:
-        outbox.put(make_message("news 1", people=("ada",), is_personal=True))
+        outbox.put(make_message("news 1", accounts=("ada",), is_personal=True))
         await until(lambda: outbox.problems)
         assert outbox.problems == ["the channel mail does not take messages: it refuses the token."]
 
@@ -286,7 +286,7 @@ async def locked(folder: Path) -> AsyncIterator[None]:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    monkeypatch.setattr(outboxes, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(outboxes, "RETRY_SECONDS", 0.05)
     put_tables(tmp_path)
     return open_file(tmp_path)
 
@@ -322,7 +322,7 @@ def test_messages_go_out_once_while_the_file_is_locked(file: Database, tmp_path:
 def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
     file: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "_CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(channels, "CLAIM_SECONDS", 0.0)
     lock = contextlib.AsyncExitStack()
 
     class LockingPost(FakePost):

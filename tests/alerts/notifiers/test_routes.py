@@ -4,14 +4,14 @@ import pytest
 
 from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.message import Message, Subject
-from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_way
+from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_destination
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings, RouteSettings
-from gpudeck.auth.settings import PersonSettings
+from gpudeck.auth.settings import UserSettings
 
 PEOPLE = {
-    "ada": PersonSettings(mail="ada@example.org", slack="U1", group="vision"),
-    "bob": PersonSettings(mail="bob@example.org"),
-    "eve": PersonSettings(),
+    "ada": UserSettings(mail="ada@example.org", slack="U1", group="vision"),
+    "bob": UserSettings(mail="bob@example.org"),
+    "eve": UserSettings(),
 }
 ADDRESSES = {
     "ops": "json://ops.example",
@@ -57,39 +57,39 @@ def test_first_route_that_fits_is_taken_unless_it_goes_on() -> None:
         (RouteSettings(to=["ops"], labels={"rack": "r1*", "host": "gpu07"}), True),
         (RouteSettings(to=["ops"], labels={"rack": "r2*"}), False),
         (RouteSettings(to=["ops"], labels={"room": "*"}), False),
-        (RouteSettings(to=["ops"], people=["ada"]), True),
-        (RouteSettings(to=["ops"], people=["bob"]), False),
+        (RouteSettings(to=["ops"], users=["ada"]), True),
+        (RouteSettings(to=["ops"], users=["bob"]), False),
         (RouteSettings(to=["ops"], groups=["vision"]), True),
         (RouteSettings(to=["ops"], groups=["speech"]), False),
     ],
 )
 def test_all_conditions_of_a_route_have_to_fit(route: RouteSettings, fits: bool) -> None:
-    message = make_message(labels={"rack": "r12", "host": "gpu07"}, people=("ada",))
+    message = make_message(labels={"rack": "r12", "host": "gpu07"}, accounts=("ada",))
     assert ("ops" in find(message, route)) == fits
 
 
 def test_people_get_it_by_all_their_ways_beside_the_channels() -> None:
-    message = make_message(people=("ada", "bob", "eve"))
+    message = make_message(accounts=("ada", "bob", "eve"))
     assert find(message, RouteSettings(to=["ops"])) == ["ops", "mail ada", "chat ada", "mail bob"]
 
 
 def test_the_bot_writes_to_people_in_slack_unless_a_channel_does() -> None:
-    message = make_message(people=("ada", "bob"), is_personal=True)
+    message = make_message(accounts=("ada", "bob"), is_personal=True)
     for slack, way in ((None, "chat.slack ada"), ("chat", "chat ada")):
         settings = NotifySettings(channels=CHANNELS, slack=slack)
         found = find_destinations(message, settings, PEOPLE.__getitem__, lambda *_: False, has_bot=True)
         assert [one.name for one in found] == [way]
-    assert has_way(NotifySettings(), PEOPLE["ada"], has_bot=True)
-    assert not has_way(NotifySettings(), PEOPLE["ada"])
+    assert has_destination(NotifySettings(), PEOPLE["ada"], has_bot=True)
+    assert not has_destination(NotifySettings(), PEOPLE["ada"])
 
 
 def test_what_is_personal_goes_to_no_channel() -> None:
-    message = make_message(people=("ada",), is_personal=True)
+    message = make_message(accounts=("ada",), is_personal=True)
     assert find(message) == ["mail ada", "chat ada"]
 
 
 def test_who_muted_the_rule_is_not_told_and_others_are() -> None:
-    message = make_message(people=("ada", "bob"), is_personal=True)
+    message = make_message(accounts=("ada", "bob"), is_personal=True)
     assert find(message, muted=("ada", "host_down")) == ["mail bob"]
     assert find(message, muted=("ada", "gpu_hot")) == ["mail ada", "chat ada", "mail bob"]
 
@@ -114,6 +114,6 @@ def test_what_is_summed_up_goes_to_those_of_each_rule() -> None:
 
 
 def test_who_muted_a_rule_is_told_of_it_in_no_sum_either() -> None:
-    subjects = (Subject("booking_conflict", {}, ("bob",)), Subject("xid", {}, ("ada",)))
-    message = make_message(rule="alerts", people=("bob", "ada"), subjects=subjects, is_personal=True)
-    assert find(message, muted=("bob", "booking_conflict")) == ["mail ada", "chat ada"]
+    subjects = (Subject("reservation_conflict", {}, ("bob",)), Subject("xid", {}, ("ada",)))
+    message = make_message(rule="alerts", accounts=("bob", "ada"), subjects=subjects, is_personal=True)
+    assert find(message, muted=("bob", "reservation_conflict")) == ["mail ada", "chat ada"]

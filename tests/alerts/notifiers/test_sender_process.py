@@ -8,11 +8,11 @@ import pytest
 from alerts.notifiers.sinks import (
     MailServer,
     Webhook,
-    free_port,
     make_message,
     running_mail_server,
     running_webhook,
 )
+from fakes.ports import free_port
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest
 from gpudeck.model.errors import PluginError, Refused, Temporary
@@ -183,5 +183,5 @@ def test_service_that_answers_without_end_is_no_trouble_to_a_webhook(hook: Webho
 
 def test_only_mail_and_a_bot_write_to_somebody_by_themselves(hook: Webhook) -> None:
     told = send(hook.url, hook.url.replace("http", "json"), recipient="U012AB3CD")
-    assert [line.startswith("Refused: it cannot write to somebody by themselves.") for line in told] == [True, True]
+    assert [line.startswith("Refused: it cannot write to single users.") for line in told] == [True, True]
     assert hook.asked == 0

@@ -1,5 +1,7 @@
 """What the services that Apprise knows really get, when names are hostile."""
 
+import io
+import sys
 from typing import Any
 
 import msgspec
@@ -33,7 +35,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         body = options.get("json") or options.get("data") or ""
         bodies.append(body if isinstance(body, str) else msgspec.json.encode(body).decode())
         answer = requests.Response()
-        answer.status_code, answer._content = 200, b'{"ok": true, "result": [], "message_id": "1", "ts": "1"}'
+        answer.status_code, answer.raw = 200, io.BytesIO(b'{"ok": true, "result": [], "message_id": "1", "ts": "1"}')
         return answer
 
     monkeypatch.setattr(requests.Session, "request", note)
@@ -58,3 +60,10 @@ def test_message_to_a_person_in_slack_goes_to_that_person_alone(sent: list[str])
 def test_webhook_of_slack_cannot_write_to_a_person(sent: list[str]) -> None:
     outcome = send(SendRequest(url=ADDRESSES["slack webhook"], message=make_message(), recipient="U012AB3CD"))
     assert (outcome.kind, sent) == ("refused", [])
+
+
+def test_without_apprise_an_address_that_needs_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    outcome = send(SendRequest(url=ADDRESSES["discord"], message=make_message()))
+    assert (outcome.kind, outcome.words) == ("refused", "discord:// needs gpudeck[apprise].")
+    assert outcome.hint == f"Install it: {sys.executable} -m pip install 'gpudeck[apprise]'"

@@ -70,7 +70,7 @@ def test_routes_are_read_with_the_words_of_the_file() -> None:
         ),
         (
             f"  channels: {{a: 'slack://T1JJ3T3L2/A1BRTD4JD/{SECRET}'}}\n  slack: a",
-            "slack names the channel a, which cannot write to people: that needs slack:// with a bot's token",
+            "slack names the channel a, which cannot write to single users: that needs slack:// with a bot's token",
         ),
         (
             f"  channels: {{a: {{url: 'json://{SECRET}', events: [host_up, hots_down]}}}}",
@@ -117,5 +117,5 @@ def test_rule_that_does_not_exist_is_found_in_routes_and_mutes() -> None:
     told = mistakes_in(f"{channels}    - {{to: [ops], rules: [host_*, gpu_lsot]}}\n")
     assert "x.yaml:4: notify.routes[0]" in told
     assert "there is none that gpu_lsot fits" in told
-    with pytest.raises(ConfigMistakes, match=r"people\.ada\.mute: there is no rule gpu_held_idel"):
-        load("people:\n  ada: {mute: [watch, gpu_held_idel]}\n", "x.yaml", Settings)
+    with pytest.raises(ConfigMistakes, match=r"users\.ada\.mute: there is no rule gpu_idel"):
+        load("users:\n  ada: {mute: [watch, gpu_idel]}\n", "x.yaml", Settings)

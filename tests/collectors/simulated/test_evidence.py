@@ -26,11 +26,11 @@ def attribute(proc: Path, run: SimulatedJob, uid: int, cgroup: str, login_uid: i
     (folder / "cgroup").write_text(f"0::{cgroup}\n")
     (folder / "loginuid").write_text(str(login_uid))
     names = {0: "root", run.uid: run.user}
-    return Attribution(Proc(str(proc)), ContainerNames(proc), names.__getitem__).attribute(pid, uid)
+    return Attribution(Proc(str(proc)), ContainerNames(proc).find, names.__getitem__).attribute(pid, uid)
 
 
 def told_of(run: SimulatedJob) -> Attributed:
-    return Attributed(run.user, run.tell_owner(run.pids[0]), run.container, run.job)
+    return Attributed(run.user, run.describe_owner(run.pids[0]), run.container, run.job)
 
 
 def test_a_process_of_its_owner(tmp_path: Path, runs: list[SimulatedJob]) -> None:

@@ -123,7 +123,7 @@ def test_larger_fleets_have_more_people() -> None:
 
 
 def test_jobs_say_who_is_behind_them(fortnight: list[SimulatedJob]) -> None:
-    told = [(run, run.tell_owner(run.pids[0])) for run in fortnight]
+    told = [(run, run.describe_owner(run.pids[0])) for run in fortnight]
     assert all(run.user in evidence or f"uid {run.uid}" in evidence for run, evidence in told)
     contained = [run for run in fortnight if run.container]
     scheduled = [run for run in fortnight if run.job]

@@ -1,4 +1,4 @@
-"""A usual week in the lab: how much is free, busy and held."""
+"""A usual week in the lab: how much is free, busy and idle."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def availability(gpu: GpuReading) -> str:
         memory_used_bytes=gpu.metrics["memory_used_bytes"] - shown,
         utilization_percent=gpu.metrics.get("utilization_percent"),
         idle_seconds=gpu.idle_seconds or 0.0,
-        booked=False,
+        reserved=False,
         settings=RULES,
     )[0]
 
@@ -37,7 +37,7 @@ def test_a_week_has_a_usual_mix() -> None:
     share = {word: number / week.total() for word, number in week.items()}
     assert 0.15 <= share["free"] <= 0.30
     assert 0.50 <= share["busy"] <= 0.60
-    assert 0.08 <= share["held"] <= 0.15
+    assert 0.08 <= share["idle"] <= 0.15
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -46,9 +46,9 @@ def test_no_moment_of_the_week_is_out_of_the_ordinary(seed: int) -> None:
     counts = [count(fleet, MONDAY + hours * 3600) for hours in range(2, 168, 11)]
     assert all(0.08 < moment["free"] / moment.total() < 0.48 for moment in counts)
     assert all(0.38 < moment["busy"] / moment.total() < 0.80 for moment in counts)
-    assert all(0.03 < moment["held"] / moment.total() < 0.25 for moment in counts)
+    assert all(0.03 < moment["idle"] / moment.total() < 0.25 for moment in counts)
 
 
-def test_held_gpus_are_seen_as_held_at_once() -> None:
-    """The very first report of a fleet nobody has watched before says which GPUs are only held."""
-    assert count(SimulatedFleet(24, seed=9), MONDAY + 50_000)["held"] > 5
+def test_idle_gpus_are_seen_as_idle_at_once() -> None:
+    """The very first report of a fleet nobody has watched before says which GPUs are idle."""
+    assert count(SimulatedFleet(24, seed=9), MONDAY + 50_000)["idle"] > 5

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from gpudeck.collectors import drm_metrics, nvml_board, nvml_device, sysfs
+from gpudeck.collectors import base, drm_metrics, nvml_board, nvml_device, sysfs
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.collectors.simulated.inventory import FELL_OFF
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
@@ -18,11 +18,10 @@ MOMENTS = [NOON + step * 10_007.5 for step in range(70)]
 REASONS_OF_REAL_MACHINES = {
     nvml_device.UNSUPPORTED,
     nvml_device.NOT_ASKED_FOR,
-    nvml_board.WHOLE_BOARD,
+    base.WHOLE_BOARD,
     nvml_board.UNDER_MIG,
     sysfs.UNSUPPORTED,
-    *drm_metrics._REASONS.values(),
-    *drm_metrics._VENDOR_REASONS["amd"].values(),
+    *drm_metrics.AMD_REASONS.values(),
     FELL_OFF,
 }
 WITHOUT_FAN = ("H100", "H200", "A100", "V100", "L40S", "MI300X")
@@ -84,7 +83,7 @@ def test_every_gpu_has_a_pci_address_of_its_own(reports: list[Report]) -> None:
         assert all(address and address.endswith(":00.0") for _, address in boards)
 
 
-def test_a_gpu_slowed_by_heat_is_hot_and_slow(nvidia: list[dict[str, Number]]) -> None:
+def test_a_gpu_with_thermal_throttling_is_hot_and_slow(nvidia: list[dict[str, Number]]) -> None:
     slowed = [m for m in nvidia if m["throttled_thermal"]]
     assert slowed
     assert min(m["temperature_celsius"] for m in slowed) >= 88

@@ -12,12 +12,12 @@ from datetime import datetime
 import pytest
 
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.agent.desk import Desk
+from gpudeck.agent.latest_report import LatestReport
 from gpudeck.agent.listen import BODY_BYTES, Listener
-from gpudeck.agent.parcel import Parcel
-from gpudeck.compat.gpu_cluster_status.node import NodeDesk, find_interfaces
-from gpudeck.model.listening import open_socket
-from gpudeck.model.report import GpuReading
+from gpudeck.agent.spool import EncodedReport
+from gpudeck.compat.gpu_cluster_status_node import NodeResponder
+from gpudeck.model.address import open_socket
+from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.settings import Address
 from gpudeck.wire import encode
 
@@ -26,8 +26,8 @@ RIGHT = b'{"passwd": "s3cret"}'
 
 
 @contextlib.contextmanager
-def listening(desk: Desk) -> Iterator[int]:
-    node = NodeDesk("s3cret", lambda: desk.newest, lambda: [["eth0", "192.0.2.2"]])
+def listening(desk: LatestReport) -> Iterator[int]:
+    node = NodeResponder("s3cret", lambda: desk.newest)
     listener = Listener(open_socket(Address("127.0.0.1", 0)), desk, None, posts={"/get-status": node.answer})
     thread = threading.Thread(target=listener.run)
     thread.start()
@@ -40,8 +40,13 @@ def listening(desk: Desk) -> Iterator[int]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    desk = Desk()
-    desk.put(Parcel("gpu01", encode(make_envelope("gpu01", gpus=[make_gpu(0), make_busy_gpu(1)], collected_at=AT))))
+    desk = LatestReport()
+    report = Report(
+        gpus=[make_gpu(0), make_busy_gpu(1)],
+        addresses=["192.0.2.2", "2001:db8::2"],
+        interfaces={"192.0.2.2": "eth0", "2001:db8::2": "eth0"},
+    )
+    desk.put(EncodedReport("gpu01", encode(make_envelope("gpu01", report=report, collected_at=AT))))
     with listening(desk) as started:
         yield started
 
@@ -102,16 +107,16 @@ def test_the_agents_own_token_is_not_asked_for(port: int) -> None:
 
 
 def test_unknown_is_null_and_no_zero() -> None:
-    desk = Desk()
+    desk = LatestReport()
     gpu = GpuReading("GPU-0", 0, "NVIDIA A100", metrics={"memory_total_bytes": 80 << 30})
-    desk.put(Parcel("gpu01", encode(make_envelope("gpu01", gpus=[gpu], collected_at=AT))))
+    desk.put(EncodedReport("gpu01", encode(make_envelope("gpu01", gpus=[gpu], collected_at=AT))))
     with listening(desk) as port:
         told = json.loads(ask(port)[1])["gpus"][0]
     assert (told["use_mem"], told["utilize"], told["temp"], told["tot_mem"]) == (None, None, None, 81920)
 
 
 def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
-    with listening(Desk()) as port:
+    with listening(LatestReport()) as port:
         assert ask(port)[0] == 503
 
 
@@ -154,7 +159,7 @@ def test_a_question_without_a_good_length_is_refused(port: int, head: bytes) -> 
 
 
 def test_without_a_password_the_path_does_not_exist() -> None:
-    desk = Desk()
+    desk = LatestReport()
     listener = Listener(open_socket(Address("127.0.0.1", 0)), desk, None)
     thread = threading.Thread(target=listener.run)
     thread.start()
@@ -163,7 +168,3 @@ def test_without_a_password_the_path_does_not_exist() -> None:
     finally:
         listener.stop()
         thread.join(10)
-
-
-def test_interfaces_of_this_machine_are_pairs_without_the_loopback() -> None:
-    assert all(len(pair) == 2 and not pair[1].startswith("127.") for pair in find_interfaces())

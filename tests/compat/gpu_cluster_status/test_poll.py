@@ -18,17 +18,16 @@ from fakes.clock import FakeClock
 from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from fakes.views import show
-from gpudeck.api.callers import Doorkeeper
-from gpudeck.api.house import House
-from gpudeck.compat.gpu_cluster_status.main import MainDoor
-from gpudeck.compat.gpu_cluster_status.nodes import Nodes
-from gpudeck.compat.gpu_cluster_status.poll import NodeSource
-from gpudeck.compat.gpu_cluster_status.settings import GpuClusterStatusSettings
-from gpudeck.hub.hub import Hub
+from gpudeck.api.access import Authenticator
+from gpudeck.api.services import ApiServices
+from gpudeck.compat.gpu_cluster_status import ClusterStatusRoute, NodeSource
+from gpudeck.compat.readings import Nodes
+from gpudeck.compat.settings import GpuClusterStatusSettings
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
-from gpudeck.sources.base import Arrival
+from gpudeck.sources.base import FetchedReport
 
 CAPTURE = (Path(__file__).parents[2] / "captures" / "gpu-cluster-status" / "main.json").read_text()
 NODE = {key: value for key, value in json.loads(CAPTURE)["Nodes"][0].items() if key not in {"status", "version"}}
@@ -90,8 +89,8 @@ def read(
     nodes: Nodes | None = None,
     settings: GpuClusterStatusSettings = SETTINGS,
     at: tuple[float, ...] = (READ_AT + 1,),
-) -> Arrival:
-    async def ask() -> Arrival:
+) -> FetchedReport:
+    async def ask() -> FetchedReport:
         target = Target(name="gpu01", via="gpu-cluster-status", address="127.0.0.1", port=port, labels={"rack": "b"})
         source = NodeSource(target, settings, {} if nodes is None else nodes)
         try:
@@ -102,7 +101,7 @@ def read(
             if nodes is None:
                 await source.close()
             else:
-                await source._fetcher.close()
+                await source.fetcher.close()
 
     return asyncio.run(ask())
 
@@ -139,10 +138,10 @@ def test_a_node_in_another_zone_is_believed_when_its_values_change() -> None:
         return json.dumps(NODE | {"last_update": moments[-1].isoformat()}).encode()
 
     moments: list[datetime] = []
-    with node(answer) as port, pytest.raises(Temporary, match="newer ones have to come first"):
+    with node(answer) as port, pytest.raises(Temporary, match="the hub waits for newer ones"):
         read(port, at=(READ_AT,))
 
-    async def work(port: int) -> Arrival:
+    async def work(port: int) -> FetchedReport:
         source = NodeSource(Target(name="gpu01", address="127.0.0.1", port=port), SETTINGS, {})
         with contextlib.suppress(Temporary):
             await source.read(READ_AT)
@@ -217,7 +216,7 @@ def test_a_gpu_with_a_process_whose_pid_cannot_be_read_is_not_free(tmp_path: Pat
     gpu = NODE["gpus"][0] | {"use_mem": 100, "utilize": 0}
     main = Main(tmp_path)
     main.poll(NODE | {"gpus": [gpu | {"users": [{"pid": "?", "username": "ada"}]}, gpu | {"users": []}]})
-    first, second = show(main.hub.fleet._register.hosts["gputest001"])["gpus"]
+    first, second = show(main.hub.fleet.hosts["gputest001"])["gpus"]
     assert (first["availability"], first["users"], second["availability"]) == ("busy", ["ada"], "free")
     assert first["processes"][0]["reasons"]["pid"] == "gpu-cluster-status tells no pid"
 
@@ -242,8 +241,8 @@ class Main:
         )
         self.door = make_door(self.hub, folder=folder, is_readable=is_readable, side_doors=self._side_doors)
 
-    def _side_doors(self, house: House, keeper: Doorkeeper) -> list[MainDoor]:
-        return [MainDoor(house.hub, self.nodes, identify=keeper.identify, policy=house.policy)]
+    def _side_doors(self, house: ApiServices, keeper: Authenticator) -> list[ClusterStatusRoute]:
+        return [ClusterStatusRoute(house.hub, self.nodes, identify=keeper.identify, policy=house.policy)]
 
     def poll(self, answer: Any) -> None:
         with node(answer) as port:
@@ -290,7 +289,7 @@ def test_a_host_with_an_agent_keeps_its_name_and_the_names_of_its_interfaces(tmp
 def test_a_node_that_fell_silent_is_down_with_its_last_values(tmp_path: Path) -> None:
     main = Main(tmp_path)
     main.poll(NODE)
-    main.hub.fleet.age(main.hub.fleet._register.hosts["gputest001"].observed_at + 3600)
+    main.hub.fleet.age(main.hub.fleet.hosts["gputest001"].observed_at + 3600)
     (one,) = [one for one in json.loads(main.ask()[1])["Nodes"] if one["hostname"] == "gputest001"]
     assert (one["status"], one["gpus"][0]["name"]) == (False, "GeForce GTX 1080 Ti")
 
@@ -306,7 +305,7 @@ def test_a_node_of_which_hosts_txt_has_the_address_is_called_what_it_calls_itsel
             source = NodeSource(asked, SETTINGS, main.nodes)
             envelope = (await source.read(READ_AT + 1)).envelope
             main.hub.ingest.take_fetched(envelope, via="gpu-cluster-status", target=target.name)
-            await source._fetcher.close()
+            await source.fetcher.close()
 
     server = http.server.ThreadingHTTPServer(
         ("0.0.0.0", 0), type("Node", (_Node,), {"body": staticmethod(lambda: json.dumps(NODE).encode())})

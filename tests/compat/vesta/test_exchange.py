@@ -165,7 +165,7 @@ def test_without_term_there_is_the_page(vesta: VestaHub, query: str) -> None:
     assert "gpu info." not in answer.text
 
 
-@pytest.mark.parametrize("more", ["users", "users&refresh=5", "free", "q=gpu1", "user=alice", "width=100"])
+@pytest.mark.parametrize("more", ["users", "users&refresh=5", "free", "q=gpu1", "user=alice", "columns=100"])
 def test_the_hubs_own_text_is_there_beside_the_table(vesta: VestaHub, more: str) -> None:
     vesta.report("gpu1", make_post())
     answer = vesta.get(f"/?term=true&{more}")
@@ -547,7 +547,7 @@ def test_a_silent_name_is_given_again_after_a_month(vesta: VestaHub) -> None:
 
 
 def test_there_are_not_more_hosts_than_there_is_room_for(vesta: VestaHub) -> None:
-    vesta.register._most = 2
+    vesta.register.most = 2
     assert [vesta.add("gpu")["status"] for _ in range(3)] == ["OK", "OK", "ERROR"]
     assert len(vesta.register) == 2
 

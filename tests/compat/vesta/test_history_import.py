@@ -18,23 +18,22 @@ import yaml
 
 from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
-from gpudeck.client.client import Busy, NoSuchThing
-from gpudeck.compat.importing import Here, ImportPlan, ImportTarget, carry_out, look
-from gpudeck.compat.vesta import database as database_module
-from gpudeck.compat.vesta.database import open_database
-from gpudeck.compat.vesta.history_import import read
-from gpudeck.compat.vesta.settings import VestaSettings
+from gpudeck.client.client import Busy, NotFound
+from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, apply_steps, check_steps
+from gpudeck.compat.settings import VestaSettings
+from gpudeck.compat.vesta import import_database as database_module
+from gpudeck.compat.vesta.import_database import open_database, read
 from gpudeck.history.base import Ask, RunsAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
-from gpudeck.model.tls_settings import TlsSettings
+from gpudeck.model.settings import TlsSettings
 from gpudeck.settings import load_settings
 
 BEGIN = datetime(2026, 11, 10, 12, 0, 0, tzinfo=UTC)
 ADMIN = {"Authorization": "Bearer admin-token"}
 HARM = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."
-_KINDS: dict[int, Any] = {404: NoSuchThing, 503: Busy}
+_KINDS: dict[int, Any] = {404: NotFound, 503: Busy}
 
 
 class FakeClient:
@@ -87,8 +86,8 @@ def stored_rows(count: int = 30) -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here((BEGIN + timedelta(days=1)).timestamp(), UTC, tmp_path)
+def here(tmp_path: Path) -> ImportContext:
+    return ImportContext((BEGIN + timedelta(days=1)).timestamp(), UTC, tmp_path)
 
 
 @pytest.fixture
@@ -106,10 +105,12 @@ def vesta(tmp_path: Path, store: EmbeddedStore) -> VestaHub:
 
 
 def carry(plan: ImportPlan, vesta: VestaHub) -> list[tuple[str, str]]:
-    return [(one.kind, one.outcome) for one in carry_out(plan.steps, ImportTarget(FakeClient(vesta)))]  # type: ignore[arg-type]
+    return [(one.kind, one.outcome) for one in apply_steps(plan.steps, ImportTarget(FakeClient(vesta)))]  # type: ignore[arg-type]
 
 
-def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore) -> None:
+def test_hosts_and_history_are_taken_once(
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
+) -> None:
     machines = [("abc1", "gpu1", "192.0.2.1"), ("abc2", "größe", "192.0.2.2")]
     file = make_database(tmp_path / "gpu_states.db", {"gpu1": stored_rows(), "größe": stored_rows(5)}, machines)
     plan = read(file, here)
@@ -119,7 +120,7 @@ def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: Ves
         "keep 30 samples of gpu1, 2026-11-10 12:00 to 2026-11-10 12:29",
     ]
     desk = ImportTarget(FakeClient(vesta))  # type: ignore[arg-type]
-    assert {one.outcome for one in look(plan.steps, desk)} == {"new"}
+    assert {one.outcome for one in check_steps(plan.steps, desk)} == {"new"}
     assert len(vesta.register) == 0
     assert carry(plan, vesta) == [("host", "new"), ("history", "new")] * 2
     store.flush()
@@ -135,7 +136,7 @@ def test_hosts_and_history_are_taken_once(tmp_path: Path, here: Here, vesta: Ves
 
 
 def test_what_the_old_server_stored_since_is_added(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
 ) -> None:
     machines = [("abc1", "gpu1", "")]
     first = make_database(tmp_path / "a.db", {"gpu1": stored_rows(10)}, machines)
@@ -150,7 +151,7 @@ def test_what_the_old_server_stored_since_is_added(
     assert values == set(range(40, 60))
 
 
-def test_an_imported_sender_goes_on_with_its_id(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+def test_an_imported_sender_goes_on_with_its_id(tmp_path: Path, here: ImportContext, vesta: VestaHub) -> None:
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "192.0.2.1")])
     carry(read(file, here), vesta)
     assert vesta.states()["gpu1"]["ip_address"] == "192.0.2.1"
@@ -158,7 +159,7 @@ def test_an_imported_sender_goes_on_with_its_id(tmp_path: Path, here: Here, vest
     assert vesta.states()["gpu1"]["status"] == "running"
 
 
-def test_every_row_that_cannot_be_taken_is_told_and_hides_no_other(tmp_path: Path, here: Here) -> None:
+def test_every_row_that_cannot_be_taken_is_told_and_hides_no_other(tmp_path: Path, here: ImportContext) -> None:
     good = stored_rows(3)
     bad = [
         (5, pack(make_post())),
@@ -190,19 +191,19 @@ def test_every_row_that_cannot_be_taken_is_told_and_hides_no_other(tmp_path: Pat
     told = [f"{left.place}: {left.reason}" for left in plan.left]
     assert len([line for line in told if line.startswith("gpu1, row ")]) == len(bad)
     assert "machines, row 2: 'NOT-HEX' is no id of a sender" in told
-    assert "machines, row 6: gpu1 stands there twice" in told
+    assert "machines, row 6: gpu1 is listed twice" in told
     assert "machines, no_table: there is no table of what was stored of it" in told
     assert any("does more than hold values" in line for line in told)
 
 
-def test_many_bad_rows_are_counted(tmp_path: Path, here: Here) -> None:
+def test_many_bad_rows_are_counted(tmp_path: Path, here: ImportContext) -> None:
     file = make_database(tmp_path / "x.db", {"gpu1": [(5, b"")] * 500}, [("abc1", "gpu1", "")])
     plan = read(file, here)
     assert len(plan.left) == 21
     assert plan.left[-1].reason == "480 more rows cannot be taken"
 
 
-def test_values_that_json_does_not_know_end_no_import(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+def test_values_that_json_does_not_know_end_no_import(tmp_path: Path, here: ImportContext, vesta: VestaHub) -> None:
     strange = make_post(1, gpu_name="\udcff", temperature=float("nan"), used_memory=10**400) | {"\udcff": {}}
     file = make_database(tmp_path / "x.db", {"gpu1": [(stamp(BEGIN), pack(strange))]}, [("abc1", "gpu1", "")])
     assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
@@ -210,7 +211,7 @@ def test_values_that_json_does_not_know_end_no_import(tmp_path: Path, here: Here
 
 @pytest.mark.parametrize("newest", [{}, make_post(1, total_memory=None)])
 def test_a_newest_row_that_tells_no_memory_is_not_taken_again(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, newest: dict[str, Any]
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, newest: dict[str, Any]
 ) -> None:
     rows = [*stored_rows(3), (stamp(BEGIN + timedelta(minutes=9)), pack(newest))]
     file = make_database(tmp_path / "x.db", {"gpu1": rows}, [("abc1", "gpu1", "")])
@@ -219,23 +220,27 @@ def test_a_newest_row_that_tells_no_memory_is_not_taken_again(
     assert carry(read(file, here), vesta) == [("host", "there"), ("history", "there")]
 
 
-def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(
+    tmp_path: Path, here: ImportContext, vesta: VestaHub
+) -> None:
     vesta.add("gpu1")
     plan = read(make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")]), here)
-    (told,) = look(plan.steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
+    (told,) = check_steps(plan.steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert told.outcome == "failed"
     assert told.told.startswith("another sender is registered as gpu1.")
 
 
 @pytest.mark.parametrize("name", ["../../etc", "<script>", "a b"])
-def test_a_name_that_no_sender_gets_here_is_told_before_anything_is_done(tmp_path: Path, here: Here, name: str) -> None:
+def test_a_name_that_no_sender_gets_here_is_told_before_anything_is_done(
+    tmp_path: Path, here: ImportContext, name: str
+) -> None:
     plan = read(make_database(tmp_path / "x.db", {}, [("abc1", name, "")]), here)
     assert plan.steps == []
     assert plan.left[0].reason == f"'{name}' is no name that a sender gets here: it registers anew when it posts"
 
 
 @pytest.mark.parametrize("name", ["x'; DROP TABLE machines;--", 'a"b', "sqlite_master", "1gpu", "a b", "machines"])
-def test_sql_in_names_is_a_name(tmp_path: Path, here: Here, vesta: VestaHub, name: str) -> None:
+def test_sql_in_names_is_a_name(tmp_path: Path, here: ImportContext, vesta: VestaHub, name: str) -> None:
     rows = {} if name in {"sqlite_master", "machines"} else {name: stored_rows(2)}
     file = make_database(tmp_path / "x.db", rows, [("abc1", name, ""), ("abc2", "gpu2", "")])
     carry(read(file, here), vesta)
@@ -245,7 +250,7 @@ def test_sql_in_names_is_a_name(tmp_path: Path, here: Here, vesta: VestaHub, nam
     database.close()
 
 
-def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, here: Here) -> None:
+def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, here: ImportContext) -> None:
     file = make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")])
     with sqlite3.connect(file) as database:
         database.execute(
@@ -257,7 +262,7 @@ def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path, here: Here) -> N
 
 
 def test_times_are_those_of_the_old_servers_clock(tmp_path: Path) -> None:
-    here = Here((BEGIN + timedelta(days=1)).timestamp(), timezone(timedelta(hours=9)), tmp_path)
+    here = ImportContext((BEGIN + timedelta(days=1)).timestamp(), timezone(timedelta(hours=9)), tmp_path)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(1)}, [("abc1", "gpu1", "")])
     assert read(file, here).steps[1].times[0] == (BEGIN - timedelta(hours=9)).timestamp()  # type: ignore[attr-defined]
 
@@ -266,14 +271,14 @@ def test_times_are_those_of_the_old_servers_clock(tmp_path: Path) -> None:
     "content",
     [b"", b"junk", b"\xff\xfe", b"- a\n- b\n", b"a: b\n", b"SQLite format 3\0junk", b"{" * 5000, b"a: !!python/x"],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, here: Here, content: bytes) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, here: ImportContext, content: bytes) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
     with pytest.raises(UsageError):
         read(file, here)
 
 
-def test_a_database_of_something_else_is_refused(tmp_path: Path, here: Here) -> None:
+def test_a_database_of_something_else_is_refused(tmp_path: Path, here: ImportContext) -> None:
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("CREATE TABLE a (b)")
     database.close()
@@ -281,7 +286,7 @@ def test_a_database_of_something_else_is_refused(tmp_path: Path, here: Here) -> 
         read(tmp_path / "x.db", here)
 
 
-def test_settings_become_a_piece_of_ours(tmp_path: Path, here: Here) -> None:
+def test_settings_become_a_piece_of_ours(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(
         "IP: 192.0.2.1\nPORT_NUM: 8080\nTOKEN: hunter2\nBIND_HOST: 0.0.0.0\nVALID_NETWORK: 192.0.2.0/24\n"
@@ -319,7 +324,7 @@ def test_settings_become_a_piece_of_ours(tmp_path: Path, here: Here) -> None:
     assert "hooks.example" not in told
 
 
-def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, here: Here) -> None:
+def test_settings_that_make_no_sense_are_told_with_their_line(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text("TOKEN: x\nPORT_NUM: many\nSORT_BY: colour\nDOWN_TH: -1\nVALID_NETWORK: lan\nUNHEARD_OF: 1\n")
     plan = read(file, here)
@@ -374,7 +379,7 @@ DEBUG: false
 """
 
 
-def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, here: Here) -> None:
+def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(ALL_KEYS)
     plan = read(file, here)
@@ -407,7 +412,7 @@ def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, he
     assert not {"hunter2", "secret"} & set(re.findall(r"\w+", plan.settings + str(plan.notes) + str(plan.over)))
 
 
-def test_placeholders_of_the_example_are_no_secrets_of_slack(tmp_path: Path, here: Here) -> None:
+def test_placeholders_of_the_example_are_no_secrets_of_slack(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(
         'TOKEN: "0000"\nSLACK_WEBHOOK: "https://hooks.slack.com/services/<your web hook>"\n'
@@ -420,7 +425,7 @@ def test_placeholders_of_the_example_are_no_secrets_of_slack(tmp_path: Path, her
 
 
 @pytest.mark.parametrize(("told", "every"), [("0", None), ("60", "60s"), ("3600", "300s"), ("0.5", "1s")])
-def test_how_often_is_saved(tmp_path: Path, here: Here, told: str, every: str | None) -> None:
+def test_how_often_is_saved(tmp_path: Path, here: ImportContext, told: str, every: str | None) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(f"SAVE_INTERVAL: {told}\n")
     plan = read(file, here)
@@ -453,7 +458,7 @@ def test_what_is_not_set_is_as_vesta_has_it(tmp_path: Path) -> None:
     ],
 )
 def test_valid_network_restricts_readers(
-    tmp_path: Path, here: Here, told: str | list[str], networks: list[str] | None
+    tmp_path: Path, here: ImportContext, told: str | list[str], networks: list[str] | None
 ) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
@@ -464,7 +469,7 @@ def test_valid_network_restricts_readers(
 
 @pytest.mark.parametrize("told", [r"\.1$", "lan", r"^(?!10\.)", "((a?){99}){99}", "(1?)*", "[", "1" * 600, "1.2.3.4.5"])
 def test_a_valid_network_that_is_no_networks_lets_this_machine_read_and_says_so(
-    tmp_path: Path, here: Here, told: str
+    tmp_path: Path, here: ImportContext, told: str
 ) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
@@ -473,7 +478,7 @@ def test_a_valid_network_that_is_no_networks_lets_this_machine_read_and_says_so(
     assert plan.left[0].reason.startswith("VALID_NETWORK has to be networks such as 192.0.2.0/24")
 
 
-def test_without_a_valid_network_this_machine_reads_as_there(tmp_path: Path, here: Here) -> None:
+def test_without_a_valid_network_this_machine_reads_as_there(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text("TOKEN: x\n")
     assert yaml.safe_load(read(file, here).settings)["compat"]["vesta"]["read_from"] == ["127.0.0.1"]
@@ -481,14 +486,14 @@ def test_without_a_valid_network_this_machine_reads_as_there(tmp_path: Path, her
 
 @pytest.mark.parametrize(("told", "is_named"), [("192.0.2.1", True), ("127.0.0.1", False), ("192.0.2.", False)])
 def test_addresses_that_vesta_let_read_by_its_search_are_named(
-    tmp_path: Path, here: Here, told: str, is_named: bool
+    tmp_path: Path, here: ImportContext, told: str, is_named: bool
 ) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
     assert any("192.0.2.10" in note for note in read(file, here).notes) == is_named
 
 
-def test_an_empty_token_takes_nobodys_post(tmp_path: Path, here: Here) -> None:
+def test_an_empty_token_takes_nobodys_post(tmp_path: Path, here: ImportContext) -> None:
     file = tmp_path / "local_settings.yaml"
     file.write_text("PORT_NUM: 8080\nTOKEN: ''\n")
     plan = read(file, here)
@@ -496,7 +501,7 @@ def test_an_empty_token_takes_nobodys_post(tmp_path: Path, here: Here) -> None:
     assert "the one that you give to the senders" in plan.settings
 
 
-def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: Here) -> None:
+def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: ImportContext) -> None:
     grown = "".join(
         f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghijkl")
     )
@@ -533,7 +538,7 @@ def test_imports_that_make_no_sense_are_refused(vesta: VestaHub, path: str, body
 
 
 def test_the_importer_waits_for_a_history_that_is_busy(
-    tmp_path: Path, here: Here, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, False, True])
     vesta.has_room = lambda: next(answers, True)
@@ -545,8 +550,8 @@ def test_the_importer_waits_for_a_history_that_is_busy(
 
 
 def test_a_long_table_may_take_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "_STEPS_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(database_module, "_SECONDS_AT_MOST", 60.0)
+    monkeypatch.setattr(database_module, "STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(database_module, "SECONDS_AT_MOST", 60.0)
     clock = FakeClock()
     monkeypatch.setattr(database_module.time, "monotonic", clock)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
@@ -560,7 +565,7 @@ def test_a_long_table_may_take_long_to_be_read(tmp_path: Path, monkeypatch: pyte
 
 def test_a_table_that_is_read_forever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
-    monkeypatch.setattr(database_module, "_STEPS_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(database_module, "_SECONDS_AT_MOST", -1.0)
+    monkeypatch.setattr(database_module, "STEPS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(database_module, "SECONDS_AT_MOST", -1.0)
     with pytest.raises(UsageError, match="cannot be read to its end: interrupted"), open_database(file, UTC):
         pass

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fakes.vesta import TOKEN, VestaHub, make_post
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import REGISTRATIONS_BURST
 
 FORBIDDEN = {"status": "ERROR", "status_code": 403, "message": "forbidden", "info": "forbidden"}

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import CAPTURED_AT, VestaHub, make_post
 from gpudeck.compat.vesta.import_routes import make_sample
-from gpudeck.compat.vesta.samples import Samples
+from gpudeck.compat.vesta.store import Samples
 from gpudeck.database.engine import Database
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.errors import Temporary
@@ -150,13 +150,13 @@ def test_senders_that_post_at_once_are_all_kept(database: Database) -> None:
 
 def test_senders_that_post_at_once_share_transactions(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     samples, sizes = Samples(database), list[int]()
-    write = samples._write
+    write = samples.write
 
     async def count(rows: list[dict[str, Any]]) -> None:
         sizes.append(len(rows))
         await write(rows)
 
-    monkeypatch.setattr(samples, "_write", count)
+    monkeypatch.setattr(samples, "write", count)
 
     async def send(host_id: str) -> None:
         for number in range(8):

@@ -1,20 +1,17 @@
 """The past of a host is taken once, however often it is imported and however old it is."""
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from compat.vesta.test_history_import import BEGIN, FakeClient, make_database, pack, stored_rows
 from fakes.vesta import VestaHub, make_post
-from gpudeck.compat.importing import Here, ImportTarget, Result, carry_out, look
-from gpudeck.compat.vesta import history_import as importer
-from gpudeck.compat.vesta.history_import import read
-from gpudeck.database.engine import open_database
+from gpudeck.compat.importing import ImportContext, ImportResult, ImportTarget, apply_steps, check_steps
+from gpudeck.compat.vesta import import_database as importer
+from gpudeck.compat.vesta.import_database import read
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.errors import GpudeckError
 
@@ -43,8 +40,8 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here(LATER, UTC, tmp_path)
+def here(tmp_path: Path) -> ImportContext:
+    return ImportContext(LATER, UTC, tmp_path)
 
 
 @pytest.fixture
@@ -65,9 +62,9 @@ def open_hub(folder: Path, store: EmbeddedStore, **options: Any) -> VestaHub:
     return hub
 
 
-def carry(file: Path, here: Here, client: FakeClient) -> Result:
+def carry(file: Path, here: ImportContext, client: FakeClient) -> ImportResult:
     """How the history of the one host in that database went."""
-    *_, past = carry_out(read(file, here).steps, ImportTarget(client))  # type: ignore[arg-type]
+    *_, past = apply_steps(read(file, here).steps, ImportTarget(client))  # type: ignore[arg-type]
     return past
 
 
@@ -76,7 +73,9 @@ def count(store: EmbeddedStore) -> int:
     return store.stats().samples_taken
 
 
-def test_a_second_import_sends_nothing(tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore) -> None:
+def test_a_second_import_sends_nothing(
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
+) -> None:
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
     assert carry(file, here, FakeClient(vesta)).outcome == "new"
     assert count(store) == 30
@@ -86,7 +85,9 @@ def test_a_second_import_sends_nothing(tmp_path: Path, here: Here, vesta: VestaH
     assert count(store) == 30
 
 
-def test_only_what_was_stored_since_is_sent(tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore) -> None:
+def test_only_what_was_stored_since_is_sent(
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
+) -> None:
     carry(make_database(tmp_path / "a.db", {"gpu1": stored_rows(30)}, MACHINES), here, FakeClient(vesta))
     later = make_database(tmp_path / "b.db", {"gpu1": stored_rows(45)}, MACHINES)
     past = carry(later, here, FakeClient(vesta))
@@ -95,7 +96,7 @@ def test_only_what_was_stored_since_is_sent(tmp_path: Path, here: Here, vesta: V
 
 
 def test_an_older_database_brings_what_is_older(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
 ) -> None:
     carry(make_database(tmp_path / "a.db", {"gpu1": stored_rows(30)[20:]}, MACHINES), here, FakeClient(vesta))
     carry(make_database(tmp_path / "b.db", {"gpu1": stored_rows(30)[:25]}, MACHINES), here, FakeClient(vesta))
@@ -104,7 +105,7 @@ def test_an_older_database_brings_what_is_older(
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
 def test_what_lies_between_two_databases_is_taken_from_a_third(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, order: tuple[int, ...]
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, order: tuple[int, ...]
 ) -> None:
     thirds = [stored_rows(90)[start : start + 30] for start in (0, 30, 60)]
     files = [make_database(tmp_path / f"{number}.db", {"gpu1": rows}, MACHINES) for number, rows in enumerate(thirds)]
@@ -116,7 +117,7 @@ def test_what_lies_between_two_databases_is_taken_from_a_third(
 
 
 def test_a_database_with_all_of_it_closes_the_hole_between_two_others(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
 ) -> None:
     rows = stored_rows(90)
     for name, some in (("a", rows[60:]), ("b", rows[:30]), ("whole", rows)):
@@ -128,7 +129,7 @@ def test_a_database_with_all_of_it_closes_the_hole_between_two_others(
 
 @pytest.mark.parametrize("posts", [2, 3, 4])
 def test_an_import_that_ends_halfway_goes_on_where_it_stopped(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, posts: int
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, posts: int
 ) -> None:
     file = make_database(tmp_path / "a.db", {"gpu1": stored_rows(30)}, MACHINES)
     carry(file, here, EndingClient(vesta, posts + 1))
@@ -141,13 +142,13 @@ def test_an_import_that_ends_halfway_goes_on_where_it_stopped(
 
 
 def test_what_is_older_than_the_history_keeps_is_told_and_not_sent(
-    tmp_path: Path, here: Here, store: EmbeddedStore
+    tmp_path: Path, here: ImportContext, store: EmbeddedStore
 ) -> None:
     edge = (BEGIN + timedelta(minutes=20)).timestamp()
     vesta = open_hub(tmp_path, store, keeps=LATER - edge)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
     words = "keep 10 samples of gpu1, 2026-11-10 12:20 to 2026-11-10 12:29 (20 more are older than the history keeps)"
-    *_, planned = look(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
+    *_, planned = check_steps(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert (planned.outcome, planned.what) == ("new", words)
     assert carry(file, here, FakeClient(vesta)).what == words
     assert count(store) == 10
@@ -155,7 +156,9 @@ def test_what_is_older_than_the_history_keeps_is_told_and_not_sent(
     assert (again.outcome, again.what) == ("there", words)
 
 
-def test_a_past_that_is_too_old_altogether_needs_no_taking(tmp_path: Path, here: Here, store: EmbeddedStore) -> None:
+def test_a_past_that_is_too_old_altogether_needs_no_taking(
+    tmp_path: Path, here: ImportContext, store: EmbeddedStore
+) -> None:
     vesta = open_hub(tmp_path, store, keeps=3600.0)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, MACHINES)
     past = carry(file, here, FakeClient(vesta))
@@ -163,7 +166,7 @@ def test_a_past_that_is_too_old_altogether_needs_no_taking(tmp_path: Path, here:
     assert count(store) == 0
 
 
-def test_a_history_that_was_lost_is_filled_again(tmp_path: Path, here: Here, vesta: VestaHub) -> None:
+def test_a_history_that_was_lost_is_filled_again(tmp_path: Path, here: ImportContext, vesta: VestaHub) -> None:
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
     carry(file, here, FakeClient(vesta))
     other = EmbeddedStore(tmp_path / "other.db", now=lambda: LATER)
@@ -173,9 +176,9 @@ def test_a_history_that_was_lost_is_filled_again(tmp_path: Path, here: Here, ves
 
 
 def test_what_is_not_on_the_disk_is_sent_again(
-    tmp_path: Path, here: Here, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "_PATIENCE", 1)
+    monkeypatch.setattr(importer, "FLUSH_ATTEMPTS", 1)
     monkeypatch.setattr(EmbeddedStore, "flush", lambda *_: False)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, MACHINES)
     assert carry(file, here, FakeClient(vesta)).outcome == "failed"
@@ -187,11 +190,11 @@ def test_what_is_not_on_the_disk_is_sent_again(
 def test_a_row_in_the_future_hides_nothing_that_is_stored_until_then(
     tmp_path: Path, vesta: VestaHub, store: EmbeddedStore
 ) -> None:
-    here = Here((BEGIN + timedelta(minutes=20)).timestamp(), UTC, tmp_path)
+    here = ImportContext((BEGIN + timedelta(minutes=20)).timestamp(), UTC, tmp_path)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(40)}, MACHINES)
     assert carry(file, here, FakeClient(vesta)).outcome == "new"
     assert count(store) == 22
-    assert carry(file, Here(LATER, UTC, tmp_path), FakeClient(vesta)).outcome == "new"
+    assert carry(file, ImportContext(LATER, UTC, tmp_path), FakeClient(vesta)).outcome == "new"
     assert count(store) == 40
 
 
@@ -207,11 +210,11 @@ def test_rows_that_were_taken_are_not_taken_from_whoever_posts_them(vesta: Vesta
 
 
 def test_the_past_of_a_sender_that_registered_anew_is_its_past(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
 ) -> None:
     vesta.post(vesta.add("gpu1")["id"], make_post(2))
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
-    sender, past = carry_out(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
+    sender, past = apply_steps(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert (sender.outcome, sender.told) == ("there", "gpu1 has registered anew")
     assert past.outcome == "new"
     assert count(store) == 30
@@ -220,34 +223,11 @@ def test_the_past_of_a_sender_that_registered_anew_is_its_past(
 
 @pytest.mark.parametrize("others", [{"uuid": "GPU-other"}, {"uuid": None}])
 def test_the_past_of_another_machine_of_that_name_is_not_taken(
-    tmp_path: Path, here: Here, vesta: VestaHub, store: EmbeddedStore, others: dict[str, Any]
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, others: dict[str, Any]
 ) -> None:
     vesta.post(vesta.add("gpu1")["id"], make_post(1, **others))
     rows = [(at, pack(make_post(1, uuid=None))) for at, _ in stored_rows(3)]
     file = make_database(tmp_path / "x.db", {"gpu1": rows}, MACHINES)
-    results = list(carry_out(read(file, here).steps, ImportTarget(FakeClient(vesta))))  # type: ignore[arg-type]
+    results = list(apply_steps(read(file, here).steps, ImportTarget(FakeClient(vesta))))  # type: ignore[arg-type]
     assert [result.outcome for result in results] == ["failed", "failed"]
     assert count(store) == 0
-
-
-def test_a_past_that_was_imported_with_an_earlier_version_is_not_taken_again(tmp_path: Path) -> None:
-    async def ask(*questions: str) -> list[Any]:
-        database = await open_database(None, tmp_path)
-        async with database.begin() as connection:
-            found = [await connection.execute(text(question)) for question in questions]
-            rows = [tuple(row) for result in found if result.returns_rows for row in result]
-        await database.close()
-        return rows
-
-    asyncio.run(
-        ask(
-            "DROP TABLE hosts",
-            "DROP TABLE host_facts",
-            "DROP TABLE vesta_spans",
-            "DROP TABLE vesta_samples",
-            'CREATE TABLE vesta_past (id VARCHAR(64) PRIMARY KEY, start FLOAT NOT NULL, "end" FLOAT NOT NULL)',
-            "INSERT INTO vesta_past VALUES ('abc1', 10.5, 20.0)",
-            "UPDATE gpudeck_version SET version_num = '0008'",
-        )
-    )
-    assert asyncio.run(ask("SELECT * FROM vesta_spans")) == [("abc1", 10.5, 20.0)]

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.serving import serving
 from fakes.vesta import CAPTURES, TOKEN, VestaHub, captured_posts
-from gpudeck.model.limits_settings import LimitsSettings
+from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.connections import ConnectionLimiter
 
 OK = b'{"status": "OK", "status_code": 200}'

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes.vesta import make_post
-from gpudeck.compat.vesta.database import UNPACKED_AT_MOST, NotPlain, load_plain, read_blob
+from gpudeck.compat.vesta.import_database import UNPACKED_AT_MOST, NotPlain, load_plain, read_blob
 
 
 class Runs:

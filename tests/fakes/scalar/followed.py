@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from fakes.scalar.gpu import GpuState as ScalarGpu
 from fakes.scalar.host import HostState as ScalarHost
-from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.host import HostState
-from gpudeck.hub.portrait import Portrait
-from gpudeck.hub.table import FleetTable
+from gpudeck.fleet.baseline import HostBaseline
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.table import FleetTable
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.health import Health
-from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
-from gpudeck.model.reservation import Mark
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu, Host
 from gpudeck.wire import Envelope
 
@@ -29,7 +29,7 @@ class OldGpu:
         self._view = shown
         self.uuid, self.index, self.label, self.name = shown.uuid, shown.index, shown.label, shown.name
         self.display_name, self.parent = shown.display_name, shown.parent
-        self.missing, self.faults, self.processes = state.missing, state.faults, state._processes
+        self.missing, self.faults, self.processes = state.missing, state.faults, state.processes
         self.availability, self.is_current = shown.availability, shown.last_seen is None
         self.health = Health(shown.health, shown.health_reason, shown.health_action)
 
@@ -44,22 +44,22 @@ class OldGpu:
 
 
 class OldHost:
-    """A host of the old fleet. What followers keep at a host (`portrait`, `sampled_slot`) is kept here."""
+    """A host of the old fleet. What followers keep at a host (`baseline`, `sampled_slot`) is kept here."""
 
     row = -1
 
     def __init__(self, state: ScalarHost) -> None:
         self.state = state
-        self.portrait: Portrait | None = None
+        self.baseline: HostBaseline | None = None
         self.sampled_slot = -1.0
         self._shown: tuple[Host, dict[str, OldGpu]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
-    def fork(self, marks: Mapping[str, Mark]) -> "OldHost":
+    def fork(self, marks: Mapping[str, ReservationMark]) -> "OldHost":
         other = OldHost(self.state.fork(marks))
-        other.portrait, other.sampled_slot = self.portrait, self.sampled_slot
+        other.baseline, other.sampled_slot = self.baseline, self.sampled_slot
         return other
 
     def change(self) -> ScalarHost:
@@ -125,10 +125,9 @@ class BothHosts(HostState):
         assert is_changed == self.old.change().age(now, uptime), f"{self.name} ages otherwise"
         return is_changed
 
-    def flag(self, kind: str, problem: str | None) -> bool:
-        is_new = super().flag(kind, problem)
-        assert is_new == self.old.change().flag(kind, problem)
-        return is_new
+    def flag(self, kind: str, problem: str | None) -> None:
+        super().flag(kind, problem)
+        self.old.change().flag(kind, problem)
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
         super().expect(target, via, labels)
@@ -169,7 +168,7 @@ class BothHosts(HostState):
 class OldFleet:
     """The old hosts of a fleet, as far as `Lookout` and `observe` ask for them."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
         self.table = _OldTable()
 

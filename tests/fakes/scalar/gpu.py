@@ -11,21 +11,19 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
-from gpudeck.model.availability import Availability, Verdict, is_occupied, judge
+from gpudeck.model.availability import Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.fleet_settings import FleetSettings
-from gpudeck.model.health import Health, judge_faults, judge_health, judge_wear
-from gpudeck.model.names import Names
+from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
 from gpudeck.model.report import GpuEvent, GpuReading, Process
-from gpudeck.model.reservation import Mark
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu
-from gpudeck.model.xid import find_xid
 
 _BOUNDS = bounds_of(GPU_METRICS)
 _BLANK: View = dict.fromkeys(sorted(Gpu.__struct_fields__, key=GPU_METRICS.__contains__))
 """What a GPU is comes before what is measured on it."""
 _EVENT_SECONDS = 24 * 3600.0
-_UNMARKED = Mark(None)
+_UNMARKED = ReservationMark(None)
 _UNREAD = "whether it is reserved is not known"
 
 
@@ -56,7 +54,7 @@ class GpuState:
         settings: FleetSettings,
         names: Names,
         *,
-        marks: Mapping[str, Mark] | None = None,
+        marks: Mapping[str, ReservationMark] | None = None,
     ) -> None:
         """Its first report: `view` is complete at once. `marks` is what reservations say, by UUID, kept up to date by
         the fleet."""
@@ -71,7 +69,7 @@ class GpuState:
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
-        self._processes: list[Process] | None = None
+        self.processes: list[Process] | None = None
         self.faults: dict[GpuEvent, str | None] = {}
         self._availability: Availability | None = None
         self._since = now
@@ -97,8 +95,8 @@ class GpuState:
         if reading.events != list(self.faults):
             self._take_events(reading)
             note(view, changes, {"events": [_show_event(event, user) for event, user in self.faults.items()]})
-        if self._is_new or reading.processes != self._processes:
-            self._processes = reading.processes
+        if self._is_new or reading.processes != self.processes:
+            self.processes = reading.processes
             self._crowd = _look_at(reading.processes)
             note(view, changes, _show_processes(reading.processes))
         reasons, self.rejected = note_metrics(
@@ -125,12 +123,12 @@ class GpuState:
         return changes
 
     def remark(self, now: float) -> View:
-        """What reservations say of it has changed: a GPU that nobody is on becomes booked, or free again, at once."""
+        """What reservations say of it has changed: a GPU that nobody is on becomes reserved, or free again, at once."""
         changes: View = {}
         self._take_mark(self.view["uuid"], changes, now)
         self.view.update(changes)
         word, reason = self._name_empty()
-        was_empty = self._availability in {"free", "booked"} or self.view["availability_reason"] == _UNREAD
+        was_empty = self._availability in {"free", "reserved"} or self.view["availability_reason"] == _UNREAD
         if self._verdict is not None and was_empty and word != self._availability:
             since = self._settle(word, None, now)
             self._verdict = (word, reason, since, self._verdict[3])
@@ -138,7 +136,7 @@ class GpuState:
             self.view.update(changes)
         return changes
 
-    def silence(self, reason: str, now: float) -> View:
+    def mute(self, reason: str, now: float) -> View:
         """Its host fell silent: the last values stay to be read, but nothing is claimed any more."""
         self._verdict = None
         changes: View = {}
@@ -155,7 +153,7 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def fork(self, marks: Mapping[str, Mark]) -> "GpuState":
+    def fork(self, marks: Mapping[str, ReservationMark]) -> "GpuState":
         """A second state that goes on from this one by itself. What is in a view is replaced, never changed in place,
         so that both may share it."""
         other = copy(self)
@@ -171,13 +169,13 @@ class GpuState:
     def _name_empty(self) -> Verdict:
         """What a GPU is that nobody is on."""
         if self._mark.reservation is not None:
-            return "booked", None
+            return "reserved", None
         return ("unknown", _UNREAD) if self._mark.is_unknown else ("free", None)
 
     def _take_events(self, reading: GpuReading) -> None:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
         self.has_news = True
-        there = {process.pid: process for process in (*(self._processes or ()), *(reading.processes or ()))}
+        there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
         self.faults = {
             event: self.faults[event] if event in self.faults else _find_user(event, there) for event in reading.events
         }
@@ -228,7 +226,7 @@ class GpuState:
             memory_used_bytes=memory,
             utilization_percent=utilization,
             idle_seconds=now - idle_since,
-            booked=self._mark.reservation is not None,
+            reserved=self._mark.reservation is not None,
             settings=rules,
         )
         return self._name_empty() if verdict[0] == "free" else verdict
@@ -244,7 +242,8 @@ class GpuState:
             self._occupied_since = 0.0 if self._is_new else now
 
     def _settle(self, availability: Availability, began: float | None, now: float) -> float:
-        """Since when it is in this state. On first sight, and after a silence, the reading itself may know better."""
+        """Since when it is in this state. On first visibility, and after a mute, the reading itself may know
+        better."""
         if availability != self._availability:
             is_first_sight = self._availability in {None, "unknown"} and availability != "unknown"
             beginning = self._last_work_at if availability != "busy" else began

@@ -5,13 +5,12 @@ from copy import copy
 
 from fakes.scalar.gpu import GpuState
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
-from gpudeck.hub.portrait import TWIN_FLAGS, Portrait
-from gpudeck.model.availability import AVAILABILITIES, Availability
+from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
+from gpudeck.model.availability import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
 from gpudeck.model.catalog import HOST_METRICS
-from gpudeck.model.fleet_settings import RETURN_SECONDS, FleetSettings
-from gpudeck.model.names import Names
 from gpudeck.model.report import GpuReading
-from gpudeck.model.reservation import Mark
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.text import Names
 from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope
 
@@ -32,7 +31,7 @@ class HostState:
 
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sampled_slot` is the recorder's: of which moment it was sampled last.
-    `portrait` is what was last looked at for events, and `has_news` says that it may be another by now.
+    `baseline` is what was last looked at for events, and `has_news` says that it may be another by now.
 
     `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
@@ -44,12 +43,12 @@ class HostState:
         via: str,
         settings: FleetSettings,
         names: Names,
-        marks: Mapping[str, Mark] | None = None,
+        marks: Mapping[str, ReservationMark] | None = None,
     ) -> None:
         self.id = host_id
         self.via = via
         self.name = host_id
-        self.status: HostStatus = "never"
+        self.status: HostStatus = "never_seen"
         self.observed_at = self.heard_at = self.run_began_at = 0.0
         self.interval = 0.0
         self.view: View = _BLANK | {"gpus": []}
@@ -59,7 +58,7 @@ class HostState:
         self.target: str | None = None
         self.token: int | None = None
         self.sampled_slot = -1.0
-        self.portrait: Portrait | None = None
+        self.baseline: HostBaseline | None = None
         self.has_news = True
         self._recalled_until: float | None = None
         self._target_labels: dict[str, str] = {}
@@ -148,7 +147,7 @@ class HostState:
         """Why the hub cannot read it, or why it will never report by itself; None where neither is known."""
         return self._flags.get("read")
 
-    def twins(self) -> dict[str, str]:
+    def duplicates(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
 
@@ -173,7 +172,7 @@ class HostState:
         One that was never seen is shown as such.
         """
         self.target, self._target_labels = target, labels
-        if self.status != "never":
+        if self.status != "never_seen":
             if labels.items() - self.view["labels"].items():
                 self._show({"labels": {**self.view["labels"], **labels}})
             return
@@ -185,7 +184,7 @@ class HostState:
             "id": self.id,
             "name": self.name,
             "display_name": self._names.of_host(self.name),
-            "status": "never",
+            "status": "never_seen",
             "via": via,
             "agent_version": "",
             "labels": labels,
@@ -202,7 +201,7 @@ class HostState:
         self.take(envelope, last_report_at, None, last_report_at)
         self._recalled_until = until
         self.status = "late" if until else "down"
-        self._silence_gpus(f"the host is {self.status}: it has not reported since the hub was started", last_report_at)
+        self._mute_gpus(f"the host is {self.status}: it has not reported since the hub was started", last_report_at)
         self._show({"status": self.status})
 
     def release_gpu(self, uuid: str) -> None:
@@ -245,7 +244,7 @@ class HostState:
         reasons |= {name: "not reported" for name in _MAY_BE_ABSENT if facts[name] is None}
         if report.gpus is None:
             reasons["gpus"] = report.gpus_reason or "the GPUs of this host could not be read"
-            self._silence_gpus(reasons["gpus"], self.observed_at)
+            self._mute_gpus(reasons["gpus"], self.observed_at)
         else:
             self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
@@ -255,7 +254,7 @@ class HostState:
         self._advance(envelope)
         return rejected
 
-    def fork(self, marks: Mapping[str, Mark]) -> "HostState":
+    def fork(self, marks: Mapping[str, ReservationMark]) -> "HostState":
         """A second state that goes on from this one by itself, with what reservations say to it."""
         other = copy(self)
         other._marks = marks
@@ -265,7 +264,7 @@ class HostState:
         other._host_changes, other._gpu_changes = {}, {}
         return other
 
-    def start_anew(self, marks: Mapping[str, Mark]) -> "HostState":
+    def start_anew(self, marks: Mapping[str, ReservationMark]) -> "HostState":
         """The same host as if nothing had been reported of it yet."""
         return HostState(self.id, self.via, self._settings, self._names, marks)
 
@@ -277,7 +276,7 @@ class HostState:
         self.has_news |= "down" in {status, self.status}
         self.status = status
         if status != "up":
-            self._silence_gpus(f"the host is {status}: it has stopped reporting", now)
+            self._mute_gpus(f"the host is {status}: it has stopped reporting", now)
         self._show({"status": status})
         return True
 
@@ -329,8 +328,8 @@ class HostState:
 
     def _status_at(self, now: float, uptime: float) -> HostStatus:
         """Down is who is not heard of: by the clock that nobody sets. Late is also who sends nothing but old values."""
-        if self.status == "never":
-            return "never"
+        if self.status == "never_seen":
+            return "never_seen"
         self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
         down_after = max(self._settings.down_after, self.late_after + self.interval)
         if self._recalled_until is not None:
@@ -383,10 +382,10 @@ class HostState:
             self.view["gpus"] = [state.view for state in states.values()]
         self._gpus = states
 
-    def _silence_gpus(self, reason: str, now: float) -> None:
+    def _mute_gpus(self, reason: str, now: float) -> None:
         """A failed reading is no empty host: its GPUs stay, as unknown."""
         for uuid, gpu in self._gpus.items():
-            self._note(uuid, gpu.silence(reason, now))
+            self._note(uuid, gpu.mute(reason, now))
 
     def _note(self, uuid: str, changes: View) -> None:
         if changes:

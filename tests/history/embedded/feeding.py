@@ -50,7 +50,7 @@ def feed_until_killed(path: Path) -> None:
     """Take samples as fast as they are written, and say after each flush which was the last. Hours are sealed often."""
     clock = [START]
     store = EmbeddedStore(path, HistorySettings(min_free=0), lambda: clock[0])
-    begin = max((host.last + 10 for host in store._writer.keys.hosts.values()), default=START)
+    begin = max((host.last + 10 for host in store.writer.keys.hosts.values()), default=START)
     for count, one in enumerate(endless(begin), 1):
         clock[0] = one.at
         store.take([one])

@@ -1,6 +1,5 @@
 import contextlib
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,13 +10,16 @@ from gpudeck.history.embedded.journal import (
     GpuRuns,
     MetricLayout,
     SampleBatch,
-    SampleHead,
+    StepTable,
     decode_entry,
     encode_entry,
     make_batch,
+    pick,
 )
+from gpudeck.model.catalog import MIB
 
 LAYOUT = MetricLayout(("utilization_percent", "power_watts", "fan_percent"), ("cpu_percent",))
+STEPS = np.array([1.0, 0.1, 1.0])
 NUMBERS = st.none() | st.floats(allow_nan=False) | st.integers(-(2**53), 2**53) | st.booleans()
 CASTS = st.lists(st.tuples(st.integers(1, 2**40), st.none() | st.lists(st.integers(1, 2**40), max_size=3).map(tuple)))
 
@@ -25,22 +27,31 @@ CASTS = st.lists(st.tuples(st.integers(1, 2**40), st.none() | st.lists(st.intege
 @st.composite
 def batches(draw: st.DrawFn) -> SampleBatch:
     """Any hosts, GPUs and runs, with any values."""
-    heads, own, tables, run_values = [], [], [], []
-    for number in range(1, draw(st.integers(1, 4)) + 1):
-        gpus = draw(CASTS)
-        gpu_runs = GpuRuns(tuple(gpu for gpu, _ in gpus), tuple(runs for _, runs in gpus))
-        runs = sum(len(some or ()) for some in gpu_runs.runs)
-        heads.append(SampleHead(number, bytes(draw(st.integers(0, 5)) for _ in gpus), gpu_runs))
-        own += [(draw(st.floats(0, 1e10)), 10.0), (draw(NUMBERS),)]
-        tables += [tuple(draw(NUMBERS) for _ in LAYOUT.gpu) for _ in gpus]
-        run_values += [[draw(NUMBERS) for _ in range(runs)] for _ in range(2)]
-    return make_batch(heads, own, tables, run_values)
+    gpu_runs = [
+        GpuRuns(tuple(gpu for gpu, _ in gpus), tuple(runs for _, runs in gpus))
+        for gpus in draw(st.lists(CASTS, min_size=1, max_size=4))
+    ]
+    gpus = sum(len(one.gpus) for one in gpu_runs)
+
+    def table(rows: int, width: int) -> np.ndarray:
+        values = [[draw(NUMBERS) for _ in range(width)] for _ in range(rows)]
+        return np.array(values, np.float64).reshape(rows, width)
+
+    moments = np.array([(draw(st.floats(0, 7e9)), 10.0) for _ in gpu_runs])
+    states = bytes(draw(st.integers(0, 5)) for _ in range(gpus))
+    tables = table(len(gpu_runs), 1), table(gpus, 3), table(sum(len(one.pairs) for one in gpu_runs), 2)
+    return make_batch(range(1, len(gpu_runs) + 1), moments, gpu_runs, states, tables, layout=LAYOUT)
 
 
 def assert_same(one: SampleBatch, other: SampleBatch) -> None:
-    assert one.heads == other.heads
-    for mine, its in ((one.own, other.own), (one.table, other.table), (one.run_values, other.run_values)):
-        np.testing.assert_array_equal(mine.reshape(its.shape), its)
+    assert (one.layout, one.gpu_runs) == (other.layout, other.gpu_runs)
+    for name in ("hosts", "times", "intervals", "states", "gpu_starts", "run_starts"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("own", "table", "runs"):
+        mine, its = getattr(one, name), getattr(other, name)
+        assert mine.rows == its.rows
+        for column, same in zip(mine.columns, its.columns, strict=True):
+            np.testing.assert_array_equal(column, same)
 
 
 @given(batches())
@@ -48,38 +59,33 @@ def test_whatever_was_written_is_read_again(batch: SampleBatch) -> None:
     assert_same(decode_entry(encode_entry(batch), LAYOUT), batch)
 
 
-def test_what_all_gpus_have_is_written_once() -> None:
-    head = SampleHead(1, bytes(64), GpuRuns(tuple(range(64)), ((),) * 64))
-    same = make_batch([head], [(0.0, 10.0), (5.0,)], [(50.0, 700.0, None)] * 64, [])
-    other = make_batch([head], [(0.0, 10.0), (5.0,)], [(50.0, 700.0 + gpu, None) for gpu in range(64)], [])
-    assert len(encode_entry(other)) - len(encode_entry(same)) >= 63 * 8
-    assert_same(decode_entry(encode_entry(same), LAYOUT), same)
+@given(st.lists(st.tuples(*[st.none() | st.floats(-1e12, 1e12)] * 3), min_size=1))
+def test_values_are_kept_to_their_precision(values: list[tuple[float | None, ...]]) -> None:
+    table = np.array(values, np.float64)
+    packed = StepTable.pack(table, STEPS)
+    for place, step in enumerate(STEPS):
+        kept = np.broadcast_to(packed.column(place, slice(None), step), len(table))
+        np.testing.assert_array_equal(np.isnan(kept), np.isnan(table[:, place]))
+        np.testing.assert_allclose(kept, table[:, place], rtol=1e-12, atol=step / 2 + 1e-9)
 
 
-def test_rows_of_a_batch_are_those_of_each_host() -> None:
-    heads = [
-        SampleHead(3, b"\x03\x02", GpuRuns((7, 8), ((1, 2), None))),
-        SampleHead(4, b"", GpuRuns((), ())),
-        SampleHead(5, b"\x03", GpuRuns((9,), ((4,),))),
-    ]
-    own = [(100.0, 10.0), (1.0,), (101.0, 10.0), (2.0,), (102.0, 10.0), (None,)]
-    tables = [(1, 2, None), (3, 4, None), (5, 6, None)]
-    rows = list(make_batch(heads, own, tables, [(10, 20), (30, None), (40,), (50,)]).rows())
-    assert [row.host for row in rows] == [3, 4, 5]
-    assert [row.table[:, 0].tolist() for row in rows] == [[1, 3], [], [5]]
-    assert [row.states.tolist() for row in rows] == [[3, 2], [], [3]]
-    np.testing.assert_array_equal(rows[0].run_values, [10, 20, 30, np.nan])
-    assert rows[2].run_values.tolist() == [40, 50]
+def test_what_all_gpus_have_is_one_number() -> None:
+    packed = StepTable.pack(np.array([(50.0, 700.0, np.nan), (50.0, 700.1, np.nan)]), STEPS)
+    assert packed.columns[0] == 50.0
+    assert np.isnan(packed.columns[2])
+    np.testing.assert_array_equal(packed.columns[1], [7000, 7001])
 
 
-def test_entry_of_the_first_version_is_read() -> None:
-    gpus = [(7, 3, (50.0, 200.0, None), (1, 2), [2**30, None], [10.0, None]), (8, 2, (None, None, None), None, [], [])]
-    body = msgspec.msgpack.encode([(3, (100.0, 10.0, (5.0,), gpus))])
-    (row,) = decode_entry(body, LAYOUT).rows()
-    assert (row.host, row.gpu_runs) == (3, GpuRuns((7, 8), ((1, 2), None)))
-    assert row.own.tolist() == [100.0, 10.0, 5.0]
-    np.testing.assert_array_equal(row.table, [[50.0, 200.0, np.nan], [np.nan] * 3])
-    np.testing.assert_array_equal(row.run_values, [2**30, np.nan, 10.0, np.nan])
+def test_some_samples_of_a_batch_are_picked() -> None:
+    gpu_runs = [GpuRuns((7, 8), ((1, 2), None)), GpuRuns((), ()), GpuRuns((9,), ((4,),))]
+    moments = np.array([(100.0, 10.0), (101.0, 10.0), (102.0, 10.0)])
+    table = np.array([(1, 2, np.nan), (3, 4, np.nan), (5, 6, np.nan)])
+    runs = np.array([(10 * MIB, 30), (20 * MIB, np.nan), (40 * MIB, 50)])
+    batch = make_batch((3, 4, 5), moments, gpu_runs, b"\x03\x02\x04", (np.ones((3, 1)), table, runs), layout=LAYOUT)
+    some = pick(batch, np.array([1, 2]))
+    assert (some.hosts.tolist(), some.states.tolist(), some.gpu_starts.tolist()) == ([4, 5], [4], [0, 0, 1])
+    np.testing.assert_array_equal(some.table.column(0, slice(None), 1.0), [5.0])
+    np.testing.assert_array_equal(some.runs.column(0, slice(None), MIB), [40 * MIB])
 
 
 @given(batches(), st.data())
@@ -90,7 +96,7 @@ def test_entry_that_was_cut_off_is_damaged(batch: SampleBatch, data: st.DataObje
 
 
 @given(st.binary(max_size=200))
-@pytest.mark.parametrize("first", [b"", b"\x02"])
+@pytest.mark.parametrize("first", [b"", b"\x01"])
 def test_bytes_that_nobody_wrote_are_damaged_or_nothing(first: bytes, body: bytes) -> None:
     with contextlib.suppress(Damaged):
-        assert not list(decode_entry(first + body, LAYOUT).rows())
+        assert not len(decode_entry(first + body, LAYOUT).hosts)

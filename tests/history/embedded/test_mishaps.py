@@ -9,11 +9,11 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, RunsAsk, UsageAsk
-from gpudeck.history.embedded.check import find_damage
+from gpudeck.history.embedded.repair import find_damage
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.retention import RetentionClock
 from history.embedded.feeding import START, busy_hour, gpu, process, sample
 
 HOUR = 3600.0
@@ -110,7 +110,7 @@ def test_damaged_entry_of_the_journal_costs_that_entry(path: Path, clock: FakeCl
     [
         (
             "body = CAST(x'04' || substr(body, 2) AS BLOB)",
-            "entry 1 and 8 more up to 9: it has version 4, and this gpudeck reads",
+            "entry 1 and 8 more up to 9: an entry of the journal is damaged: version 4; this release reads version 1",
         ),
         ("body = substr(body, 1, 50)", "entry 1 and 8 more up to 9: an entry of the journal is damaged"),
         ("layout = 99", "entry 1 and 8 more up to 9: layout 99 is missing"),
@@ -130,8 +130,7 @@ def test_many_entries_that_cannot_be_read_are_one_line(
     (line,) = caplog.messages
     assert told in line
     with view_file(path) as view:
-        (damage,) = find_damage(view.connection)
-    assert told in damage.text
+        assert [damage.where for damage in find_damage(view.connection)] == [(("id", n),) for n in range(1, 10)]
 
 
 def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, clock: FakeClock) -> None:
@@ -207,9 +206,9 @@ class Clocks:
 
 def keep_up(store: EmbeddedStore) -> None:
     """As it does once a minute."""
-    store._writer._next_upkeep = 0.0
-    before = store._writer._upkept
-    wait_until(lambda: store._writer._upkept > before, "the upkeep has run")
+    store.writer.next_upkeep = 0.0
+    before = store.writer.upkept
+    wait_until(lambda: store.writer.upkept > before, "the upkeep has run")
 
 
 def test_start_with_the_clock_ahead_deletes_nothing(

@@ -1,88 +1,126 @@
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from gpudeck.history.embedded.journal import GpuRuns, MetricLayout, SampleHead, SampleRow, make_batch
-from gpudeck.history.embedded.open_hour import ROWS_IN_PIECE, OpenHour
+from gpudeck.history.embedded.journal import GpuRuns, MetricLayout, SampleBatch, make_batch
+from gpudeck.history.embedded.open_hour import LooseBatches, MatrixCache, OpenHour
 from gpudeck.history.hour import Hour
 
 LAYOUT = MetricLayout(("utilization_percent", "power_watts", "temperature_celsius", "fan_percent"), ("cpu_percent",))
 OLDER = MetricLayout(("power_watts", "smell_level"), ("cpu_percent",))
-START = 7200
+START, HOST = 7200, 17
+NEVER_SEEN = 10_000
 
 
-def make_row(
-    at: float, gpus: tuple[int, ...], runs: tuple[tuple[int, ...] | None, ...], layout: MetricLayout = LAYOUT
-) -> SampleRow:
-    rng = random.Random(at)
-    head = SampleHead(1, bytes(rng.randrange(2, 6) for _ in gpus), GpuRuns(gpus, runs))
-    tables = [(*(rng.choice((None, float(rng.randrange(100)))) for _ in layout.gpu[1:]), None) for _ in gpus]
-    count = sum(len(some or ()) for some in runs)
-    run_values = [[rng.choice((None, 2.0**20 * rng.randrange(80_000))) for _ in range(count)], [50.0] * count]
-    (row,) = make_batch([head], [(START + at, 10.0), (float(rng.randrange(100)),)], tables, run_values).rows()
-    return row
+class Row:
+    """One sample, as it was told."""
+
+    def __init__(self, at: float, gpu_runs: GpuRuns, layout: MetricLayout = LAYOUT) -> None:
+        rng = random.Random(at)
+        self.at, self.gpu_runs, self.layout = START + at, gpu_runs, layout
+        self.states = bytes(rng.randrange(2, 6) for _ in gpu_runs.gpus)
+        width = len(layout.gpu)
+        values = [
+            [rng.choice((np.nan, rng.randrange(100) * 3.0**place)) for place in range(width)] for _ in self.states
+        ]
+        self.table = np.rint(np.array(values).reshape(-1, width))
+        memory = [(rng.choice((np.nan, 2.0**20 * rng.randrange(80_000))), 50.0) for _ in gpu_runs.pairs]
+        self.runs = np.array(memory).reshape(-1, 2)
+        self.own = np.array([[float(rng.randrange(100))]])
+
+    def batch(self) -> SampleBatch:
+        """With a neighbour before and after it."""
+        other = GpuRuns((99,), ((5,),))
+        table = np.concatenate([np.zeros((1, self.table.shape[1])), self.table, np.ones((1, self.table.shape[1]))])
+        runs = np.concatenate([[(0.0, 1.0)], self.runs, [(2.0**20, np.nan)]])
+        own = np.concatenate([[[1.0]], self.own, [[2.0]]])
+        moments = np.array([(self.at, 10.0)] * 3)
+        of = (HOST - 1, HOST, HOST + 1)
+        gpu_runs = [other, self.gpu_runs, other]
+        return make_batch(of, moments, gpu_runs, b"\2" + self.states + b"\3", (own, table, runs), layout=self.layout)
 
 
-def fill(rows: list[SampleRow], rows_in_piece: int) -> Hour:
-    open_hour = OpenHour(START, None, 1, rows_in_piece=rows_in_piece)
-    for row in rows:
-        open_hour.append(row, float(row.own[0]), 1, LAYOUT)
-    return open_hour.snapshot()
+def open_hour(rows: Sequence[Row], batches_in_piece: int = NEVER_SEEN) -> OpenHour:
+    loose = LooseBatches()
+    hour = OpenHour(HOST, START, None, 1, loose)
+    for number, row in enumerate(rows, 1):
+        loose.append(row.batch())
+        hour.note(row.at, number, 0.0)
+        if number % batches_in_piece == 0:
+            hour.slices += [found for host, start, found in loose.pack() if (host, start) == (HOST, START)]
+            loose.clear()
+    return hour
 
 
 def assert_same(one: Hour, other: Hour) -> None:
-    assert (one.gpus, [part.run for part in one.runs]) == (other.gpus, [part.run for part in other.runs])
-    for field in ("times", "covered", "states"):
+    assert (sorted(one.gpus), [part.run for part in one.runs]) == (
+        sorted(other.gpus),
+        [part.run for part in other.runs],
+    )
+    order = [other.gpus.index(gpu) for gpu in one.gpus]
+    for field in ("times", "covered"):
         np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    np.testing.assert_array_equal(one.states, other.states[order])
     for mine, its in zip(one.runs, other.runs, strict=True):
-        assert mine.gpu == its.gpu
+        assert one.gpus[mine.gpu] == other.gpus[its.gpu]
         for field in ("present", "memory", "utilization"):
             np.testing.assert_array_equal(getattr(mine, field), getattr(its, field))
-    unknown = np.full(one.states.shape, np.nan)
     for name in LAYOUT.gpu:
-        np.testing.assert_allclose(one.metrics.get(name, unknown), other.metrics.get(name, unknown))
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name][order])
     np.testing.assert_allclose(one.host["cpu_percent"], other.host["cpu_percent"])
 
 
-def changing() -> list[SampleRow]:
-    """GPUs and runs that come and go, twice as many rows as fit into one piece, some of them late and some repeated."""
-    stages = [((1, 2), ((7,), ())), ((1, 2), ((7,), (7, 8))), ((2,), (None,)), ((3, 1), ((), (9,))), ((), ())]
-    rows = [make_row(10.0 * number, *stages[number // 30 % 5]) for number in range(2 * ROWS_IN_PIECE + 31)]
+def changing() -> list[Row]:
+    """GPUs and runs that come and go, some rows late and some repeated."""
+    stages = [
+        GpuRuns((1, 2), ((7,), ())),
+        GpuRuns((1, 2), ((7,), (7, 8))),
+        GpuRuns((2,), (None,)),
+        GpuRuns((3, 1), ((), (9,))),
+        GpuRuns((), ()),
+    ]
+    rows = [Row(10.0 * number, stages[number // 30 % 5]) for number in range(151)]
     return [*rows[:40], *rows[60:], *rows[30:60], rows[5]]
 
 
-@pytest.mark.parametrize("rows_in_piece", [1, 7, ROWS_IN_PIECE])
-def test_hour_is_the_same_however_it_is_packed(rows_in_piece: int) -> None:
-    assert_same(fill(changing(), rows_in_piece), fill(changing(), 10_000))
+@pytest.mark.parametrize("batches_in_piece", [1, 7, 60, 182])
+def test_hour_is_the_same_however_it_is_packed(batches_in_piece: int) -> None:
+    assert_same(open_hour(changing(), batches_in_piece).snapshot(), open_hour(changing()).snapshot())
+
+
+def test_matrices_that_neighbours_need_too_are_kept() -> None:
+    cache: MatrixCache = {}
+    hour = open_hour(changing(), 60)
+    assert_same(hour.snapshot(cache=cache), hour.snapshot(cache=cache))
+    assert cache
 
 
 def test_hour_has_every_moment_once_and_all_that_was_told_of_it() -> None:
-    hour = fill(changing(), 10_000)
-    rows = {float(row.own[0]): row for row in changing()}
+    hour = open_hour(changing(), 60).snapshot()
+    rows = {row.at: row for row in changing()}
     assert hour.times.tolist() == sorted(rows)
     for place, at in enumerate(hour.times.tolist()):
         row = rows[at]
         places = [hour.gpus.index(gpu) for gpu in row.gpu_runs.gpus]
-        assert hour.states[places, place].tolist() == row.states.tolist()
-        np.testing.assert_array_equal(hour.metrics["utilization_percent"][places, place], row.table[:, :1].ravel())
+        assert hour.states[places, place].tolist() == list(row.states)
+        np.testing.assert_array_equal(hour.metrics["utilization_percent"][places, place], row.table[:, 0])
         told = [(part.run, hour.gpus[part.gpu]) for part in hour.runs if part.present[place]]
-        there = zip(row.gpu_runs.gpus, row.gpu_runs.runs, strict=True)
-        assert sorted(told) == sorted((run, gpu) for gpu, runs in there for run in runs or ())
+        assert sorted(told) == sorted(row.gpu_runs.pairs)
 
 
 def test_only_what_is_wanted_is_in_a_picture() -> None:
-    open_hour = OpenHour(START, None, 1)
-    open_hour.append(make_row(0.0, (1,), ((7,),)), START, 1, LAYOUT)
-    snapshot = open_hour.snapshot(("power_watts", "host_cpu_percent"), runs=False)
-    assert (list(snapshot.metrics), list(snapshot.host), snapshot.runs) == (["power_watts"], ["cpu_percent"], [])
+    for batches_in_piece in (1, NEVER_SEEN):
+        hour = open_hour([Row(0.0, GpuRuns((1,), ((7,),)))], batches_in_piece)
+        snapshot = hour.snapshot(("power_watts", "host_cpu_percent"), runs=False)
+        assert (list(snapshot.metrics), list(snapshot.host), snapshot.runs) == (["power_watts"], ["cpu_percent"], [])
 
 
-def test_rows_of_an_earlier_version_stand_beside_those_of_this_one() -> None:
-    open_hour = OpenHour(START, None, 1)
-    open_hour.append(make_row(0.0, (1,), ((),), OLDER), START, 1, OLDER)
-    open_hour.append(make_row(10.0, (1,), ((),)), START + 10, 2, LAYOUT)
-    snapshot = open_hour.snapshot()
+@pytest.mark.parametrize("batches_in_piece", [2, NEVER_SEEN])
+def test_rows_of_an_earlier_version_stand_beside_those_of_this_one(batches_in_piece: int) -> None:
+    one = GpuRuns((1,), ((),))
+    snapshot = open_hour([Row(0.0, one, OLDER), Row(10.0, one)], batches_in_piece).snapshot()
     assert set(snapshot.metrics) == {*LAYOUT.gpu, *OLDER.gpu}
     assert np.isnan(snapshot.metrics["utilization_percent"][0, 0])
     assert np.isnan(snapshot.metrics["smell_level"][0, 1])

@@ -79,15 +79,15 @@ def test_values_are_put_into_the_steps_that_they_are_of() -> None:
 
 
 def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.client._PIECE_BYTES", 100)
+    monkeypatch.setattr("gpudeck.history.remote.client.PIECE_BYTES", 100)
     decoded: list[int] = []
-    decode = PromReader._decode
+    decode = PromReader.decode
 
     def count(reader: PromReader, body: bytes, kind: type[object]) -> object:
         decoded.append(len(body))
         return decode(reader, body, kind)
 
-    monkeypatch.setattr(PromReader, "_decode", count)
+    monkeypatch.setattr(PromReader, "decode", count)
     names = [f"{number}" for number in range(20)] + [']},{"metric":{}', '"},{"', "a},{b", "", "\\", '\\"},{\\"']
     labels = [{"gpu": name, "host": name} for name in names]
     rows = [{"metric": each, "values": [[1789996409.999, str(at)]]} for at, each in enumerate(labels)]
@@ -103,7 +103,7 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_row_of_more_steps_than_were_asked_for_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.client._MOST_ROW_BYTES", 100)
+    monkeypatch.setattr("gpudeck.history.remote.client.MOST_ROW_BYTES", 100)
     row = b'{"metric":{},"values":[' + b",".join([b'[1789996409.999,"1"]'] * 10) + b"]}"
     with pytest.raises(Temporary, match="does not answer as a Prometheus would"):
         read((200, {}, b'{"data":{"result":[' + row + b"]}}"))

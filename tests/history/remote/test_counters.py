@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.history.remote.counters import EVERY, UsageCounters, use_of
-from gpudeck.history.remote.encoder import EncodedSeries
+from gpudeck.history.remote.encoder import EVERY, EncodedSeries, UsageCounters, use_of
 from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 
 AT = 1_790_000_000.0
@@ -38,7 +37,7 @@ def test_user_has_the_whole_gpu_alone() -> None:
 
 
 def test_users_share_by_memory_whatever_the_number_of_their_programs() -> None:
-    shown = gpu("held", ("alice", 1), ("bob", 2), ("alice", 1), power_watts=100)
+    shown = gpu("idle", ("alice", 1), ("bob", 2), ("alice", 1), power_watts=100)
     assert use_of(shown, 10) == [("alice", [5, None, 5, 500]), ("bob", [5, None, 5, 500])]
 
 
@@ -49,10 +48,10 @@ def test_users_share_equally_where_memory_says_nothing(sizes: tuple[int | None, 
 
 
 def test_gpu_in_use_by_nobody_in_sight_is_used_by_nobody_known() -> None:
-    assert use_of(gpu("held"), 10) == [(None, [10, None, 10, None])]
+    assert use_of(gpu("idle"), 10) == [(None, [10, None, 10, None])]
 
 
-@pytest.mark.parametrize("state", ["free", "booked"])
+@pytest.mark.parametrize("state", ["free", "reserved"])
 def test_free_gpu_is_used_by_nobody(state: str) -> None:
     assert use_of(gpu(state), 10) == []
 
@@ -110,7 +109,7 @@ def test_damaged_file_is_put_aside(tmp_path: Path) -> None:
     assert (tmp_path / "counters.damaged").read_bytes() == b"rubbish"
 
 
-def test_clock_that_was_ahead_does_not_silence_the_counters(tmp_path: Path) -> None:
+def test_clock_that_was_ahead_does_not_mute_the_counters(tmp_path: Path) -> None:
     counters = UsageCounters(tmp_path / "counters")
     counters.count(sample(gpu("busy", ("alice", 1)), at=AT + 10**6), 10)
     counters.take_changed(AT + 10**6)

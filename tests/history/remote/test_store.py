@@ -13,13 +13,15 @@ from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
 from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
-from gpudeck.history.remote.client import PromClient
+from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
+from gpudeck.history.remote.promql import GPU_SECONDS, over, select
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
+from gpudeck.history.time_range import Grid
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.usage import Usage
+from gpudeck.model.view import Usage
 
 START = 1_789_920_000.0
 KINDS: tuple[Kind, ...] = ("prometheus", "victoria-metrics")
@@ -36,7 +38,7 @@ def settings_for(server: StoreProcess, **more: object) -> HistorySettings:
 
 
 def opened(server: StoreProcess, folder: Path) -> contextlib.closing[RemoteStore]:
-    return contextlib.closing(RemoteStore(settings_for(server), folder, None, FakeClock(START)))
+    return contextlib.closing(RemoteStore(settings_for(server), folder, OneRun(), FakeClock(START)))
 
 
 def sample(at: float, temperature: float = 50.0, host: str = "gpu01", user: str = "alice") -> HostSample:
@@ -59,7 +61,7 @@ def temperatures(store: RemoteStore, server: StoreProcess, end: float, start: fl
 class OneRun:
     """A usage_store that knows one run."""
 
-    one: Run
+    one: Run = dataclasses.field(default_factory=lambda: Run(**dict.fromkeys(Run.__struct_fields__)))  # type: ignore[arg-type]
     problem: str | None = None
     taken: int = 0
     is_closed: bool = False
@@ -82,7 +84,7 @@ class OneRun:
 
 def test_newest_samples_are_shown_at_once(server: StoreProcess, tmp_path: Path) -> None:
     now = time.time() // 10 * 10
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path)) as store:
+    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, OneRun())) as store:
         store.take([sample(now - 30 + 10 * number, 60.0 + number) for number in range(4)])
         shown = temperatures(store, server, now + 10, now - 60)
     assert [point[1] for point in shown] == [60, 61, 62, 63]
@@ -108,7 +110,7 @@ def test_store_that_is_away_makes_the_history_late_and_only_a_full_queue_loses_a
 
     with running_store("victoria-metrics") as server:
         settings = settings_for(server, queue_size=20_000)
-        with contextlib.closing(RemoteStore(settings, tmp_path, None, clock)) as store:
+        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), clock)) as store:
             store.take([sample(START)])
             store.flush()
             assert kind() is None
@@ -123,7 +125,7 @@ def test_store_that_is_away_makes_the_history_late_and_only_a_full_queue_loses_a
             assert store.stats().samples_dropped == 0
             for start in range(20, 3000, 10):
                 store.take([sample(START + start)])
-                store._writer.write()
+                store.writer.write()
             wait_until(lambda: kind() == "losing", "a full queue")
             trouble = store.trouble
             assert trouble is not None
@@ -191,13 +193,16 @@ def test_series_that_the_store_scrapes_from_the_hub_are_not_mixed_up_with_those_
 
 def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
     for begin in (START, START + 1800):
-        with contextlib.closing(RemoteStore(settings_for(server), tmp_path, None, FakeClock(begin + 1800))) as store:
+        with contextlib.closing(
+            RemoteStore(settings_for(server), tmp_path, OneRun(), FakeClock(begin + 1800))
+        ) as store:
             store.take([sample(begin + 10 * number) for number in range(180)])
             store.flush()
     server.show_all()
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, None, FakeClock(START + 3600))) as store:
-        (series,) = store.series(Ask("gpus_used", START, START + 3600, 1, user="alice")).series
-    assert [point[1] for point in series.points] == pytest.approx([1.0], rel=0.02)
+    with contextlib.closing(PromClient(server.read_url, HistorySettings(), seconds=5.0)) as client:
+        asked = f"last_over_time({over(select(GPU_SECONDS, {'user': 'alice'}), 3600)})"
+        ((_, values),) = PromReader(client).values(asked, Grid(int(START), 3600, 1))
+    assert values.tolist() == pytest.approx([3600.0], rel=0.02)
 
 
 def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -> None:
@@ -240,7 +245,7 @@ def test_name_and_password_are_given_for_reading_and_writing(tmp_path: Path) -> 
     (tmp_path / "password").write_text("sesame\n")
     with running_store("victoria-metrics", password="sesame") as server:
         settings = settings_for(server, user="hub", password_file=str(tmp_path / "password"))
-        with contextlib.closing(RemoteStore(settings, tmp_path, None, FakeClock(START))) as store:
+        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), FakeClock(START))) as store:
             store.take([sample(START)])
             assert len(temperatures(store, server, START + 100)) == 1
         with opened(server, tmp_path / "b") as store, pytest.raises(Temporary, match="401"):
@@ -257,22 +262,14 @@ def test_store_that_is_away_refuses_no_samples_and_answers_temporarily(server: S
             store.flush(0.1)
 
 
-def test_without_a_ledger_nobody_knows_who_used_what(server: StoreProcess, tmp_path: Path) -> None:
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path)) as store:
-        assert store.run(1) is None
-        with pytest.raises(HistoryRefused, match="not kept"):
-            store.runs(RunsAsk())
-
-
 def test_folder_that_cannot_be_used_is_told(server: StoreProcess, tmp_path: Path) -> None:
     (tmp_path / "remote-queue").write_text("a file")
     with pytest.raises(UsageError, match="remote-queue"):
-        RemoteStore(settings_for(server), tmp_path)
+        RemoteStore(settings_for(server), tmp_path, OneRun())
 
 
 def test_trouble_of_the_ledger_is_told(server: StoreProcess, tmp_path: Path) -> None:
-    run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
-    usage_store = OneRun(run, problem="no room")
+    usage_store = OneRun(problem="no room")
     with contextlib.closing(RemoteStore(settings_for(server), tmp_path, usage_store)) as store:
         assert store.problem == store.stats().problem == "no room"
 
@@ -284,6 +281,6 @@ def test_paths_below_a_prefix(tmp_path: Path) -> None:
             write_url=f"{server.read_url}/prometheus/api/v1/write",
             read_url=f"{server.read_url}/prometheus/",
         )
-        with contextlib.closing(RemoteStore(settings, tmp_path, None, FakeClock(START))) as store:
+        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), FakeClock(START))) as store:
             store.take([sample(START)])
             assert len(temperatures(store, server, START + 100)) == 1

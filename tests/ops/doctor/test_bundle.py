@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.hub.hub import Hub
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.view import Fleet
-from gpudeck.ops.doctor.bundle import write_bundle
+from gpudeck.ops.doctor.bundle import find_secrets, show_settings, write_bundle
 from gpudeck.ops.doctor.finding import Finding
-from gpudeck.ops.doctor.redact import find_secrets, show_settings
 from gpudeck.settings import Settings
 
 LETTERS = string.ascii_letters + string.digits

@@ -47,4 +47,4 @@ def test_a_machine_without_an_agent_gets_none(config: Path) -> None:
 
 
 def test_settings_that_others_may_not_read_are_not_called_a_mistake() -> None:
-    assert "as root" in checks._next_step("/etc/gpudeck/gpudeck.yaml: cannot be read: permission denied")
+    assert "as root" in checks.next_step("/etc/gpudeck/gpudeck.yaml: cannot be read: permission denied")

@@ -1,13 +1,20 @@
 """The way from an agent to its hub, each step broken in turn; the whole way is tried in tests/cli/test_doctor.py."""
 
 import email.utils
+import errno
 from pathlib import Path
 
 import pytest
 
-from fakes.consul import free_ports
+from fakes.ports import free_port
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.ops.doctor.connection import _no_hub, check_agent, check_token_file, compare_clocks, compare_versions
+from gpudeck.ops.doctor.connection import (
+    check_agent,
+    check_token_file,
+    compare_clocks,
+    compare_versions,
+    find_step,
+)
 from history.remote.servers import scripted_server
 
 NOW = 1_790_000_000.0
@@ -53,13 +60,23 @@ def test_a_token_that_everybody_may_read_is_told(token: str, mode: int, verdict:
     assert "gd_agent_secret" not in finding.told + finding.next_step
 
 
+def test_a_token_that_this_user_may_not_read_is_no_fault(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    found, finding = check_token_file(token)
+    assert (found, finding.verdict) == (None, "skip")
+    assert "as root or as the agent's user" in finding.next_step
+
+
 def test_a_token_that_is_not_there_fails(tmp_path: Path) -> None:
     assert check_token_file(str(tmp_path / "none"))[1].verdict == "fail"
     assert check_token_file(None)[1].verdict == "fail"
 
 
 def test_the_first_step_that_fails_is_the_last_that_is_tried(token: str) -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     settings = AgentSettings(token_file=token, proxy="none")
     assert last(settings, "ftp://hub") == ("hub", "fail")
     assert last(settings, "http://no-such-host.invalid") == ("name", "fail")
@@ -84,5 +101,5 @@ def test_another_server_is_no_hub(token: str) -> None:
 
 
 def test_a_proxy_without_its_hub_is_told_from_a_wrong_address() -> None:
-    assert "start it there" in _no_hub(502)
-    assert "Check the address" in _no_hub(404)
+    assert "start the hub" in find_step(502)
+    assert "Check the address" in find_step(404)

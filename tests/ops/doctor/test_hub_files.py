@@ -5,13 +5,14 @@ import shutil
 import socket
 import sqlite3
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fakes.certificates import Authority
-from fakes.consul import free_ports
-from gpudeck.database.migrating import NEWEST
+from fakes.ports import free_port
+from gpudeck.database.migrations import NEWEST
 from gpudeck.model.settings import Address
 from gpudeck.ops.doctor.hub_files import (
     check_certificate,
@@ -39,7 +40,7 @@ def make_database(folder: Path, version: str = NEWEST) -> Path:
 
 
 def test_a_free_port_means_that_no_hub_runs() -> None:
-    (port,) = free_ports(1)
+    port = free_port()
     assert check_port(Address("127.0.0.1", port)).verdict == "warn"
 
 
@@ -108,6 +109,17 @@ def test_a_damaged_history_fails(tmp_path: Path) -> None:
     assert check_history(Settings(), tmp_path).verdict == "skip"
     (tmp_path / "history.db").write_bytes(b"rubbish" * 1000)
     assert check_history(Settings(), tmp_path).verdict == "fail"
+
+
+def test_a_demos_history_is_looked_at_where_there_is_no_other(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "history-demo-24.db")) as demo:
+        demo.execute("CREATE TABLE hours (at)")
+    finding = check_history(Settings(), tmp_path)
+    assert (finding.verdict, "history-demo-24.db is intact" in finding.told) == ("ok", True)
+    assert "the simulated history of a demo" in finding.told
+    with closing(sqlite3.connect(tmp_path / "history.db")) as real:
+        real.execute("CREATE TABLE hours (at)")
+    assert "simulated" not in check_history(Settings(), tmp_path).told
 
 
 @pytest.mark.parametrize(("days", "verdict"), [(90, "ok"), (3, "warn"), (-2, "fail")])

@@ -8,12 +8,19 @@ import pytest
 
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from gpudeck.model.errors import UsageError
-from gpudeck.ops.doctor import probe
 from gpudeck.ops.doctor.finding import Finding, guarded
-from gpudeck.ops.doctor.machine import check_devices, check_driver, check_library, check_machine, check_processes
-from gpudeck.ops.doctor.probe import Probed, ProbedGpu, probe_nvml
+from gpudeck.ops.doctor.machine import (
+    Probed,
+    ProbedGpu,
+    check_devices,
+    check_driver,
+    check_library,
+    check_machine,
+    check_processes,
+    probe_nvml,
+)
 
-GPU = Probed(library="13.580", driver="580", gpus=[ProbedGpu(0, "H200", is_persistent=True)])
+GPU = Probed(library="13.580", gpus=[ProbedGpu(0, is_persistent=True)])
 
 
 def put(root: Path, name: str, text: str = "") -> Path:
@@ -91,7 +98,7 @@ def test_each_trouble_of_nvml_has_its_next_step(code: int | None, word: str) -> 
 
 
 def test_one_lost_gpu_does_not_hide_others() -> None:
-    gpus = [ProbedGpu(0, problem="GPU is lost"), ProbedGpu(1, "L4", is_persistent=False)]
+    gpus = [ProbedGpu(0, problem="GPU is lost"), ProbedGpu(1, is_persistent=False)]
     findings = list(check_library(Probed(gpus=gpus), 3))
     assert [(finding.name, finding.verdict) for finding in findings] == [
         ("library", "ok"),
@@ -139,12 +146,12 @@ def test_a_driver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, 
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
     sleeper.chmod(0o755)
-    monkeypatch.setattr(probe.sys, "executable", str(sleeper))
+    monkeypatch.setattr(sys, "executable", str(sleeper))
     assert "within 0.2 s" in str(probe_nvml(0.2).trouble)
 
 
 def test_a_child_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     assert probe_nvml().trouble is not None
     assert sys.executable == "/bin/false"
 

@@ -12,13 +12,13 @@ from fakes.fleets import make
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
 from gpudeck.model.view import Host
 from gpudeck.ops.doctor import running
-from gpudeck.ops.doctor.running import HubState, check_messages, check_public, judge_about, judge_hosts
+from gpudeck.ops.doctor.running import HubSummary, check_messages, check_public, judge_about, judge_hosts
 from history.remote.servers import scripted_server
 
 FINE: dict[str, Any] = {
     "problems": [],
     "tick_age_seconds": 0.5,
-    "database": {"problem": None, "reason": None},
+    "database": {"kind": "sqlite", "events": None, "problem": None, "reason": None},
     "history": {"kind": "embedded", "problem": None, "reason": None, "samples_dropped": 0},
 }
 
@@ -28,7 +28,7 @@ def host(name: str, status: str = "up", *problems: str) -> Host:
 
 
 def test_a_hub_that_is_well_has_nothing_to_tell() -> None:
-    assert list(judge_about(make(HubState, **FINE))) == []
+    assert list(judge_about(make(HubSummary, **FINE))) == []
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,17 @@ def test_a_hub_that_is_well_has_nothing_to_tell() -> None:
     [
         ({"problems": ["the list hosts.txt cannot be read."]}, "problem", "warn"),
         ({"tick_age_seconds": 60}, "running", "fail"),
-        ({"database": {"problem": None, "reason": "the database does not answer"}}, "database", "fail"),
+        (
+            {"database": {"kind": "sqlite", "events": None, "problem": None, "reason": "the database does not answer"}},
+            "database",
+            "fail",
+        ),
         ({"history": FINE["history"] | {"problem": "the disk is full"}}, "history", "fail"),
         ({"history": FINE["history"] | {"samples_dropped": 7}}, "history", "warn"),
     ],
 )
 def test_what_is_wrong_with_a_hub_is_told(change: dict[str, Any], name: str, verdict: str) -> None:
-    (finding,) = judge_about(make(HubState, **(FINE | change)))
+    (finding,) = judge_about(make(HubSummary, **(FINE | change)))
     assert (finding.name, finding.verdict) == (name, verdict)
     assert finding.next_step
 
@@ -53,6 +57,15 @@ def test_each_host_with_trouble_is_told_with_its_last_error() -> None:
     assert [finding.verdict for finding in findings] == ["ok", "fail", "warn"]
     assert "connection refused" in findings[1].told
     assert "gpu02" in findings[1].next_step
+
+
+def test_next_step_fits_a_simulated_host_and_one_that_never_reported() -> None:
+    simulated = make(Host, name="gpu02", status="up", via="simulated", problems=["GPU 6 fell off the bus"])
+    never = make(Host, name="gpu07", status="never_seen", via="push")
+    counted, *findings = judge_hosts([simulated, never])
+    assert counted.verdict == "warn"
+    assert findings[0].next_step == "This host is simulated, and so is its problem."
+    assert "Run the line that gpudeck hosts add printed on gpu07" in findings[1].next_step
 
 
 def test_many_hosts_with_trouble_are_summed_up() -> None:
@@ -93,7 +106,7 @@ def test_the_bot_is_judged_as_a_channel_where_there_is_one() -> None:
     )
     nobody, bot = check_messages(NotifySettings(), metrics)
     assert (nobody.verdict, bot.verdict) == ("skip", "fail")
-    assert "gpudeck notify test chat.slack --person NAME" in str(bot)
+    assert "gpudeck notify test chat.slack --user NAME" in str(bot)
 
 
 def test_a_hub_that_tells_nobody_says_so() -> None:
@@ -117,7 +130,7 @@ class _Proxy(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(running, "_SECONDS", 0.5)
+    monkeypatch.setattr(running, "ANSWER_SECONDS", 0.5)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
     server.is_over = threading.Event()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

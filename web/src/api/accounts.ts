@@ -1,6 +1,6 @@
 /** Who somebody is to the hub, and what admins do about accounts, tokens and the audit log. */
 import { ask, type Answer } from './ask'
-import type { Account, AccountChange, AuditEntry, MadeToken, Me, Mutes, NewAccount, NewToken, Session, Token } from './types'
+import type { Account, AccountChange, AuditEntry, MadeToken, Me, PersonalMutes, NewAccount, NewToken, Session, Token } from './types'
 
 /** The page waits for this one before it shows anything. */
 const FIRST_PATIENCE_MS = 5_000
@@ -10,9 +10,9 @@ export const logIn = (name: string, password: string): Promise<Answer<Me>> => as
 export const logOut = (): Promise<Answer<object>> => ask('api/v1/logout', 'POST')
 export const logOutEverywhere = (): Promise<Answer<object>> => ask('api/v1/logout-everywhere', 'POST')
 export const changePassword = (old: string, fresh: string): Promise<Answer<Me>> => ask('api/v1/me/password', 'POST', { old, new: fresh })
-export const readMutes = (): Promise<Answer<Mutes>> => ask('api/v1/me/mutes')
+export const readPersonalMutes = (): Promise<Answer<PersonalMutes>> => ask('api/v1/me/mutes')
 /** From then on these rules, and no others. */
-export const chooseMutes = (rules: string[]): Promise<Answer<Mutes>> => ask('api/v1/me/mutes', 'PUT', { rules })
+export const changePersonalMutes = (rules: string[]): Promise<Answer<PersonalMutes>> => ask('api/v1/me/mutes', 'PUT', { rules })
 export const listSessions = (): Promise<Answer<{ sessions: Session[] }>> => ask('api/v1/me/sessions')
 
 /** `secret` is in the link that the hub printed. */

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import type { Bounds } from '../charts/range'
 import type { Point } from '../charts/series'
 import type { Answer } from './ask'
-import { forgetHistory, HistoryFeed, join, type Past, type Question, type Told } from './history'
+import { forgetHistory, HistoryFeed, join, type Past, type Question, type QueryState } from './history'
 
 const NOW = 1_800_000_000
 const STEP = 10
@@ -21,7 +21,7 @@ interface Asked {
 }
 
 let asked: Asked[]
-let told: Told[]
+let states: QueryState[]
 let now: number
 let isVisible: boolean
 let comeIntoSight: () => void
@@ -30,14 +30,14 @@ beforeEach(() => {
   vi.useFakeTimers()
   forgetHistory()
   asked = []
-  told = []
+  states = []
   now = NOW
   isVisible = true
 })
 afterEach(() => void vi.useRealTimers())
 
 function feed(): HistoryFeed {
-  return new HistoryFeed({ gpu: 'GPU-1', metric: 'utilization_percent' }, (each) => told.push(each), {
+  return new HistoryFeed({ gpu: 'GPU-1', metric: 'utilization_percent' }, (each) => states.push(each), {
     read: (question, bounds, signal) => new Promise((answer) => void asked.push({ question, bounds, signal, answer })),
     now: () => now,
     isVisible: () => isVisible,
@@ -60,13 +60,13 @@ async function pass(seconds: number): Promise<void> {
 
 const LIVE = { seconds: 3600, end: null }
 
-test('an answer is told, and until then that it is under way', async () => {
+test('an answer is states, and until then that it is under way', async () => {
   feed().show(LIVE)
-  expect(told.at(-1)).toEqual({ past: null, refused: null, isLoading: true })
+  expect(states.at(-1)).toEqual({ past: null, refused: null, isLoading: true })
   expect(asked[0]?.bounds).toEqual({ start: NOW - 3600, end: NOW })
   await answer(0, { done: past(NOW - 3600, NOW) })
-  expect(told.at(-1)).toMatchObject({ refused: null, isLoading: false })
-  expect(told.at(-1)?.past?.series[0]?.points).toHaveLength(360)
+  expect(states.at(-1)).toMatchObject({ refused: null, isLoading: false })
+  expect(states.at(-1)?.past?.series[0]?.points).toHaveLength(360)
 })
 
 test('another range calls off what is under way, and a late answer changes nothing', async () => {
@@ -75,7 +75,7 @@ test('another range calls off what is under way, and a late answer changes nothi
   one.show({ seconds: 7200, end: null })
   expect(asked[0]?.signal?.aborted).toBe(true)
   await answer(0, { done: past(NOW - 3600, NOW, 99) })
-  expect(told.at(-1)?.past).toBeNull()
+  expect(states.at(-1)?.past).toBeNull()
 })
 
 test('a live range is renewed at its right end only', async () => {
@@ -86,7 +86,7 @@ test('a live range is renewed at its right end only', async () => {
   expect(asked[1]?.bounds).toEqual({ start: NOW - 3 * STEP, end: NOW + STEP })
   expect(asked[1]?.question.points).toBe(4)
   await answer(1, { done: past(NOW - 3 * STEP, NOW + STEP, 7) })
-  const points = told.at(-1)?.past?.series[0]?.points ?? []
+  const points = states.at(-1)?.past?.series[0]?.points ?? []
   expect(points).toHaveLength(360)
   expect(points.slice(-5).map(([, mean]) => mean)).toEqual([1, 7, 7, 7, 7])
 })
@@ -112,8 +112,8 @@ test('a range that is over is asked once, and not again when it is seen again', 
   one.show(LIVE)
   one.show(over)
   expect(asked).toHaveLength(2)
-  expect(told.at(-1)).toMatchObject({ isLoading: false })
-  expect(told.at(-1)?.past?.end).toBe(NOW - 3600)
+  expect(states.at(-1)).toMatchObject({ isLoading: false })
+  expect(states.at(-1)?.past?.end).toBe(NOW - 3600)
 })
 
 test('a hub that does not answer is asked again, and what is known stays', async () => {
@@ -121,8 +121,8 @@ test('a hub that does not answer is asked again, and what is known stays', async
   await answer(0, { done: past(NOW - 3600, NOW) })
   await pass(STEP)
   await answer(1, { refused: { status: null, message: '' } })
-  expect(told.at(-1)).toMatchObject({ refused: { status: null }, isLoading: false })
-  expect(told.at(-1)?.past).not.toBeNull()
+  expect(states.at(-1)).toMatchObject({ refused: { status: null }, isLoading: false })
+  expect(states.at(-1)?.past).not.toBeNull()
   await pass(5)
   expect(asked).toHaveLength(3)
 })

@@ -27,13 +27,13 @@ export interface Question {
 }
 
 /** What is known of the answer so far. An old answer stays while a new one is under way. */
-export interface Told {
+export interface QueryState {
   past: Past | null
   refused: Refusal | null
   isLoading: boolean
 }
 
-export const NOTHING_TOLD: Told = { past: null, refused: null, isLoading: true }
+export const INITIAL_QUERY_STATE: QueryState = { past: null, refused: null, isLoading: true }
 
 const POINTS = 500
 const PATIENCE_MS = 30_000
@@ -48,11 +48,6 @@ const inSeconds = ({ start, end }: Bounds): Bounds => ({ start: Math.round(start
 export function readHistory(question: Question, bounds: Bounds, signal?: AbortSignal): Promise<Answer<Past>> {
   const url = `api/v1/history?${query({ points: POINTS, ...question, ...inSeconds(bounds) })}`
   return ask(url, 'GET', undefined, PATIENCE_MS, signal)
-}
-
-/** `step` is a whole number of hours in seconds. */
-export function readHeat(metric: string, bounds: Bounds, step: number, signal?: AbortSignal): Promise<Answer<HeatMap>> {
-  return ask(`api/v1/history/heat?${query({ metric, step, ...inSeconds(bounds) })}`, 'GET', undefined, PATIENCE_MS, signal)
 }
 
 export interface RunsQuestion {
@@ -118,7 +113,7 @@ const UNSETTLED_STEPS = 2
 
 /** One question whose range may change. Tells of everything that becomes known; ends with `stop`. */
 export class HistoryFeed {
-  told: Told = NOTHING_TOLD
+  state: QueryState = INITIAL_QUERY_STATE
   private range: Range | null = null
   private underWay: AbortController | null = null
   private timer: ReturnType<typeof setTimeout> | undefined
@@ -126,7 +121,7 @@ export class HistoryFeed {
 
   constructor(
     private readonly question: Question,
-    private readonly onTold: (told: Told) => void,
+    private readonly onState: (state: QueryState) => void,
     private readonly tools: Tools,
   ) {
     this.leave = tools.onVisible(() => void (this.isLive() && this.refresh()))
@@ -136,7 +131,7 @@ export class HistoryFeed {
   show(range: Range): void {
     this.range = range
     const known = seen.get(this.key(range)) ?? null
-    this.tell({ past: known ?? this.told.past, refused: null, isLoading: known === null })
+    this.update({ past: known ?? this.state.past, refused: null, isLoading: known === null })
     if (known === null) void this.readAll()
     else if (range.end === null) this.refresh()
     else this.halt()
@@ -162,9 +157,9 @@ export class HistoryFeed {
     this.underWay = null
   }
 
-  private tell(told: Told): void {
-    this.told = told
-    this.onTold(told)
+  private update(state: QueryState): void {
+    this.state = state
+    this.onState(state)
   }
 
   private refresh(): void {
@@ -209,12 +204,12 @@ export class HistoryFeed {
   private take(past: Past): void {
     if (this.range === null) return
     keep(this.key(this.range), past)
-    this.tell({ past, refused: null, isLoading: false })
+    this.update({ past, refused: null, isLoading: false })
     if (this.isLive()) this.wait(Math.min(LONGEST_PAUSE, Math.max(SHORTEST_PAUSE, past.step)))
   }
 
   private refuse(refused: Refusal): void {
-    this.tell({ past: this.told.past, refused, isLoading: false })
+    this.update({ past: this.state.past, refused, isLoading: false })
     const isPassing = refused.status === null || refused.status >= 500 || refused.status === 429
     if (isPassing) this.wait(Math.max(refused.retryAfter ?? 0, RETRY_SECONDS))
   }

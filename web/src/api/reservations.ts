@@ -1,23 +1,25 @@
-/** Who has which GPUs when; booking, changing and giving back. */
+/** Who has which GPUs when; reservation, changing and giving back. */
 import { ask, type Answer } from './ask'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
 
-export type Booking = Schemas['ShownReservation']
-export type BookedGpu = Schemas['BookedGpu']
+export type Reservation = Schemas['ShownReservation']
+export type ReservedGpu = Schemas['ReservedGpu']
 export type Slot = Schemas['ShownSlot']
-export type BookingList = Schemas['ReservationList']
-export type NewBooking = Partial<Schemas['NewReservation']>
-export type BookingChange = Partial<Schemas['ReservationChange']>
+export type ReservationList = Schemas['ReservationList']
+export type NewReservation = Partial<Schemas['NewReservation']>
+export type ReservationChange = Partial<Schemas['ReservationChange']>
 export type AnyGpus = Partial<Schemas['AnyGpus']>
+export type ReservationPreview = Schemas['ReservationPreview']
+export type PreviewedGpu = Schemas['PreviewedGpu']
 /** What a refusal may carry beside its words. */
-export type RefusedBooking = Schemas['RefusedReservation']
+export type RefusedReservation = Schemas['RefusedReservation']
 
 const AT = 'api/v1/reservations'
 
 /** Times in Unix seconds; `host` is a name, `gpu` a UUID. */
-export interface BookingQuestion {
+export interface ReservationFilter {
   start: number
   end?: number
   host?: string
@@ -26,14 +28,18 @@ export interface BookingQuestion {
   limit?: number
 }
 
-export function readBookings(question: BookingQuestion, signal?: AbortSignal): Promise<Answer<BookingList>> {
+export function readReservations(question: ReservationFilter, signal?: AbortSignal): Promise<Answer<ReservationList>> {
   return ask(`${AT}?${written({ ...question })}`, 'GET', undefined, undefined, signal)
 }
 
-export const readBooking = (id: number): Promise<Answer<Booking>> => ask(`${AT}/${id}`)
-export const book = (booking: NewBooking): Promise<Answer<Booking>> => ask(AT, 'POST', booking)
-export const changeBooking = (id: number, change: BookingChange): Promise<Answer<Booking>> => ask(`${AT}/${id}`, 'PATCH', change)
-export const releaseBooking = (id: number): Promise<Answer<Booking>> => ask(`${AT}/${id}`, 'DELETE')
+export const readReservation = (id: number): Promise<Answer<Reservation>> => ask(`${AT}/${id}`)
+export const createReservation = (reservation: NewReservation): Promise<Answer<Reservation>> => ask(AT, 'POST', reservation)
+/** What `createReservation` would do now. */
+export function previewReservation(reservation: NewReservation, signal?: AbortSignal): Promise<Answer<ReservationPreview>> {
+  return ask(`${AT}/preview`, 'POST', reservation, undefined, signal)
+}
+export const changeReservation = (id: number, change: ReservationChange): Promise<Answer<Reservation>> => ask(`${AT}/${id}`, 'PATCH', change)
+export const releaseReservation = (id: number): Promise<Answer<Reservation>> => ask(`${AT}/${id}`, 'DELETE')
 
 /** The first time at which so many are free for so long. `start` is the earliest, in Unix seconds. */
 export function findSlot(wish: AnyGpus, length: string, start: number | null): Promise<Answer<Schemas['NextFree']>> {

@@ -92,6 +92,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alerts/acknowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * AcknowledgeSeveral
+         * @description Acknowledge several alerts at once. One that does not fire any more does not keep the others from it.
+         */
+        post: operations["ApiV1AlertsAcknowledgeAcknowledgeSeveral"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/alerts/{key}/acknowledge": {
         parameters: {
             query?: never;
@@ -103,7 +123,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge
-         * @description Say that you look after it: it is not told again. It ends when what is wrong does.
+         * @description Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
          */
         post: operations["ApiV1AlertsKeyAcknowledgeAcknowledge"];
         delete?: never;
@@ -201,7 +221,7 @@ export interface paths {
         };
         /**
          * ListGpus
-         * @description GPUs across hosts. `model` is any part of the model's name; `user` and `host` are exact names.
+         * @description GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case.
          */
         get: operations["ApiV1GpusListGpus"];
         put?: never;
@@ -252,6 +272,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/history/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadOverview
+         * @description The fleet in a period, as the History page shows it: GPUs by state, utilization, power, usage by `by` with the
+         *     days of the total, and a map of the hosts. Without a range, the last seven days. Of a large fleet the figures end
+         *     with the last quarter hour that is over.
+         */
+        get: operations["ApiV1HistoryOverviewReadOverview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/host-origins": {
         parameters: {
             query?: never;
@@ -281,14 +323,14 @@ export interface paths {
         };
         /**
          * ListHosts
-         * @description All hosts, ordered by name.
+         * @description Hosts with their GPUs and processes, ordered by name.
          */
         get: operations["ApiV1HostsListHosts"];
         put?: never;
         /**
          * AddHost
-         * @description Watch another host, or a range of them. For a host that will report by itself the answer holds its token, which
-         *     is told only this once, and the line to run there.
+         * @description Watch another host, or a range of them. For a host that will report by itself the answer has its token, which
+         *     is shown only once, and the command to run there.
          */
         post: operations["ApiV1HostsAddHost"];
         /**
@@ -414,15 +456,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadMutes
-         * @description What you do not want to hear of.
+         * ReadPersonalMutes
+         * @description The rules that you have muted.
          */
-        get: operations["ApiV1MeMutesReadMutes"];
+        get: operations["ApiV1MeMutesReadPersonalMutes"];
         /**
-         * ChooseMutes
-         * @description From here on these, and no others.
+         * ChoosePersonalMutes
+         * @description Mute these rules for you, and no others.
          */
-        put: operations["ApiV1MeMutesChooseMutes"];
+        put: operations["ApiV1MeMutesChoosePersonalMutes"];
         post?: never;
         delete?: never;
         options?: never;
@@ -470,7 +512,31 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/people": {
+    "/api/v1/me/token": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CreateOwnToken
+         * @description Make a token that can do what you can, for programs of yours (`gpudeck login`).
+         */
+        post: operations["ApiV1MeTokenCreateOwnToken"];
+        /**
+         * RevokeOwnToken
+         * @description Revoke the token that this request is made with.
+         */
+        delete: operations["ApiV1MeTokenRevokeOwnToken"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mutes": {
         parameters: {
             query?: never;
             header?: never;
@@ -478,13 +544,37 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadPeople
-         * @description Who is on which GPUs now: memory, processes, and where.
+         * ListMutes
+         * @description The mutes: what they match, until when, who added them and why.
          */
-        get: operations["ApiV1PeopleReadPeople"];
+        get: operations["ApiV1MutesListMutes"];
+        put?: never;
+        /**
+         * AddMute
+         * @description Mute alerts for a while. They still fire and are shown, but no notifications are sent.
+         */
+        post: operations["ApiV1MutesAddMute"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/mutes/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
         put?: never;
         post?: never;
-        delete?: never;
+        /**
+         * EndMute
+         * @description End a mute now. Alerts that still fire are then sent.
+         */
+        delete: operations["ApiV1MutesKeyEndMute"];
         options?: never;
         head?: never;
         patch?: never;
@@ -505,7 +595,7 @@ export interface paths {
         put?: never;
         /**
          * JoinQueue
-         * @description Stand in line for GPUs. Ask for the place from time to time: who is not heard of loses it.
+         * @description Queue for GPUs. Ask for the request from time to time: it is removed when its client does not.
          */
         post: operations["ApiV1QueueJoinQueue"];
         delete?: never;
@@ -523,7 +613,7 @@ export interface paths {
         };
         /**
          * AskQueue
-         * @description One place in line, and that whoever has it is still there. Answers as soon as it is another than `seen`.
+         * @description One request, and that its client is still there. Answers as soon as its version is another than `seen`.
          */
         get: operations["ApiV1QueueNumberAskQueue"];
         put?: never;
@@ -572,10 +662,10 @@ export interface paths {
         get: operations["ApiV1ReservationsListReservations"];
         put?: never;
         /**
-         * Book
-         * @description Book GPUs: those that are named, or any that fit.
+         * Reserve
+         * @description Reserve GPUs: those that are named, or any that fit.
          */
-        post: operations["ApiV1ReservationsBook"];
+        post: operations["ApiV1ReservationsReserve"];
         delete?: never;
         options?: never;
         head?: never;
@@ -591,9 +681,9 @@ export interface paths {
         };
         /**
          * ReadCalendar
-         * @description The bookings as a calendar to subscribe to: all, a person's or a host's; the last month and all to come.
+         * @description The reservations as a calendar to subscribe to: all, a user's or a host's; the last month and all to come.
          *
-         *     A hub that shows nothing to strangers wants a token with the role `calendar`, here or as a header.
+         *     A hub that shows nothing without a login requires a token with the role `calendar`, here or as a header.
          */
         get: operations["ApiV1ReservationsIcsReadCalendar"];
         put?: never;
@@ -618,6 +708,28 @@ export interface paths {
         get: operations["ApiV1ReservationsNextFindNext"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/reservations/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * PreviewReservation
+         * @description Which GPUs a new reservation would take, who is on them now, and what else is reserved on their hosts then.
+         *
+         *     The same decision as when it is made, and the same refusals. Nothing is reserved, and nothing is set aside.
+         */
+        post: operations["ApiV1ReservationsPreviewPreviewReservation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -712,50 +824,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/silences": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * ListSilences
-         * @description Of what nobody is told, until when, and who wanted that.
-         */
-        get: operations["ApiV1SilencesListSilences"];
-        put?: never;
-        /**
-         * AddSilence
-         * @description Have nobody told for a while. Alerts fire all the same, and are shown.
-         */
-        post: operations["ApiV1SilencesAddSilence"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/silences/{key}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /**
-         * EndSilence
-         * @description End a silence now. What still fires is told then.
-         */
-        delete: operations["ApiV1SilencesKeyEndSilence"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/stream": {
         parameters: {
             query?: never;
@@ -829,7 +897,7 @@ export interface paths {
         };
         /**
          * ReadTotals
-         * @description How many GPUs are free, busy, held, booked, unknown; hosts, people and power.
+         * @description How many GPUs are free, busy, idle, reserved and unknown; hosts, users and power.
          */
         get: operations["ApiV1TotalsReadTotals"];
         put?: never;
@@ -849,7 +917,8 @@ export interface paths {
         };
         /**
          * ReadUsage
-         * @description GPU-hours held, worked and sat on, energy and cost. Without a range, the last 30 days.
+         * @description GPU-hours, active hours, idle hours, energy and cost. Without a range, the last 30 days. CSV with `daily` has a
+         *     line a row and day.
          */
         get: operations["ApiV1UsageReadUsage"];
         put?: never;
@@ -860,7 +929,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/usage.csv": {
+    "/api/v1/users": {
         parameters: {
             query?: never;
             header?: never;
@@ -868,10 +937,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadUsageCsv
-         * @description The same as CSV, with `daily` a line a row and day.
+         * ReadUsers
+         * @description Who is on which GPUs now: memory, processes, and where.
          */
-        get: operations["ApiV1UsageCsvReadUsageCsv"];
+        get: operations["ApiV1UsersReadUsers"];
         put?: never;
         post?: never;
         delete?: never;
@@ -889,13 +958,13 @@ export interface paths {
         };
         /**
          * ListWatches
-         * @description What you want to be told of. Admins see those of all.
+         * @description Your watches. Admins see those of all.
          */
         get: operations["ApiV1WatchesListWatches"];
         put?: never;
         /**
          * AddWatch
-         * @description Ask to be told when such GPUs are free. Nothing is held then: whoever is first has them.
+         * @description Get one notification when such GPUs are free. This does not reserve them.
          */
         post: operations["ApiV1WatchesAddWatch"];
         delete?: never;
@@ -916,7 +985,7 @@ export interface paths {
         post?: never;
         /**
          * RemoveWatch
-         * @description Forget a watch of yours; admins may forget any.
+         * @description Remove a watch of yours; admins may remove any.
          */
         delete: operations["ApiV1WatchesNumberRemoveWatch"];
         options?: never;
@@ -994,14 +1063,14 @@ export interface components {
             database: components["schemas"]["DatabaseState"];
             demo: boolean;
             history: components["schemas"]["HistoryState"];
-            ingest: components["schemas"]["Ingest"];
+            ingest: components["schemas"]["IngestCounts"];
             limits_hit: {
                 [key: string]: number;
             };
             place: components["schemas"]["HubPlace"] | null;
             problems: string[];
             python: string;
-            sources: components["schemas"]["Source"][];
+            sources: components["schemas"]["SourceCount"][];
             started_at: number;
             system: string;
             tick_age_seconds: number;
@@ -1032,6 +1101,11 @@ export interface components {
         AccountList: {
             accounts: components["schemas"]["Account"][];
         };
+        /** AcknowledgedAlerts */
+        AcknowledgedAlerts: {
+            acknowledged: components["schemas"]["Alert"][];
+            failed: components["schemas"]["FailedAlert"][];
+        };
         /** AddedHosts */
         AddedHosts: {
             command?: string | null;
@@ -1043,6 +1117,7 @@ export interface components {
         };
         /** Alert */
         Alert: {
+            accounts: string[];
             acknowledged_at: number | null;
             acknowledged_by: string | null;
             action: string;
@@ -1052,17 +1127,36 @@ export interface components {
             host_id: string | null;
             id: string;
             label: string | null;
+            muted_by: string | null;
             note: string | null;
-            people: string[];
             resolved_at: number | null;
             rule: string;
             /** @enum {string} */
             severity: "info" | "warning" | "critical";
-            silenced_by: string | null;
             since: number;
             /** @enum {string} */
             state: "pending" | "firing" | "acknowledged" | "resolved";
             title: string;
+        };
+        /**
+         * AlertCounts
+         * @default {
+         *       "critical": 0,
+         *       "needs_attention": 0,
+         *       "total": 0
+         *     }
+         */
+        AlertCounts: {
+            /** @default 0 */
+            critical: number;
+            /** @default 0 */
+            needs_attention: number;
+            /** @default 0 */
+            total: number;
+        };
+        /** AlertIds */
+        AlertIds: {
+            ids: string[];
         };
         /** AlertList */
         AlertList: {
@@ -1082,10 +1176,14 @@ export interface components {
         };
         /** AnyGpus */
         AnyGpus: {
+            /** @default false */
+            allow_mig: boolean;
             /** @default 1 */
             gpus: number;
             host?: string | null;
             memory?: string | null;
+            /** @default false */
+            mig: boolean;
             model?: string | null;
             /** @default false */
             same_host: boolean;
@@ -1104,13 +1202,6 @@ export interface components {
         /** AuditLog */
         AuditLog: {
             entries: components["schemas"]["AuditEntry"][];
-        };
-        /** BookedGpu */
-        BookedGpu: {
-            host: string;
-            is_there?: boolean | null;
-            label: string;
-            uuid: string;
         };
         /** Check */
         Check: {
@@ -1137,10 +1228,10 @@ export interface components {
         };
         /** Day */
         Day: {
+            active_hours: number | null;
             day: string;
             gpu_hours: number;
             time: number;
-            worked_hours: number | null;
         };
         /** Disk */
         Disk: {
@@ -1214,6 +1305,12 @@ export interface components {
             events: components["schemas"]["Event"][];
             next: string | null;
         };
+        /** FailedAlert */
+        FailedAlert: {
+            code: string;
+            id: string;
+            message: string;
+        };
         /** FirstAccount */
         FirstAccount: {
             name: string;
@@ -1222,10 +1319,30 @@ export interface components {
         };
         /** Fleet */
         Fleet: {
+            alert_counts?: components["schemas"]["AlertCounts"];
             alerts?: components["schemas"]["Alert"][];
             demo: boolean;
             hosts: components["schemas"]["Host"][];
             problems?: string[];
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+        };
+        /** FleetColumns */
+        FleetColumns: {
+            alert_counts?: components["schemas"]["AlertCounts"];
+            alerts?: components["schemas"]["Alert"][];
+            demo: boolean;
+            gpus: {
+                [key: string]: unknown[];
+            };
+            hosts: {
+                [key: string]: unknown[];
+            };
+            problems?: string[];
+            reasons: {
+                [key: string]: string;
+            }[];
             time: number;
             totals: components["schemas"]["Totals"];
             version: string;
@@ -1241,7 +1358,7 @@ export interface components {
         /** Gpu */
         Gpu: {
             /** @enum {string} */
-            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
             availability_reason?: string | null;
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
@@ -1260,7 +1377,7 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            last_seen?: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
             memory_temperature_celsius?: number | null;
             memory_total_bytes?: number | null;
             memory_used_bytes?: number | null;
@@ -1283,7 +1400,7 @@ export interface components {
             remapped_rows_pending?: number | null;
             reservation?: components["schemas"]["GpuReservation"] | null;
             reservation_conflict?: string | null;
-            since: number;
+            since: number | null;
             temperature_celsius?: number | null;
             throttled_hardware?: number | null;
             throttled_power?: number | null;
@@ -1295,7 +1412,7 @@ export interface components {
         };
         /**
          * GpuEvent
-         * @description A fault that the driver told of at one moment: NVIDIA's XID. What a `code` means is in `model.xid`.
+         * @description A fault that the driver reported at one moment: NVIDIA's XID. `model.health` has the meaning of each `code`.
          *
          *         `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
          *         driver's own words.
@@ -1311,11 +1428,12 @@ export interface components {
         /** GpuList */
         GpuList: {
             gpus: components["schemas"]["GpuOfHost"][];
+            total: number;
         };
         /** GpuOfHost */
         GpuOfHost: {
             /** @enum {string} */
-            availability: "free" | "busy" | "held" | "booked" | "unknown";
+            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
             availability_reason?: string | null;
             clock_memory_mhz?: number | null;
             clock_sm_mhz?: number | null;
@@ -1336,7 +1454,7 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "held" | "booked" | "unknown" | null;
+            last_seen?: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
             memory_temperature_celsius?: number | null;
             memory_total_bytes?: number | null;
             memory_used_bytes?: number | null;
@@ -1359,7 +1477,7 @@ export interface components {
             remapped_rows_pending?: number | null;
             reservation?: components["schemas"]["GpuReservation"] | null;
             reservation_conflict?: string | null;
-            since: number;
+            since: number | null;
             temperature_celsius?: number | null;
             throttled_hardware?: number | null;
             throttled_power?: number | null;
@@ -1411,11 +1529,26 @@ export interface components {
              */
             vendor: "amd" | "intel" | "nvidia" | "other";
         };
+        /** GpuRequest */
+        GpuRequest: {
+            /** @default false */
+            allow_mig: boolean;
+            /** @default 1 */
+            gpus: number;
+            host?: string | null;
+            memory_bytes?: number | null;
+            /** @default false */
+            mig: boolean;
+            model?: string | null;
+            near?: string | null;
+            /** @default false */
+            same_host: boolean;
+        };
         /** GpuReservation */
         GpuReservation: {
             id: number;
             /** @enum {string} */
-            kind: "booking" | "hold";
+            kind: "reservation" | "claim";
             note: string;
             until: number;
             user: string;
@@ -1423,8 +1556,8 @@ export interface components {
         /** Granted */
         Granted: {
             at: number;
+            claim?: number | null;
             gpus: components["schemas"]["GrantedGpu"][];
-            hold?: number | null;
             until: number;
         };
         /** GrantedGpu */
@@ -1435,12 +1568,6 @@ export interface components {
             name: string;
             uuid: string;
             vendor: string;
-        };
-        /** Health */
-        Health: {
-            demo: boolean;
-            status: string;
-            version: string;
         };
         /** Heat */
         Heat: {
@@ -1468,18 +1595,6 @@ export interface components {
             samples_late?: number | null;
             samples_taken?: number | null;
             size_bytes?: number | null;
-        };
-        /** Holder */
-        Holder: {
-            gpu_count: number;
-            gpus: string[];
-            is_memory_part: boolean;
-            memory_used_bytes: number | null;
-            processes: number | null;
-            reasons: {
-                [key: string]: string;
-            };
-            user: string | null;
         };
         /** Host */
         Host: {
@@ -1513,7 +1628,7 @@ export interface components {
                 [key: string]: string;
             };
             /** @enum {string} */
-            status: "up" | "late" | "down" | "never";
+            status: "up" | "late" | "down" | "never_seen";
             swap_total_bytes?: number | null;
             swap_used_bytes?: number | null;
             uptime_seconds?: number | null;
@@ -1522,6 +1637,8 @@ export interface components {
         /** HostList */
         HostList: {
             hosts: components["schemas"]["Host"][];
+            /** @default 0 */
+            total: number;
         };
         /** HostOrigin */
         HostOrigin: {
@@ -1534,6 +1651,12 @@ export interface components {
         HostOrigins: {
             hosts: components["schemas"]["HostOrigin"][];
         };
+        /** HubHealth */
+        HubHealth: {
+            demo: boolean;
+            status: string;
+            version: string;
+        };
         /** HubPlace */
         HubPlace: {
             config: string | null;
@@ -1541,15 +1664,15 @@ export interface components {
             database: string;
             listen: string;
         };
-        /** Ingest */
-        Ingest: {
+        /** IngestCounts */
+        IngestCounts: {
             poll_failures: number;
             refused: {
                 [key: string]: number;
             };
+            reports_other_source: number;
             reports_outdated: number;
             reports_per_second: number | null;
-            reports_second_way: number;
             reports_taken: number;
             values_rejected: number;
         };
@@ -1566,22 +1689,33 @@ export interface components {
             kind: "nobody" | "unverified" | "local" | "account" | "token" | "proxy";
             logins: string[];
             may_administer: boolean;
-            may_book: boolean;
             may_read: boolean;
+            may_reserve: boolean;
             may_write: boolean;
             name: string;
             needs_first_admin: boolean;
             /** @enum {string} */
             role: "nobody" | "agent" | "calendar" | "viewer" | "user" | "admin";
         };
-        /** MuteChoice */
-        MuteChoice: {
-            rules: string[];
+        /** Mute */
+        Mute: {
+            created_at: number;
+            created_by: string;
+            end: number;
+            host?: string | null;
+            hosts?: string[];
+            id: string;
+            labels?: {
+                [key: string]: string;
+            };
+            reason: string;
+            rule?: string | null;
+            start: number;
         };
-        /** MuteView */
-        MuteView: {
-            by_settings: string[];
-            rules: string[];
+        /** MuteList */
+        MuteList: {
+            mutes: components["schemas"]["Mute"][];
+            time: number;
         };
         /** NewAccount */
         NewAccount: {
@@ -1615,18 +1749,41 @@ export interface components {
              */
             via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
+        /** NewMute */
+        NewMute: {
+            end?: number | string | null;
+            for?: number | string | null;
+            host?: string | null;
+            hosts?: string[];
+            labels?: {
+                [key: string]: string;
+            };
+            reason: string;
+            rule?: string | null;
+            start?: number | string | null;
+        };
         /** NewPassword */
         NewPassword: {
             new: string;
             old: string;
         };
+        /** NewPersonalToken */
+        NewPersonalToken: {
+            /** @default 2592000 */
+            expire_seconds: number;
+            name: string;
+        };
         /** NewRequest */
         NewRequest: {
+            /** @default false */
+            allow_mig: boolean;
             /** @default 1 */
             gpus: number;
             host?: string | null;
             key: string;
             memory_bytes?: number | null;
+            /** @default false */
+            mig: boolean;
             model?: string | null;
             near?: string | null;
             /** @default false */
@@ -1646,18 +1803,6 @@ export interface components {
             start?: number | string | null;
             user?: string | null;
         };
-        /** NewSilence */
-        NewSilence: {
-            end?: number | string | null;
-            for?: number | string | null;
-            host?: string | null;
-            labels?: {
-                [key: string]: string;
-            };
-            reason: string;
-            rule?: string | null;
-            start?: number | string | null;
-        };
         /** NewToken */
         NewToken: {
             expires_at?: number | null;
@@ -1668,12 +1813,16 @@ export interface components {
         };
         /** NewWatch */
         NewWatch: {
+            /** @default false */
+            allow_mig: boolean;
             /** @default 604800 */
             expire_seconds: number;
             /** @default 1 */
             gpus: number;
             host?: string | null;
             memory_bytes?: number | null;
+            /** @default false */
+            mig: boolean;
             model?: string | null;
             near?: string | null;
             /** @default false */
@@ -1693,10 +1842,39 @@ export interface components {
             seen_at: number;
             user_agent: string;
         };
-        /** People */
-        People: {
-            people: components["schemas"]["Holder"][];
-            time: number;
+        /** Overview */
+        Overview: {
+            heat: components["schemas"]["Heat"] | null;
+            series: components["schemas"]["Answer"][];
+            until: number;
+            usage: components["schemas"]["Usage"];
+        };
+        /** PersonalMuteChange */
+        PersonalMuteChange: {
+            rules: string[];
+        };
+        /** PersonalMutes */
+        PersonalMutes: {
+            by_settings: string[];
+            rules: string[];
+        };
+        /** PersonalTokenMade */
+        PersonalTokenMade: {
+            account: string;
+            expires_at: number;
+            secret: string;
+        };
+        /** PreviewedGpu */
+        PreviewedGpu: {
+            /** @enum {string} */
+            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
+            display_name: string;
+            host: string;
+            label: string;
+            memory_total_bytes: number | null;
+            reservation: components["schemas"]["GpuReservation"] | null;
+            users: string[] | null;
+            uuid: string;
         };
         /**
          * Process
@@ -1732,25 +1910,26 @@ export interface components {
         };
         /** QueueList */
         QueueList: {
-            kept: {
+            claimed: {
                 [key: string]: number;
             };
             requests: components["schemas"]["QueuePosition"][];
         };
         /** QueuePosition */
         QueuePosition: {
+            claimed: number;
             created_at: number;
             estimate_reason: string | null;
             estimate_seconds: number | null;
             granted: components["schemas"]["Granted"] | null;
             id: number;
-            kept: number;
+            impossible?: string | null;
             position: number | null;
             reason: string | null;
             user: string;
             version: string;
             waiting: number;
-            wanted: components["schemas"]["Wanted"];
+            wanted: components["schemas"]["GpuRequest"];
         };
         /** Readiness */
         Readiness: {
@@ -1838,6 +2017,22 @@ export interface components {
             reservations: components["schemas"]["ShownReservation"][];
             time: number;
         };
+        /** ReservationPreview */
+        ReservationPreview: {
+            end: number;
+            gpus: components["schemas"]["PreviewedGpu"][];
+            is_cut: boolean;
+            reservations: components["schemas"]["ShownReservation"][];
+            start: number;
+            time: number;
+        };
+        /** ReservedGpu */
+        ReservedGpu: {
+            host: string;
+            is_there?: boolean | null;
+            label: string;
+            uuid: string;
+        };
         /** Run */
         Run: {
             command: string | null;
@@ -1850,7 +2045,7 @@ export interface components {
             host: string;
             host_name: string;
             id: number;
-            idle_held_seconds: number;
+            idle_seconds: number;
             job: string | null;
             labels: string[];
             mean_memory_bytes: number | null;
@@ -1948,10 +2143,10 @@ export interface components {
             created_at: number;
             created_by: string;
             end: number;
-            gpus: components["schemas"]["BookedGpu"][];
+            gpus: components["schemas"]["ReservedGpu"][];
             id: number;
             /** @enum {string} */
-            kind: "booking" | "hold";
+            kind: "reservation" | "claim";
             note: string;
             release_reason: string | null;
             released_at: number | null;
@@ -1965,34 +2160,15 @@ export interface components {
         /** ShownSlot */
         ShownSlot: {
             end: number;
-            gpus: components["schemas"]["BookedGpu"][];
+            gpus: components["schemas"]["ReservedGpu"][];
             start: number;
         };
-        /** Silence */
-        Silence: {
-            created_at: number;
-            created_by: string;
-            end: number;
-            host?: string | null;
-            id: string;
-            labels?: {
-                [key: string]: string;
-            };
-            reason: string;
-            rule?: string | null;
-            start: number;
-        };
-        /** SilenceList */
-        SilenceList: {
-            silences: components["schemas"]["Silence"][];
-            time: number;
-        };
-        /** Source */
-        Source: {
+        /** SourceCount */
+        SourceCount: {
             down: number;
             hosts: number;
             late: number;
-            never: number;
+            never_seen: number;
             up: number;
             via: string;
         };
@@ -2026,14 +2202,14 @@ export interface components {
         };
         /** Totals */
         Totals: {
-            booked: number;
             busy: number;
             free: number;
             gpus: number;
-            held: number;
             hosts: number;
             hosts_up: number;
+            idle: number;
             power_watts: number | null;
+            reserved: number;
             unknown: number;
             users: number;
         };
@@ -2045,20 +2221,21 @@ export interface components {
             currency: string;
             end: number;
             known_since?: number | null;
-            observed_gpu_hours: number;
+            monitored_gpu_hours: number;
             rows: components["schemas"]["UsageRow"][];
             start: number;
             total: components["schemas"]["UsageRow"];
         };
         /** UsageRow */
         UsageRow: {
+            active_hours: number | null;
             cost?: number | null;
             days?: components["schemas"]["Day"][];
             energy_kwh: number | null;
             gpu_hours: number;
             group?: string | null;
             host?: string | null;
-            idle_held_hours: number;
+            idle_hours: number;
             measured_hours: number;
             model?: string | null;
             peak_memory_bytes: number | null;
@@ -2066,18 +2243,25 @@ export interface components {
             /** @default false */
             unknown: boolean;
             user?: string | null;
-            worked_hours: number | null;
         };
-        /** Wanted */
-        Wanted: {
-            /** @default 1 */
-            gpus: number;
-            host?: string | null;
-            memory_bytes?: number | null;
-            model?: string | null;
-            near?: string | null;
-            /** @default false */
-            same_host: boolean;
+        /** UserRow */
+        UserRow: {
+            gpu_count: number;
+            gpus: string[];
+            is_memory_part: boolean;
+            memory_used_bytes: number | null;
+            processes: number | null;
+            reasons: {
+                [key: string]: string;
+            };
+            since: number | null;
+            user: string | null;
+            utilization_percent: number | null;
+        };
+        /** Users */
+        Users: {
+            time: number;
+            users: components["schemas"]["UserRow"][];
         };
         /** WatchList */
         WatchList: {
@@ -2093,7 +2277,7 @@ export interface components {
             id: number;
             is_sent: boolean;
             user: string;
-            wanted: components["schemas"]["Wanted"];
+            wanted: components["schemas"]["GpuRequest"];
         };
     };
     responses: never;
@@ -2122,7 +2306,7 @@ export interface operations {
                     "application/json": components["schemas"]["About"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2131,7 +2315,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2140,7 +2324,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2158,7 +2342,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2167,7 +2351,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2196,7 +2380,7 @@ export interface operations {
                     "application/json": components["schemas"]["AccountList"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2205,7 +2389,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2214,7 +2398,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2232,7 +2416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2241,7 +2425,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2283,7 +2467,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2292,7 +2476,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2301,7 +2485,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2319,7 +2503,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2328,7 +2512,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2369,7 +2553,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2378,7 +2562,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2405,7 +2589,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2414,7 +2598,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2459,7 +2643,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2468,7 +2652,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2495,7 +2679,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2504,7 +2688,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2544,7 +2728,7 @@ export interface operations {
                     "application/json": components["schemas"]["AlertList"];
                 };
             };
-            /** @description A question that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2553,7 +2737,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2562,7 +2746,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2571,7 +2755,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2589,7 +2773,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2598,7 +2782,94 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1AlertsAcknowledgeAcknowledgeSeveral: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AlertIds"];
+            };
+        };
+        responses: {
+            /** @description What became of each of them */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AcknowledgedAlerts"];
+                };
+            };
+            /** @description No ids, or more than 1000 */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2621,7 +2892,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The alert as it is now; one that somebody else looks after stays theirs */
+            /** @description The alert as it is now; one that another account has acknowledged stays theirs */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2630,7 +2901,7 @@ export interface operations {
                     "application/json": components["schemas"]["Alert"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2639,7 +2910,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2648,7 +2919,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2675,7 +2946,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2684,7 +2955,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2718,7 +2989,7 @@ export interface operations {
                     "application/json": components["schemas"]["AuditLog"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2727,7 +2998,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2736,7 +3007,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2745,7 +3016,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2763,7 +3034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2772,7 +3043,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2824,7 +3095,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -2833,7 +3104,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2842,7 +3113,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -2851,7 +3122,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2869,7 +3140,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2878,7 +3149,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2920,7 +3191,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -2938,7 +3209,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -2956,7 +3227,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -2965,7 +3236,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -2978,7 +3249,10 @@ export interface operations {
     };
     ApiV1FleetReadFleet: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description columns: a list for each field over all GPUs, without processes */
+                shape?: "objects" | "columns";
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -2991,10 +3265,19 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Fleet"];
+                    "application/json": components["schemas"]["Fleet"] | components["schemas"]["FleetColumns"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description No such shape */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3003,7 +3286,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3012,7 +3295,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3030,7 +3313,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3039,7 +3322,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3054,12 +3337,16 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only these states; may be given several times */
-                availability?: ("free" | "busy" | "held" | "booked" | "unknown")[] | null;
-                /** @description At least this much memory: 40G, 40GiB */
+                availability?: ("free" | "busy" | "idle" | "reserved" | "unknown")[] | null;
+                /** @description At least this much memory, in GiB: 40G */
                 min_memory?: string | null;
                 model?: string | null;
                 user?: string | null;
                 host?: string | null;
+                /** @description At most so many; without it all */
+                limit?: number | null;
+                /** @description So many are left out before */
+                offset?: number;
             };
             header?: never;
             path?: never;
@@ -3085,7 +3372,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3094,7 +3381,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3103,7 +3390,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3121,7 +3408,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3130,7 +3417,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3188,7 +3475,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3197,7 +3484,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3224,7 +3511,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3233,7 +3520,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3280,7 +3567,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3289,7 +3576,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3316,7 +3603,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3325,7 +3612,103 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HistoryOverviewReadOverview: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                end?: string | unknown | unknown | unknown;
+                /** @description What a row of the usage stands for */
+                by?: "user" | "group" | "host" | "model";
+                /** @description About so many points of each curve, at most 5000 */
+                points?: number;
+                /** @description Where days begin and end: an IANA name */
+                zone?: string;
+                /** @description Also utilization as a map of hosts × time */
+                heat?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Overview"];
+                };
+            };
+            /** @description A question that has no answer: its code says why, its hint what is possible */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The hub keeps no history */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3354,7 +3737,7 @@ export interface operations {
                     "application/json": components["schemas"]["HostOrigins"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3363,7 +3746,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3372,7 +3755,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3390,7 +3773,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3399,7 +3782,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3412,14 +3795,21 @@ export interface operations {
     };
     ApiV1HostsListHosts: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only these; may be given several times */
+                status?: ("up" | "late" | "down" | "never_seen")[] | null;
+                /** @description At most so many; without it all */
+                limit?: number | null;
+                /** @description So many are left out before */
+                offset?: number;
+            };
             header?: never;
             path?: never;
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description All hosts by name */
+            /** @description The hosts that match, by name */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3428,7 +3818,16 @@ export interface operations {
                     "application/json": components["schemas"]["HostList"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description A filter that cannot be understood */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3437,7 +3836,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3446,7 +3845,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3464,7 +3863,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3473,7 +3872,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3506,7 +3905,7 @@ export interface operations {
                     "application/json": components["schemas"]["AddedHosts"];
                 };
             };
-            /** @description A host that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3515,7 +3914,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A token that this hub does not know */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3524,7 +3923,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not change anything */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3533,7 +3932,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3542,7 +3941,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A host of that name is there already */
+            /** @description A host of that name exists already */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -3560,7 +3959,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3569,7 +3968,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3616,7 +4015,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A token that this hub does not know */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3625,7 +4024,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not change anything */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3634,7 +4033,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3652,7 +4051,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3661,7 +4060,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3693,7 +4092,7 @@ export interface operations {
                     "application/json": components["schemas"]["Host"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3702,7 +4101,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3711,7 +4110,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3738,7 +4137,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3747,7 +4146,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3779,7 +4178,7 @@ export interface operations {
                     "application/json": components["schemas"]["RemovedHost"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3788,7 +4187,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A token that this hub does not know */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3797,7 +4196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not change anything */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3833,7 +4232,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3842,7 +4241,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3875,7 +4274,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3893,7 +4292,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3902,7 +4301,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3920,7 +4319,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -3929,7 +4328,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -3958,7 +4357,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -3967,7 +4366,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -3976,7 +4375,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -3994,7 +4393,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4003,7 +4402,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4032,7 +4431,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4041,7 +4440,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4050,7 +4449,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4068,7 +4467,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4077,7 +4476,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4106,7 +4505,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4115,7 +4514,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4124,7 +4523,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4142,7 +4541,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4151,7 +4550,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4162,7 +4561,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeMutesReadMutes: {
+    ApiV1MeMutesReadPersonalMutes: {
         parameters: {
             query?: never;
             header?: never;
@@ -4177,10 +4576,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MuteView"];
+                    "application/json": components["schemas"]["PersonalMutes"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4189,7 +4588,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4198,7 +4597,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4216,7 +4615,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4225,7 +4624,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4236,7 +4635,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeMutesChooseMutes: {
+    ApiV1MeMutesChoosePersonalMutes: {
         parameters: {
             query?: never;
             header?: never;
@@ -4245,7 +4644,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["MuteChoice"];
+                "application/json": components["schemas"]["PersonalMuteChange"];
             };
         };
         responses: {
@@ -4255,10 +4654,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MuteView"];
+                    "application/json": components["schemas"]["PersonalMutes"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4267,7 +4666,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4276,7 +4675,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4285,7 +4684,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4303,7 +4702,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4312,7 +4711,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4363,7 +4762,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4372,7 +4771,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4390,7 +4789,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4399,7 +4798,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4428,7 +4827,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4437,7 +4836,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4446,7 +4845,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4464,7 +4863,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4473,7 +4872,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4484,25 +4883,38 @@ export interface operations {
             };
         };
     };
-    ApiV1PeopleReadPeople: {
+    ApiV1MeTokenCreateOwnToken: {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewPersonalToken"];
+            };
+        };
         responses: {
-            /** @description Who is on GPUs as of the last second */
-            200: {
+            /** @description The new token, with its secret */
+            201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["People"];
+                    "application/json": components["schemas"]["PersonalTokenMade"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description A name that will not do */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4511,7 +4923,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4520,7 +4932,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4538,7 +4950,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4547,7 +4959,337 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MeTokenRevokeOwnToken: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It is worth nothing from now on */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The request was not made with a token */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MutesListMutes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MuteList"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MutesAddMute: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewMute"];
+            };
+        };
+        responses: {
+            /** @description The new mute */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Mute"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description There are too many already */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MutesKeyEndMute: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its id */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The mute that was ended */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Mute"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such mute */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4576,7 +5318,7 @@ export interface operations {
                     "application/json": components["schemas"]["QueueList"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4585,7 +5327,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4594,7 +5336,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4612,7 +5354,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4621,7 +5363,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4645,7 +5387,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The place in line; `granted` as soon as its turn has come */
+            /** @description The position in the queue; `granted` once GPUs are granted */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -4654,7 +5396,7 @@ export interface operations {
                     "application/json": components["schemas"]["QueuePosition"];
                 };
             };
-            /** @description A request that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4663,7 +5405,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4672,7 +5414,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4681,7 +5423,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4708,7 +5450,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4717,7 +5459,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4745,7 +5487,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The place in line */
+            /** @description The position in the queue */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4754,7 +5496,7 @@ export interface operations {
                     "application/json": components["schemas"]["QueuePosition"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4763,7 +5505,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4772,7 +5514,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4781,7 +5523,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such place: ask anew */
+            /** @description No such request: join the queue again */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4799,7 +5541,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4808,7 +5550,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -4840,7 +5582,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -4849,7 +5591,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -4858,7 +5600,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -4867,7 +5609,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description None */
+            /** @description No such request */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -4885,7 +5627,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -4894,7 +5636,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5006,7 +5748,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5056,7 +5798,7 @@ export interface operations {
                     "application/json": components["schemas"]["ReservationList"];
                 };
             };
-            /** @description A question that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5065,7 +5807,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5074,7 +5816,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5083,7 +5825,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5101,7 +5843,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5110,7 +5852,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5121,7 +5863,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsBook: {
+    ApiV1ReservationsReserve: {
         parameters: {
             query?: never;
             header?: never;
@@ -5152,7 +5894,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5161,7 +5903,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5179,7 +5921,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Others have them then, or somebody changed it meanwhile */
+            /** @description Others have reserved them, or the reservation was changed meanwhile */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5197,7 +5939,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5206,7 +5948,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5233,7 +5975,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The bookings (RFC 5545) */
+            /** @description The reservations (RFC 5545) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5242,7 +5984,7 @@ export interface operations {
                     "text/calendar": string;
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5251,7 +5993,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5260,7 +6002,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5269,7 +6011,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5287,7 +6029,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5296,7 +6038,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5314,13 +6056,17 @@ export interface operations {
                 for: string;
                 /** @description How many */
                 gpus?: number;
-                /** @description Each with at least so much: 40GiB */
+                /** @description Each with at least this much memory, in GiB: 40G */
                 memory?: string | null;
                 /** @description Any part of the model's name */
                 model?: string | null;
                 host?: string | null;
                 /** @description All of them on one host */
                 same_host?: boolean;
+                /** @description MIG slices only */
+                mig?: boolean;
+                /** @description With memory: MIG slices that have that much, too */
+                allow_mig?: boolean;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 start?: (unknown | unknown | unknown) | string | null;
             };
@@ -5339,7 +6085,7 @@ export interface operations {
                     "application/json": components["schemas"]["NextFree"];
                 };
             };
-            /** @description A question that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5348,7 +6094,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5357,7 +6103,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5366,7 +6112,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet has not so many such GPUs */
+            /** @description The fleet does not have that many matching GPUs */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5384,7 +6130,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5393,7 +6139,103 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReservationsPreviewPreviewReservation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewReservation"];
+            };
+        };
+        responses: {
+            /** @description What would be reserved */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReservationPreview"];
+                };
+            };
+            /** @description What cannot be: its code says why, a limit its name */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such GPU, or no such reservation */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Others have reserved them, or the reservation was changed meanwhile */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RefusedReservation"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5425,7 +6267,7 @@ export interface operations {
                     "application/json": components["schemas"]["ShownReservation"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5434,7 +6276,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5443,7 +6285,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5470,7 +6312,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5479,7 +6321,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5511,7 +6353,7 @@ export interface operations {
                     "application/json": components["schemas"]["ShownReservation"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5520,7 +6362,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5529,7 +6371,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5565,7 +6407,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5574,7 +6416,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5619,7 +6461,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5628,7 +6470,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5646,7 +6488,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Others have them then, or somebody changed it meanwhile */
+            /** @description Others have reserved them, or the reservation was changed meanwhile */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5664,7 +6506,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5673,7 +6515,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5725,7 +6567,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5734,7 +6576,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5761,7 +6603,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5770,7 +6612,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5802,7 +6644,7 @@ export interface operations {
                     "application/json": components["schemas"]["Run"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -5811,7 +6653,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5820,7 +6662,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5847,7 +6689,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5856,7 +6698,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -5885,7 +6727,7 @@ export interface operations {
                     "application/json": components["schemas"]["TargetGroup"][];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -5894,7 +6736,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -5903,7 +6745,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -5921,7 +6763,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -5930,263 +6772,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    ApiV1SilencesListSilences: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SilenceList"];
-                };
-            };
-            /** @description Nobody the hub knows: log in, or send a token */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Who asks may not do that */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description There is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Too many requests: see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A bug of the hub */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not now: see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    ApiV1SilencesAddSilence: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewSilence"];
-            };
-        };
-        responses: {
-            /** @description The new silence */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Silence"];
-                };
-            };
-            /** @description What makes no sense */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Nobody the hub knows: log in, or send a token */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Who asks may not do that */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description There is no such thing */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description There are too many already */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Too many requests: see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A bug of the hub */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not now: see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    ApiV1SilencesKeyEndSilence: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Its id */
-                key: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The silence that was ended */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Silence"];
-                };
-            };
-            /** @description Something in the request makes no sense */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Nobody the hub knows: log in, or send a token */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Who asks may not do that */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description No such silence */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Too many requests: see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A bug of the hub */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6199,7 +6785,12 @@ export interface operations {
     };
     ReadStream: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only the hosts with these ids, 200 at most, commas between them, also those that come later; empty: totals, problems, alerts and events alone */
+                hosts?: string[];
+                /** @description overview: all hosts in short, without metrics and processes; not with `hosts` */
+                shape?: "overview";
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -6213,6 +6804,15 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": string;
+                };
+            };
+            /** @description Ids that are too many or too long, or another parameter */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Too many streams are open */
@@ -6244,7 +6844,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenList"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6253,7 +6853,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6262,7 +6862,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6280,7 +6880,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6289,7 +6889,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6322,7 +6922,7 @@ export interface operations {
                     "application/json": components["schemas"]["MadeToken"];
                 };
             };
-            /** @description A token that makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6331,7 +6931,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6340,7 +6940,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6349,7 +6949,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6367,7 +6967,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6376,7 +6976,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6408,7 +7008,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6417,7 +7017,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6426,7 +7026,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6453,7 +7053,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6462,7 +7062,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6491,7 +7091,7 @@ export interface operations {
                     "application/json": components["schemas"]["Totals"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6500,7 +7100,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6509,7 +7109,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6527,7 +7127,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6536,7 +7136,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6596,7 +7196,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6605,7 +7205,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6632,7 +7232,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6641,7 +7241,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6652,53 +7252,25 @@ export interface operations {
             };
         };
     };
-    ApiV1UsageCsvReadUsageCsv: {
+    ApiV1UsersReadUsers: {
         parameters: {
-            query?: {
-                /** @description What a row stands for */
-                by?: "user" | "group" | "host" | "model";
-                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                start?: string | unknown | unknown | unknown;
-                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
-                end?: string | unknown | unknown | unknown;
-                /** @description Only this one */
-                user?: string | null;
-                /** @description Only this one */
-                host?: string | null;
-                /** @description Only this one */
-                model?: string | null;
-                /** @description Only this one */
-                group?: string | null;
-                /** @description Also each day by itself */
-                daily?: boolean;
-                /** @description Where days begin and end: an IANA name */
-                zone?: string;
-            };
+            query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description The rows for spreadsheets */
+            /** @description Who is on GPUs as of the last second */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/csv": string;
+                    "application/json": components["schemas"]["Users"];
                 };
             };
-            /** @description A question that has no answer: its code says why, its hint what is possible */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6707,7 +7279,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6716,7 +7288,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6734,7 +7306,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6743,7 +7315,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6775,7 +7347,7 @@ export interface operations {
                     "application/json": components["schemas"]["WatchList"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6784,7 +7356,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6793,7 +7365,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6802,7 +7374,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6820,7 +7392,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6829,7 +7401,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6853,7 +7425,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description You will be told, once */
+            /** @description You get one notification */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -6862,7 +7434,7 @@ export interface operations {
                     "application/json": components["schemas"]["WatchView"];
                 };
             };
-            /** @description A wish that makes no sense */
+            /** @description Invalid request */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6871,7 +7443,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6880,7 +7452,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -6889,7 +7461,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -6898,7 +7470,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many are watched for already */
+            /** @description Too many watches */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6916,7 +7488,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -6925,7 +7497,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -6948,7 +7520,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Nobody is told any more */
+            /** @description The watch is removed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6957,7 +7529,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description Something in the request makes no sense */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -6966,7 +7538,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -6975,7 +7547,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7002,7 +7574,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7011,7 +7583,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7037,10 +7609,10 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Health"];
+                    "application/json": components["schemas"]["HubHealth"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7049,7 +7621,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7058,7 +7630,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7076,7 +7648,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7085,7 +7657,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7105,16 +7677,16 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description Stream Response */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/plain": string;
+                    "text/plain": unknown;
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7123,7 +7695,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7132,7 +7704,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7150,7 +7722,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;
@@ -7159,7 +7731,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not now: see Retry-After */
+            /** @description Temporarily unavailable: see Retry-After */
             503: {
                 headers: {
                     [name: string]: unknown;
@@ -7188,7 +7760,7 @@ export interface operations {
                     "application/json": components["schemas"]["Readiness"];
                 };
             };
-            /** @description Nobody the hub knows: log in, or send a token */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -7197,7 +7769,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Who asks may not do that */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -7206,7 +7778,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such thing */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7224,7 +7796,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A bug of the hub */
+            /** @description Internal error: see the hub's log */
             500: {
                 headers: {
                     [name: string]: unknown;

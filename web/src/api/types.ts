@@ -1,5 +1,5 @@
 /** The hub's words as TypeScript: names for the generated schema, and the stream's events, which OpenAPI cannot express. */
-import type { Alert } from './alerts'
+import type { Alert, AlertCounts } from './alerts'
 import type { HubEvent } from './events'
 import type { components } from './schema'
 
@@ -25,7 +25,7 @@ export type HostOrigin = Schemas['HostOrigin']
 export type Me = Schemas['Me']
 export type Session = Schemas['OneSession']
 /** Names of rules of which somebody is not told in person: by their own choice, and by the hub's settings. */
-export type Mutes = Schemas['MuteView']
+export type PersonalMutes = Schemas['PersonalMutes']
 export type Account = Schemas['Account']
 export type AccountChange = Schemas['AccountChange']
 export type NewAccount = Schemas['NewAccount']
@@ -71,6 +71,8 @@ export interface Delta {
   problems?: string[]
   /** Those that fire, whole, where they changed. */
   alerts?: Alert[]
+  /** Of all of them, also of those that are not sent; with `alerts`. */
+  alert_counts?: AlertCounts
   /** Another number whenever any reservation was made, changed or given back. */
   reservations?: number
   /** What happened, the oldest first. */
@@ -85,10 +87,19 @@ export interface Delta {
   /** Of hosts that reported: their metrics and `last_report_at`. */
   reports?: Columns
   processes?: ProcessColumns
+  /** Of some hosts of the overview: their GPUs' mean utilization and highest temperature. */
+  summaries?: { rows: number[]; utilization_percent: (number | null)[]; temperature_celsius: (number | null)[] }
+}
+
+/** A host of the overview (docs/api.md): `model` has what its GPUs share, and what is not told of one is empty or well. */
+export type ShortHost = Pick<Host, 'id' | 'name' | 'display_name' | 'status' | 'via' | 'labels' | 'problems' | 'last_report_at'> & {
+  model?: Partial<Gpu>
+  gpus: (Pick<Gpu, 'uuid' | 'index' | 'label' | 'availability' | 'since'> & Partial<Gpu>)[]
 }
 
 /** What the hub says about the past. Fields that may be missing are so where they are null. */
 export type Usage = Schemas['Usage']
 export type UsageRow = Schemas['UsageRow']
+export type UserRow = Schemas['UserRow']
 export type UsageBy = Usage['by']
 export type UsageDay = Schemas['Day']

@@ -20,7 +20,7 @@ function hub(refused: (url: string) => string | null): void {
 it('asks for the same as the sheet', async () => {
   hub(() => null)
   expect(await readUsage(question)).toEqual({ done: { rows: [], zone: 'Europe/Berlin' } })
-  expect(asked[0]?.split('?')[1]).toBe(usageSheet(question).split('?')[1])
+  expect(`${asked[0]}&format=csv`).toBe(usageSheet(question))
   expect(asked[0]).toBe('api/v1/usage?by=user&start=1&end=2&zone=Europe%2FBerlin&daily=true&user=a%26b')
 })
 

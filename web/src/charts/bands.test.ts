@@ -5,7 +5,7 @@ import type { Point } from './series'
 const flags = (...values: [number, number | null][]): { points: Point[]; step: number; label: string } => ({
   points: values.map(([time, share]): Point => [time, share, null, null]),
   step: 10,
-  label: 'slowed by heat',
+  label: 'thermal throttling',
 })
 
 test('neighbouring steps are one band, and a step without it ends the band', () => {
@@ -22,7 +22,7 @@ test('a state counts where it took most of the step', () => {
 
 test('each kind of band has one lane', () => {
   const bands = [...bandsOf(flags([0, 1], [30, 1])), ...bandsOf({ ...flags([0, 1]), label: 'other' })]
-  expect(lanesOf(bands).map(({ label }) => label)).toEqual(['slowed by heat', 'other'])
+  expect(lanesOf(bands).map(({ label }) => label)).toEqual(['thermal throttling', 'other'])
 })
 
 test('what was so at a time is found, its end not included', () => {

@@ -10,7 +10,7 @@ export interface Band {
 }
 
 /** Where a flag was up, or a state was so, for more than `least` of its step. Neighbouring steps are one band; a gap is none. */
-export function bandsOf({ points, step, label, colour = 'var(--held)' }: Pick<Line, 'points' | 'step' | 'label' | 'colour'>, least = 0): Band[] {
+export function bandsOf({ points, step, label, colour = 'var(--warning)' }: Pick<Line, 'points' | 'step' | 'label' | 'colour'>, least = 0): Band[] {
   const bands: Band[] = []
   for (const [time, share] of points) {
     if (share === null || share <= least) continue

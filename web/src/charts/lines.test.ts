@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Past, PastSeries } from '../api/history'
-import { cadence, gpuLines, lineOf, peopleLines } from './lines'
-import { personColour } from '../state/hues'
+import { cadence, gpuLines, lineOf, userLines } from './lines'
+import { userColour } from '../state/hues'
 import type { Point } from './series'
 
 const points = (...times: number[]): Point[] => times.map((time): Point => [time, 1, 1, 1])
@@ -27,20 +27,21 @@ test('two points far apart are no line', () => {
 })
 
 test('who is not known lies on top of the pile, in the colour of the unknown', () => {
-  const lines = peopleLines(past([{ gpu: 'x', points: points(0, 10) }, { gpu: 'x', user: 'alice', points: points(0) }]))
-  expect(lines.map(({ label }) => label)).toEqual(['alice', 'not known who'])
+  const lines = userLines(past([{ gpu: 'x', points: points(0, 10) }, { gpu: 'x', user: 'alice', points: points(0) }]))
+  expect(lines.map(({ label }) => label)).toEqual(['alice', 'unknown user'])
   expect(lines[1]?.colour).toBe('var(--unknown)')
 })
 
-test('two people of one colour are told apart by its tint', () => {
-  expect(personColour('amara')).toBe(personColour('oskar'))
-  const colours = peopleLines(past(['amara', 'oskar'].map((user) => ({ gpu: 'x', user, points: points(0) })))).map(({ colour }) => colour)
-  expect(colours).toContain(personColour('amara'))
+test('of two people with one hue the second gets another', () => {
+  const other = ['bob', 'carol', 'dan', 'emil', 'frieda', 'greta', 'hanna', 'ivan', 'jonas', 'kenji', 'lukas', 'mira', 'noor', 'oskar', 'ruth'].find((user) => userColour(user) === userColour('amara'))
+  expect(other).toBeDefined()
+  const colours = userLines(past(['amara', other!].map((user) => ({ gpu: 'x', user, points: points(0) })))).map(({ colour }) => colour)
+  expect(colours).toContain(userColour('amara'))
   expect(new Set(colours).size).toBe(2)
 })
 
 test('a person who is called as the rest is somebody else', () => {
-  expect(peopleLines(past([{ gpu: 'x', user: 'rest', points: points(0) }]))[0]?.key).toBe('user rest')
+  expect(userLines(past([{ gpu: 'x', user: 'rest', points: points(0) }]))[0]?.key).toBe('user rest')
 })
 
 test('GPUs stand in the order of their numbers', () => {

@@ -1,6 +1,6 @@
 /** From the hub's answers to the lines of a chart. */
 import type { Past, PastSeries } from '../api/history'
-import { orderColour, personColour } from '../state/hues'
+import { orderColour, userColours } from '../state/hues'
 import { gatherSmall, type Line, type Point } from './series'
 
 type Look = Pick<Line, 'colour' | 'kind' | 'hasSpread'>
@@ -10,7 +10,7 @@ export function lineOf(past: Past | null, label: string, look: Look = {}): Line[
   return (past?.series ?? []).slice(0, 1).map(({ points }) => ({ key: label, label, points, step: past?.step ?? 0, ...look }))
 }
 
-const MOST_PEOPLE = 10
+const MOST_USERS = 10
 /** Steps. What is rarer than this is no line any more. */
 const RAREST = 6
 const MOST_GPUS = 64
@@ -22,29 +22,23 @@ export function cadence(points: readonly Point[], step: number): number {
   return apart.length >= 2 && nearest <= step * RAREST ? Math.max(step, nearest) : step
 }
 
-/** One area a person, in their own colour, or a tint of it beside somebody who has the same; those with the least are taken together. */
-export function peopleLines(past: Past | null): Line[] {
-  const taken = new Map<string, number>()
-  const colourOf = (user: string | null): string => {
-    const own = personColour(user)
-    const shift = taken.get(own) ?? 0
-    taken.set(own, shift + 1)
-    return personColour(user, shift)
-  }
+/** One area per user, no two alike; the smallest are summed up. */
+export function userLines(past: Past | null): Line[] {
   const lines = (past?.series ?? []).map(({ user, points }) => ({
     key: user === undefined || user === null ? '?' : `user ${user}`,
-    label: user ?? 'not known who',
+    label: user ?? 'unknown user',
     points,
-    // Who holds how much is told by the samples alone, which may be rarer than the steps asked for.
+    // Use by user comes from samples, which may be rarer than the steps asked for.
     step: cadence(points, past?.step ?? 0),
     kind: 'area' as const,
-    colour: colourOf(user ?? null),
   }))
-  return gatherSmall(lines, MOST_PEOPLE, (count) => `${count} others`).sort((a, b) => place(a) - place(b))
+  const shown = gatherSmall(lines, MOST_USERS, (count) => `${count} others`).sort((a, b) => place(a) - place(b))
+  const colours = userColours(shown.map(({ key, label }) => (place({ key }) === 0 ? label : null)))
+  return shown.map((line, at) => (line.key === 'rest' ? line : { ...line, colour: colours[at]! }))
 }
 
 /** Those without a name of their own lie on top. */
-function place({ key }: Line): number {
+function place({ key }: Pick<Line, 'key'>): number {
   return key === 'rest' ? 2 : key === '?' ? 1 : 0
 }
 

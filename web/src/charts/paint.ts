@@ -5,7 +5,7 @@ export interface Paint {
   (colour: string, share?: number): string
 }
 
-/** Colours as they are at this element. Asked again after every change of the theme. */
+/** Colours as they are at this element. Ask again after every change of the theme. */
 export function paintAt(element: HTMLElement): Paint {
   const mixed = new Map<string, string>()
   return (colour, share = 1) => {

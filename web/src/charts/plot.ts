@@ -32,7 +32,7 @@ export interface PlotOptions {
   onRange: (bounds: Bounds | null) => void
 }
 
-const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif'
+const FONT = '11px Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif'
 const LANE_PX = 5
 const SHORTEST_DRAG_PX = 6
 
@@ -76,16 +76,19 @@ export function makePlot(home: HTMLElement, options: PlotOptions): uPlot {
   return plot
 }
 
-/** Puts new figures and bounds in; the scale of the values follows. */
+/** Puts new figures and bounds in; the scale of the values follows, and so does what stands under the crosshair. */
 export function renew(plot: uPlot, drawing: Drawing, { start, end }: Bounds): void {
   plot.batch(() => {
     plot.setData(plotData(drawing), false)
     plot.setScale('x', { min: start, max: end })
   })
+  const { left = -1, top = -1 } = plot.cursor
+  // The pointer rests while times and values pass below it: uPlot looks again only when it moves.
+  if (left >= 0) plot.setCursor({ left, top }, true)
 }
 
 function colourOf({ lines }: Sight, line: number): string {
-  return lines[line]?.colour ?? 'var(--ink)'
+  return lines[line]?.colour ?? 'var(--accent)'
 }
 
 function seriesOf(at: number, { drawing, sight, isStacked }: PlotOptions): uPlot.Series {

@@ -16,13 +16,13 @@ const HOUR = 3600
 const DAY = 24 * HOUR
 
 export const PRESETS: readonly { name: string; label: string; title: string; seconds: number }[] = [
-  { name: '1h', label: '1 h', title: 'The last hour', seconds: HOUR },
-  { name: '6h', label: '6 h', title: 'The last 6 hours', seconds: 6 * HOUR },
-  { name: '24h', label: '24 h', title: 'The last 24 hours', seconds: DAY },
-  { name: '7d', label: '7 d', title: 'The last 7 days', seconds: 7 * DAY },
-  { name: '30d', label: '30 d', title: 'The last 30 days', seconds: 30 * DAY },
-  { name: '90d', label: '90 d', title: 'The last 90 days', seconds: 90 * DAY },
-  { name: '1y', label: '1 y', title: 'The last year', seconds: 365 * DAY },
+  { name: '1h', label: '1h', title: 'The last hour', seconds: HOUR },
+  { name: '6h', label: '6h', title: 'The last 6 hours', seconds: 6 * HOUR },
+  { name: '24h', label: '24h', title: 'The last 24 hours', seconds: DAY },
+  { name: '7d', label: '7d', title: 'The last 7 days', seconds: 7 * DAY },
+  { name: '30d', label: '30d', title: 'The last 30 days', seconds: 30 * DAY },
+  { name: '90d', label: '90d', title: 'The last 90 days', seconds: 90 * DAY },
+  { name: '1y', label: '1y', title: 'The last year', seconds: 365 * DAY },
 ]
 
 /** Nobody asks for more or less: below it there is a handful of points, above it the hub refuses. */

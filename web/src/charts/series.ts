@@ -16,7 +16,7 @@ export interface Line {
   points: readonly Point[]
   /** Seconds that a point stands for. */
   step: number
-  /** Any CSS colour, `var(--ink)` as well. Without one it is drawn in ink. */
+  /** Any CSS colour, `var(--ink)` as well. Without one it is drawn in the accent. */
   colour?: string
   kind?: LineKind
   /** Draws the smallest and the largest value around the mean. */

@@ -28,9 +28,9 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   host: () => import('./Host.svelte'),
   gpu: () => import('./Gpu.svelte'),
   people: () => import('./People.svelte'),
-  person: () => import('./Person.svelte'),
+  user: () => import('./User.svelte'),
   history: () => import('./History.svelte'),
-  bookings: () => import('./Bookings.svelte'),
+  reservations: () => import('./Reservations.svelte'),
   events: () => import('./Events.svelte'),
   about: () => import('./About.svelte'),
 }

@@ -5,9 +5,9 @@ import { hostDetail } from './about'
 const about = (changes: Parameters<typeof entry>[2], states: Parameters<typeof entry>[1] = ['free']) => hostDetail(entry('gpu07', states, changes), NOW)
 const fact = (label: string, changes: Parameters<typeof entry>[2]) => about(changes).facts.find((each) => each.label === label)?.text
 
-it('says by which way a host is read', () => {
-  expect(about({ via: 'ssh' }).way).toMatch(/^by ssh: /)
-  expect(about({ via: 'carrier pigeon' }).way).toBe('by carrier pigeon')
+it('says from which source a host is read', () => {
+  expect(about({ via: 'ssh' }).source).toMatch(/^SSH: /)
+  expect(about({ via: 'carrier pigeon' }).source).toBe('carrier pigeon')
 })
 
 it('gives the name it reports under where another one is shown', () => {
@@ -16,7 +16,7 @@ it('gives the name it reports under where another one is shown', () => {
 })
 
 it('tells every problem whole', () => {
-  const problems = ['one', 'two', 'its clock is 400 s behind the hub\u2019s: check its time service']
+  const problems = ['one', 'two', 'its clock is 400s behind the hub\u2019s: check its time service']
   expect(about({ problems }).problems).toEqual(problems)
 })
 
@@ -24,15 +24,15 @@ it('tells what is known and leaves out the rest', () => {
   expect(fact('RAM', {})).toBe('2015 GiB')
   expect(fact('Driver', { driver_version: null })).toBeUndefined()
   expect(fact('Labels', { labels: { rack: 'b3', room: '2' } })).toBe('rack=b3, room=2')
-  expect([fact('Its clock', { clock_skew_seconds: 0.2 }), fact('Its clock', { clock_skew_seconds: -90 })]).toEqual([undefined, '1 min behind'])
+  expect([fact('Clock', { clock_skew_seconds: 0.2 }), fact('Clock', { clock_skew_seconds: -90 })]).toEqual([undefined, '1m behind the hub'])
 })
 
 it('says of a host that was never seen only that', () => {
-  const never = about({ status: 'never', last_report_at: null, os: null }, [])
+  const never = about({ status: 'never_seen', last_report_at: null, os: null }, [])
   expect(never).toMatchObject({ status: 'never seen', inventory: '' })
 })
 
 it('says what follows a removal', () => {
-  expect(about({ via: 'push' }).removal).toMatch(/It comes back if its agent still runs/)
-  expect(about({ via: 'ssh' }).removal).toBe('The hub stops reading it.')
+  expect(about({ via: 'push' }).removal).toMatch(/If its agent still runs/)
+  expect(about({ via: 'ssh' }).removal).toBe('The hub stops monitoring it.')
 })

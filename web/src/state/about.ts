@@ -7,22 +7,22 @@ import { hostText } from './hosts'
 
 export interface HostDetail {
   title: string
-  /** The name it reports under, where another one is shown. */
+  /** The reported name, if a different one is displayed. */
   name: string | undefined
   status: string
-  way: string
+  source: string
   inventory: string
   problems: string[]
   facts: { label: string; text: string }[]
-  /** What follows when it is removed. */
+  /** The consequence of removing it. */
   removal: string
 }
 
-const WAYS: Record<string, string> = {
-  push: 'by push: its own agent reports',
-  pull: 'by pull: the hub asks its agent',
-  ssh: 'by ssh: the hub logs in',
-  scrape: 'by scrape: the hub reads an exporter',
+const SOURCES: Record<string, string> = {
+  push: 'push: its agent reports to the hub',
+  pull: 'pull: the hub polls its agent',
+  ssh: 'SSH: the hub logs in',
+  scrape: 'scrape: the hub reads a Prometheus exporter',
   simulated: 'simulated',
 }
 /** Seconds between two clocks that are worth a line. */
@@ -36,20 +36,20 @@ export function hostDetail(entry: HostEntry, now: number): HostDetail {
     title: name,
     name: host.name === host.display_name ? undefined : plain(host.name),
     status,
-    way: WAYS[host.via] ?? `by ${plain(host.via)}`,
-    inventory: host.status === 'never' ? '' : inventory,
+    source: SOURCES[host.via] ?? plain(host.via),
+    inventory: host.status === 'never_seen' ? '' : inventory,
     problems: host.problems.map(plain),
-    facts: [...spokenFacts(host, now), ...knownMetrics(host, 'host', entry.isRead(now)).map(({ label, text }) => ({ label, text }))],
+    facts: [...hostFacts(host, now), ...knownMetrics(host, 'host', entry.isRead(now)).map(({ label, text }) => ({ label, text }))],
     removal: removalText(host),
   }
 }
 
-function spokenFacts(host: Host, now: number): HostDetail['facts'] {
+function hostFacts(host: Host, now: number): HostDetail['facts'] {
   const { clock_skew_seconds: skew, last_report_at: last } = host
   const facts: [string, string | null][] = [
     ['Last report', last === null ? null : `${clockTime(last, now)}, ${duration(elapsed(last, now))} ago`],
     ['Reports every', host.interval_seconds === null ? null : duration(host.interval_seconds)],
-    ['Its clock', skew === null || Math.abs(skew) < SKEW_SECONDS ? null : `${duration(Math.abs(skew))} ${skew > 0 ? 'ahead' : 'behind'}`],
+    ['Clock', skew === null || Math.abs(skew) < SKEW_SECONDS ? null : `${duration(Math.abs(skew))} ${skew > 0 ? 'ahead of' : 'behind'} the hub`],
     ['System', host.os],
     ['Driver', host.driver_version],
     ['Agent', host.agent_version],
@@ -60,5 +60,5 @@ function spokenFacts(host: Host, now: number): HostDetail['facts'] {
 }
 
 function removalText({ via }: Host): string {
-  return via === 'push' ? 'Its own token no longer counts. It comes back if its agent still runs with the token of all agents.' : 'The hub stops reading it.'
+  return via === 'push' ? 'Its token is revoked. If its agent still runs with the shared agent token, the host comes back.' : 'The hub stops monitoring it.'
 }

@@ -3,8 +3,8 @@ import { listTokens } from '../api/accounts'
 import type { Me } from '../api/types'
 import { Access } from './access.svelte'
 
-const nobody: Me = { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_book: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false }
-const ada: Me = { ...nobody, kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_book: true, may_administer: true }
+const nobody: Me = { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false }
+const ada: Me = { ...nobody, kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_reserve: true, may_administer: true }
 const fresh: Me = { ...nobody, can_log_in: false, needs_first_admin: true }
 
 /** What the hub answers to each question; a status alone is a refusal. */
@@ -83,5 +83,5 @@ test('a link makes the first admin, and is told to be used when there are accoun
   expect((await begun(fresh, '#first-admin=abc')).door).toBe('first-admin')
   const late = await begun(nobody, '#first-admin=abc')
   expect([late.door, late.secret]).toEqual(['log-in', null])
-  expect(late.note).toContain('this hub has accounts by now')
+  expect(late.note).toContain('this hub already has accounts')
 })

@@ -70,7 +70,7 @@ export class Access {
 
   private take(me: Me): void {
     if (isKnown(this.me) && me.kind === 'nobody') this.note = 'Your session has ended. Log in again.'
-    else if (this.secret !== null && me.can_log_in) this.note = 'This link is for the first admin, and this hub has accounts by now. Log in with one of them.'
+    else if (this.secret !== null && me.can_log_in) this.note = 'This link creates the first admin account, but this hub already has accounts. Log in with one of them.'
     if (me.can_log_in) this.secret = null
     this.me = me
   }

@@ -3,10 +3,10 @@ import type { Me } from '../api/types'
 import { canEnter, doorOf, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, secretIn } from './access'
 
 function me(changes: Partial<Me> = {}): Me {
-  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_book: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, ...changes }
+  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, ...changes }
 }
 
-const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_book: true, may_administer: true })
+const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_reserve: true, may_administer: true })
 
 describe('the door', () => {
   test.each([
@@ -54,13 +54,13 @@ describe('a refused log-in', () => {
   })
 
   test('tells its wait apart from its words', () => {
-    const refusal = { status: 429, message: 'there were too many failed tries to log in. Try again in 2 minutes.', retryAfter: 117 }
-    expect(loginRefusal(refusal)).toEqual({ text: 'There were too many failed tries to log in.', wait: 117 })
+    const refusal = { status: 429, message: 'too many failed logins. Try again in 2 minutes.', retryAfter: 117 }
+    expect(loginRefusal(refusal)).toEqual({ text: 'Too many failed logins.', wait: 117 })
   })
 
   test('says so where nothing answers, and never nothing', () => {
-    expect(loginRefusal({ status: null, message: '' }).text).toBe('The hub does not answer. Try again when it is back.')
-    expect(loginRefusal({ status: 502, message: '' }).text).toBe('The hub refuses (HTTP 502).')
+    expect(loginRefusal({ status: null, message: '' }).text).toBe('The hub is not responding. Try again later.')
+    expect(loginRefusal({ status: 502, message: '' }).text).toBe('The hub refused the request (HTTP 502).')
   })
 })
 

@@ -52,7 +52,7 @@ export interface LoginRefusal {
 export function loginRefusal(refusal: Refusal): LoginRefusal {
   const wait = refusal.retryAfter ?? 0
   if (refusal.status === null) return { ...explain(refusal), wait }
-  const words = plain(refusal.message).replace(/ Try again in [^.]*\.$/, '') || `The hub refuses (HTTP ${refusal.status})`
+  const words = plain(refusal.message).replace(/ Try again in [^.]*\.$/, '') || `The hub refused the request (HTTP ${refusal.status})`
   return { text: sentence(words.charAt(0).toUpperCase() + words.slice(1)), wait }
 }
 
@@ -63,11 +63,11 @@ export interface PasswordMistake {
 
 /** What can be seen of a new password without asking; everything else the hub knows better. */
 export function passwordMistake(password: string, again: string): PasswordMistake | null {
-  if ([...password].length < SHORTEST_PASSWORD) return { field: 'password', text: `A password has at least ${SHORTEST_PASSWORD} characters. Four random words are a good one.` }
-  return password === again ? null : { field: 'again', text: 'The two passwords are not the same.' }
+  if ([...password].length < SHORTEST_PASSWORD) return { field: 'password', text: `Use at least ${SHORTEST_PASSWORD} characters. Four random words work well.` }
+  return password === again ? null : { field: 'again', text: 'The passwords do not match.' }
 }
 
-const ROLES: Record<string, string> = { viewer: 'may look', user: 'may look, and change what is theirs', admin: 'may do everything' }
+const ROLES: Record<string, string> = { viewer: 'can view', user: 'can view, reserve and manage their own data', admin: 'full access' }
 
 export function roleText(role: string): string {
   return ROLES[role] ?? ''

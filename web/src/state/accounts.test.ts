@@ -35,7 +35,7 @@ describe('an account', () => {
 
   test('says what is unusual about it', () => {
     const line = accountLine(account({ role: 'user', last_login_at: null, has_password: false, is_disabled: true }), NOW)
-    expect(line).toBe('user · never logged in · no password: a proxy lets it in · disabled')
+    expect(line).toBe('user · never logged in · no password (signs in through the proxy) · disabled')
   })
 })
 
@@ -55,7 +55,7 @@ describe('a token', () => {
     [{ revoked_at: NOW }, `revoked ${moment(NOW, NOW)}`],
     [{ expires_at: NOW - 1 }, 'expired'],
     [{ expires_at: NOW + 1 }, ''],
-    [{ is_disabled: true }, 'its account is disabled'],
+    [{ is_disabled: true }, 'account disabled'],
   ])('%j', (changes, end) => expect(tokenLine(token(changes), NOW).end).toBe(end))
 
   test('that is worth something comes before those that are not, the newest first', () => {

@@ -6,7 +6,7 @@ export const ACCOUNT_ROLES: readonly AccountRole[] = ['viewer', 'user', 'admin']
 
 export function accountLine(account: Account, now: number): string {
   const login = account.last_login_at === null ? 'never logged in' : `last login ${moment(account.last_login_at, now)}`
-  return [account.role, login, ...(account.has_password ? [] : ['no password: a proxy lets it in']), ...(account.is_disabled ? ['disabled'] : [])].join(' · ')
+  return [account.role, login, ...(account.has_password ? [] : ['no password (signs in through the proxy)']), ...(account.is_disabled ? ['disabled'] : [])].join(' · ')
 }
 
 export interface TokenLine {
@@ -14,7 +14,7 @@ export interface TokenLine {
   name: string
   what: string
   when: string
-  /** Why it is worth nothing; empty: it is worth something. */
+  /** Why it is no longer valid; empty while it is. */
   end: string
 }
 
@@ -25,7 +25,7 @@ export function tokenLine(token: Token, now: number): TokenLine {
     id: token.id,
     name: plain(token.name),
     what: plain(what.join(' · ')),
-    when: [plain(`made ${moment(token.created_at, now)}${token.created_by ? ` by ${token.created_by}` : ''}`), expiryText(token, now), use].join(' · '),
+    when: [plain(`created ${moment(token.created_at, now)}${token.created_by ? ` by ${token.created_by}` : ''}`), expiryText(token, now), use].join(' · '),
     end: endOf(token, now),
   }
 }
@@ -38,7 +38,7 @@ function expiryText({ expires_at: at }: Token, now: number): string {
 function endOf(token: Token, now: number): string {
   if (token.revoked_at !== null) return `revoked ${moment(token.revoked_at, now)}`
   if (token.expires_at !== null && token.expires_at <= now) return 'expired'
-  return token.is_disabled ? 'its account is disabled' : ''
+  return token.is_disabled ? 'account disabled' : ''
 }
 
 /** Those that are worth something first, and of each kind the newest. */
@@ -48,11 +48,11 @@ export function tokenLines(tokens: readonly Token[], now: number): TokenLine[] {
 }
 
 const TOKEN_ROLES: readonly [TokenRole, string][] = [
-  ['agent', 'reports to the hub as the hosts below'],
-  ['viewer', 'reads the fleet'],
-  ['user', 'reads, and changes what a user may'],
-  ['admin', 'may do everything'],
-  ['calendar', 'reads a calendar, and nothing else'],
+  ['agent', 'sends reports for the hosts below'],
+  ['viewer', 'read access'],
+  ['user', 'same access as a user'],
+  ['admin', 'full access'],
+  ['calendar', 'reads the reservation calendar only'],
 ]
 
 /** What somebody may hand out: no more than they have. */

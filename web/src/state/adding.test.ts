@@ -1,7 +1,7 @@
 import { describe, expect, it, test } from 'vitest'
 import type { Via } from '../api/types'
 import { gpu, host } from '../samples'
-import { addCommand, complaint, emptyDraft, mistake, newHost, newsOf, newsOfAll, placeholder, removalComplaint, removalOf, type Draft } from './adding'
+import { addCommand, formError, emptyDraft, validate, newHost, addedHostStatus, addedHostStatuses, placeholder, removalError, removalOf, type Draft } from './adding'
 
 const draft = (changes: Partial<Draft>): Draft => ({ ...emptyDraft(), name: 'gpu07', ...changes })
 
@@ -33,16 +33,16 @@ describe('a mistake', () => {
     [{ via: 'ssh', port: '65536' }, 'port'],
     [{ via: 'ssh', port: '22a' }, 'port'],
   ] as const)('in %o is seen before anybody is asked', (changes, field) => {
-    expect(mistake(draft(changes))?.field).toBe(field)
+    expect(validate(draft(changes))?.field).toBe(field)
   })
 
   it.each([{}, { via: 'ssh', port: '22' }, { via: 'push', port: 'left over' }] as const)('is not seen in %o', (changes) => {
-    expect(mistake(draft(changes))).toBeNull()
+    expect(validate(draft(changes))).toBeNull()
   })
 })
 
 describe('a refusal', () => {
-  const refused = (status: number | null, message: string, changes: Partial<Draft> = {}) => complaint({ status, message }, draft(changes))
+  const refused = (status: number | null, message: string, changes: Partial<Draft> = {}) => formError({ status, message }, draft(changes))
 
   it.each([
     [400, "this name cannot be used: 'a b' is no name of a host", 'push', 'name'],
@@ -63,20 +63,20 @@ describe('a refusal', () => {
 
   it('for want of a right names the command to use instead', () => {
     const told = refused(403, 'changing anything needs a token', { name: 'gpu[01-16]', via: 'ssh', port: '2222' })
-    expect(told).toEqual({ field: null, text: 'You may not do this here: changing anything needs a token.', command: "gpudeck hosts add 'gpu[01-16]' --via ssh --port 2222" })
+    expect(told).toEqual({ field: null, text: 'Not allowed: changing anything needs a token.', command: "gpudeck hosts add 'gpu[01-16]' --via ssh --port 2222" })
   })
 
   it('without an answer says so', () => {
-    expect(refused(null, '')).toEqual({ field: null, text: 'The hub does not answer. Try again when it is back.' })
+    expect(refused(null, '')).toEqual({ field: null, text: 'The hub is not responding. Try again later.' })
   })
 
   it('without words says what came back', () => {
-    expect(refused(502, '').text).toBe('The hub refuses (HTTP 502).')
+    expect(refused(502, '').text).toBe('The hub refused the request (HTTP 502).')
   })
 
   it('to remove names the command, too', () => {
-    expect(removalComplaint({ status: 403, message: 'no' }, 'gpu07').command).toBe('gpudeck hosts remove gpu07')
-    expect(removalComplaint({ status: 409, message: 'gpu07 is named by hosts.txt: take it out there' }, 'gpu07')).toEqual({
+    expect(removalError({ status: 403, message: 'no' }, 'gpu07').command).toBe('gpudeck hosts remove gpu07')
+    expect(removalError({ status: 409, message: 'gpu07 is named by hosts.txt: take it out there' }, 'gpu07')).toEqual({
       field: null,
       text: 'gpu07 is named by hosts.txt: take it out there.',
     })
@@ -96,27 +96,27 @@ it('says what an empty field means', () => {
 
 describe('news of a host', () => {
   it('waits until it is heard of', () => {
-    expect(newsOf('gpu07', 'push', undefined)).toMatchObject({ state: 'waiting', text: 'waiting for its first report…' })
-    expect(newsOf('gpu07', 'ssh', host('gpu07', [], { status: 'never' })).text).toBe('waiting for its first answer…')
+    expect(addedHostStatus('gpu07', 'push', undefined)).toMatchObject({ state: 'waiting', text: 'waiting for the first report…' })
+    expect(addedHostStatus('gpu07', 'ssh', host('gpu07', [], { status: 'never_seen' })).text).toBe('waiting for the first answer…')
   })
 
   it('is good when it reports', () => {
-    expect(newsOf('gpu07', 'push', host('gpu07', [gpu(), gpu()]))).toMatchObject({ state: 'up', text: 'reports: 2× A100-SXM4-80GB' })
-    expect(newsOf('gpu07', 'push', host('gpu07', [], { problems: ['no driver'] }))).toMatchObject({ state: 'up', text: 'reports. no driver' })
+    expect(addedHostStatus('gpu07', 'push', host('gpu07', [gpu(), gpu()]))).toMatchObject({ state: 'up', text: 'reporting: 2× A100-SXM4-80GB' })
+    expect(addedHostStatus('gpu07', 'push', host('gpu07', [], { problems: ['no driver'] }))).toMatchObject({ state: 'up', text: 'reporting. no driver' })
   })
 
   it('is the reason why it cannot be read, without its name twice', () => {
-    const refuses = host('gpu07', [], { status: 'never', problems: ['gpu07 (10.0.0.7:22) refuses connections.'] })
-    expect(newsOf('gpu07', 'ssh', refuses)).toMatchObject({ state: 'problem', text: '(10.0.0.7:22) refuses connections.' })
+    const refuses = host('gpu07', [], { status: 'never_seen', problems: ['gpu07 (10.0.0.7:22) refuses connections.'] })
+    expect(addedHostStatus('gpu07', 'ssh', refuses)).toMatchObject({ state: 'problem', text: '(10.0.0.7:22) refuses connections.' })
   })
 
   it('of many has those that need somebody first', () => {
     const names = Array.from({ length: 9 }, (_, i) => `gpu${i}`)
     const hosts = new Map([
       ['gpu0', host('gpu0', [])],
-      ['gpu8', host('gpu8', [], { status: 'never', problems: ['no'] })],
+      ['gpu8', host('gpu8', [], { status: 'never_seen', problems: ['no'] })],
     ])
-    expect(newsOfAll(names, 'ssh', hosts).map((news) => news.name)).toEqual(['gpu8', 'gpu1', 'gpu2', 'gpu3', 'gpu4', 'gpu5'])
+    expect(addedHostStatuses(names, 'ssh', hosts).map((news) => news.name)).toEqual(['gpu8', 'gpu1', 'gpu2', 'gpu3', 'gpu4', 'gpu5'])
   })
 })
 
@@ -132,8 +132,8 @@ describe('removing a host', () => {
     ['one that was added', 'b', true, ''],
     ['one that reports by itself', 'c', true, ''],
     ['one that has just come', 'd', true, ''],
-  ])('%s', (_, id, isPossible, namedBy) => {
-    expect(removalOf({ done: { hosts } }, id)).toEqual({ isPossible, namedBy })
+  ])('%s', (_, id, isPossible, configuredIn) => {
+    expect(removalOf({ done: { hosts } }, id)).toEqual({ isPossible, configuredIn })
   })
 
   test('a hub that does not say who named a host decides when it is asked', () => {

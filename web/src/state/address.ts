@@ -1,7 +1,7 @@
 /** The view in the address, so that it can be shared and survives a reload: `?q=free+h200&view=table&sort=name&group=model`. */
 import { SORTS, type Sort } from './arrange'
 import { readGrouping, type Grouping } from './groups'
-import type { View } from './moves'
+import { VIEWS, type View } from './moves'
 
 export interface Address {
   text: string
@@ -13,11 +13,10 @@ export interface Address {
 
 export function readAddress(search: string): Address {
   const parameters = new URLSearchParams(search)
-  const view = parameters.get('view')
   const sort = SORTS.find((known) => known === parameters.get('sort'))
   return {
     text: parameters.get('q') ?? '',
-    view: view === 'cards' || view === 'table' ? view : null,
+    view: VIEWS.find((known) => known === parameters.get('view')) ?? null,
     sort: sort ?? 'free',
     group: readGrouping(parameters.get('group')),
   }

@@ -1,8 +1,8 @@
-/** Alerts as the page shows them: in which words, and how many are worth a number in the navigation. */
-import type { Alert, NewSilence } from '../api/alerts'
+/** Alerts as the page shows them, in words. */
+import type { Alert } from '../api/alerts'
 import { duration, plain } from './format'
 
-/** For how long somebody may have nobody told, in the hub's words and in ours. */
+/** Durations of a mute, as the API and as people write them. */
 export const SPANS: readonly { length: string; label: string }[] = [
   { length: '1h', label: 'for an hour' },
   { length: '4h', label: 'for 4 hours' },
@@ -12,7 +12,7 @@ export const SPANS: readonly { length: string; label: string }[] = [
 
 export interface AlertText {
   title: string
-  /** For how long, who looks after it, and what is not known. */
+  /** For how long, who acknowledged it, and notes. */
   aside: string
   action: string
 }
@@ -20,18 +20,8 @@ export interface AlertText {
 /** `now` is the hub's clock. */
 export function alertText(alert: Alert, now: number): AlertText {
   const parts = [`for ${duration(now - alert.since)}`]
-  if (alert.acknowledged_by !== null) parts.push(`${plain(alert.acknowledged_by)} looks after it`)
-  if (alert.silenced_by !== null) parts.push('silenced')
+  if (alert.acknowledged_by !== null) parts.push(`acknowledged by ${plain(alert.acknowledged_by)}`)
+  if (alert.muted_by !== null) parts.push('muted')
   if (alert.note !== null) parts.push(plain(alert.note).replace(/\.$/, ''))
   return { title: plain(alert.title), aside: parts.join(' · '), action: plain(alert.action) }
-}
-
-/** Those that wait for somebody: what is silenced, looked after or one person's own affair does not. */
-export function waiting(alerts: readonly Alert[]): readonly Alert[] {
-  return alerts.filter((alert) => alert.severity !== 'info' && alert.state === 'firing' && alert.silenced_by === null)
-}
-
-/** Of this rule on this host, or wherever it is where no host is concerned. */
-export function silenceOf(alert: Alert, length: string, reason: string): NewSilence {
-  return { rule: alert.rule, ...(alert.host === null ? {} : { host: alert.host }), for: length, reason: reason.trim() }
 }

@@ -1,15 +1,15 @@
 import { describe, expect, it } from 'vitest'
 import type { HostEntry } from './fleet'
-import { arrange, isSameBoard, MANY_HOSTS, type Sort } from './arrange'
-import { busyGpu, entry, gpu, host } from '../samples'
+import { isSameBoard, MANY_HOSTS, type Sort } from './arrange'
+import { arrange, busyGpu, entry, gpu, host } from '../samples'
 import { HostEntry as Entry } from './fleet'
 import { parseQuery } from './query'
 
-const nobodyFolded = new Map<string, boolean>()
+const noOverrides = new Map<string, boolean>()
 
 function order(entries: HostEntry[], sort: Sort, text = ''): string[] {
   entries.forEach((each, i) => (each.rank = i))
-  return arrange(entries, parseQuery(text), sort, nobodyFolded).map((placed) => placed.entry.id)
+  return arrange(entries, parseQuery(text), sort, noOverrides).map((placed) => placed.entry.id)
 }
 
 describe('order', () => {
@@ -17,12 +17,12 @@ describe('order', () => {
     const hosts = [
       entry('down', ['unknown'], { status: 'down' }),
       entry('busy', ['busy', 'busy']),
-      entry('held', ['held', 'busy']),
+      entry('idle', ['idle', 'busy']),
       entry('one', ['free', 'busy']),
-      entry('booked', ['booked', 'busy']),
+      entry('reserved', ['reserved', 'busy']),
       entry('two', ['free', 'free']),
     ]
-    expect(order(hosts, 'free')).toEqual(['two', 'one', 'booked', 'held', 'busy', 'down'])
+    expect(order(hosts, 'free')).toEqual(['two', 'one', 'reserved', 'idle', 'busy', 'down'])
   })
 
   it('falls back to the name', () => {
@@ -58,7 +58,7 @@ describe('order', () => {
 
 describe('choice', () => {
   it('shows only the GPUs that fit, and only hosts that have one', () => {
-    const board = arrange([entry('a', ['busy', 'free', 'free']), entry('b', ['busy'])], parseQuery('free'), 'free', nobodyFolded)
+    const board = arrange([entry('a', ['busy', 'free', 'free']), entry('b', ['busy'])], parseQuery('free'), 'free', noOverrides)
     expect(board.map((placed) => [placed.entry.id, placed.shown])).toEqual([['a', [1, 2]]])
   })
 
@@ -70,40 +70,40 @@ describe('choice', () => {
 
 describe('folding', () => {
   const full = Array.from({ length: MANY_HOSTS }, (_, i) => entry(`full${i}`, ['busy']))
-  const folded = (entries: HostEntry[], text = '', folds = nobodyFolded) =>
-    arrange(entries, parseQuery(text), 'name', folds).filter((placed) => placed.folded).map((placed) => placed.entry.id)
+  const collapsed = (entries: HostEntry[], text = '', overrides = noOverrides) =>
+    arrange(entries, parseQuery(text), 'name', overrides).filter((placed) => placed.collapsed).map((placed) => placed.entry.id)
 
-  it('folds hosts with nothing free when there are many', () => {
-    expect(folded([...full, entry('some', ['free', 'busy'])])).toHaveLength(MANY_HOSTS)
+  it('overrides hosts with nothing free when there are many', () => {
+    expect(collapsed([...full, entry('some', ['free', 'busy'])])).toHaveLength(MANY_HOSTS)
   })
 
-  it('folds nothing when there are few', () => {
-    expect(folded(full.slice(1))).toEqual([])
+  it('overrides nothing when there are few', () => {
+    expect(collapsed(full.slice(1))).toEqual([])
   })
 
-  it('folds no answer of a search', () => {
-    expect(folded(full, 'busy')).toEqual([])
+  it('overrides no answer of a search', () => {
+    expect(collapsed(full, 'busy')).toEqual([])
   })
 
-  it('folds no host that has a problem', () => {
-    expect(folded([...full, entry('ill', ['busy'], { problems: ['disk full'] })])).not.toContain('ill')
+  it('overrides no host that has a problem', () => {
+    expect(collapsed([...full, entry('ill', ['busy'], { problems: ['disk full'] })])).not.toContain('ill')
   })
 
-  it('folds no host with a GPU that is not well', () => {
+  it('overrides no host with a GPU that is not well', () => {
     const hot = entry('hot', ['busy'])
     hot.change({ id: 'hot', gpus: [{ uuid: hot.host.gpus[0]!.uuid, health: 'warning' }] })
-    expect(folded([...full, hot])).not.toContain('hot')
+    expect(collapsed([...full, hot])).not.toContain('hot')
   })
 
   it('lets a person decide otherwise', () => {
-    expect(folded(full, '', new Map([['full0', false]]))).not.toContain('full0')
-    expect(folded([entry('free')], '', new Map([['free', true]]))).toEqual(['free'])
+    expect(collapsed(full, '', new Map([['full0', false]]))).not.toContain('full0')
+    expect(collapsed([entry('free')], '', new Map([['free', true]]))).toEqual(['free'])
   })
 })
 
 describe('two boards', () => {
   const a = entry('a', ['free', 'busy'])
-  const board = (text: string) => arrange([a], parseQuery(text), 'name', nobodyFolded)
+  const board = (text: string) => arrange([a], parseQuery(text), 'name', noOverrides)
 
   it('are the same when every line stands where it stood', () => {
     expect(isSameBoard(board(''), board(''))).toBe(true)
@@ -117,17 +117,17 @@ describe('two boards', () => {
 })
 
 describe('a host that was never seen', () => {
-  const seen = ['up', 'late', 'down', 'never'].map((status) => entry(status, status === 'never' ? [] : ['unknown'], { status: status as never }))
+  const seen = ['up', 'late', 'down', 'never_seen'].map((status) => entry(status, status === 'never_seen' ? [] : ['unknown'], { status: status as never }))
 
   it('comes last where something free is looked for', () => {
-    expect(order([...seen].reverse(), 'free')).toEqual(['up', 'late', 'down', 'never'])
+    expect(order([...seen].reverse(), 'free')).toEqual(['up', 'late', 'down', 'never_seen'])
   })
 
   it('is among the problems', () => {
-    expect(order(seen, 'problems')).toEqual(['down', 'never', 'late', 'up'])
+    expect(order(seen, 'problems')).toEqual(['down', 'never_seen', 'late', 'up'])
   })
 
   it('is found by that word', () => {
-    expect(order(seen, 'free', 'never')).toEqual(['never'])
+    expect(order(seen, 'free', 'never_seen')).toEqual(['never_seen'])
   })
 })

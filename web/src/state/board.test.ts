@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { busyGpu, fleet, gpu, host, NOW, snapshot as rowed, totals } from '../samples'
-import { readSnapshot } from '../stream/client'
+import { readSnapshot } from '../stream/fleetStream'
 import { FakeBrowser } from '../stream/fake'
-import { alone } from '../stream/line'
+import { alone } from '../stream/connection'
 import { Board } from './board.svelte'
 
 let browser: FakeBrowser
@@ -214,10 +214,10 @@ it('knows what kept it from starting, and forgets it when it works', async () =>
   browser.status = 403
   browser.last.fail()
   await vi.advanceTimersByTimeAsync(0)
-  expect(board.trouble).toBe('refused')
+  expect(board.connectionError).toBe('refused')
   await vi.advanceTimersByTimeAsync(2000)
   snapshot()
-  expect(board.trouble).toBeNull()
+  expect(board.connectionError).toBeNull()
 })
 
 it.each([
@@ -275,10 +275,148 @@ describe('a stream as the hub writes it', () => {
 
 it('folds and unfolds by hand', () => {
   snapshot()
-  board.foldAll(true)
-  board.fold('a', false)
-  expect(board.placed.map(({ entry, folded }) => [entry.id, folded])).toEqual([
+  board.collapseAll(true)
+  board.collapse('a', false)
+  expect(board.placed.map(({ entry, collapsed }) => [entry.id, collapsed])).toEqual([
     ['b', true],
     ['a', false],
   ])
+})
+
+describe('a large fleet', () => {
+  const short = (name: string, gpus: object[] = [{ uuid: `${name}-0`, index: 0, label: '0', availability: 'free', since: NOW }], changes: object = {}) => ({
+    ...{ id: name, name, display_name: name, status: 'up', via: 'push', labels: {}, problems: [], last_report_at: NOW },
+    ...{ model: { name: 'NVIDIA H200', display_name: 'H200', vendor: 'nvidia', memory_total_bytes: 8 }, gpus, ...changes },
+  })
+  const overview = (...names: string[]) => ({ ...fleet([]), totals: totals({ hosts: names.length }), hosts: names.map((name) => short(name)), rows: names.map((name, row) => [name, row, row]) })
+  const entry = (id: string) => board.fleet.entries.get(id)!
+  const see = async (...hosts: string[]) => {
+    board.see(hosts)
+    await vi.advanceTimersByTimeAsync(200)
+  }
+  const beatAll = (delta: object = {}) => browser.at('shape=overview').send('delta', { time: NOW, totals: totals(), ...delta })
+
+  beforeEach(() => {
+    board.stop()
+    browser = new FakeBrowser()
+    const url = 'api/v1/stream?shape=overview'
+    board = new Board((listener) => alone(url, listener, browser), '', () => readSnapshot(url, browser), undefined, true)
+    board.start()
+    browser.at('shape=overview').send('snapshot', overview('a', 'b', 'c'))
+  })
+
+  it('shows all hosts without figures, and asks for those in view once the board stands still', async () => {
+    expect(ids()).toEqual(['a', 'b', 'c'])
+    expect([entry('a').isShort, entry('a').summary.counts.free, entry('a').summary.utilization]).toEqual([true, 1, null])
+    board.see(['a'])
+    board.see(['a', 'b'])
+    await see('b', 'c')
+    expect(browser.sources.map(({ url }) => url)).toEqual(['api/v1/stream?shape=overview', 'api/v1/stream?hosts=b,c'])
+    browser.at('hosts=').send('snapshot', rowed([host('b', [gpu({ utilization_percent: 7 })])]))
+    expect([entry('b').isShort, entry('b').summary.utilization, entry('a').isShort]).toEqual([false, 7, true])
+    browser.at('hosts=').send('delta', { time: NOW, totals: totals(), gpus: { rows: [0], utilization_percent: [9] } })
+    expect(entry('b').summary.utilization).toBe(9)
+  })
+
+  it('does not ask again for hosts that it has', async () => {
+    board.see(['a'], ['a', 'b'])
+    await vi.advanceTimersByTimeAsync(200)
+    await see('b')
+    await see('b', 'a')
+    expect(browser.sources).toHaveLength(2)
+    await see('c')
+    expect(browser.sources.map(({ closed }) => closed)).toEqual([false, true, false])
+  })
+
+  it('has no figures of what went out of view', async () => {
+    await see('a')
+    browser.at('hosts=a').send('snapshot', rowed([host('a', [gpu()])]))
+    await see('b')
+    browser.at('hosts=b').send('snapshot', rowed([host('b', [gpu()])]))
+    expect(['a', 'b', 'c'].map((id) => entry(id).isShort)).toEqual([true, false, true])
+  })
+
+  it('keeps states of all hosts right, in view or not', async () => {
+    await see('a')
+    browser.at('hosts=a').send('snapshot', rowed([host('a', [gpu()])]))
+    const busy = (id: string) => ({ id, gpus: [{ uuid: `${id}-0`, availability: 'busy', users: ['ann'] }] })
+    beatAll({ changes: [busy('a'), busy('b')] })
+    expect(entry('b').summary).toMatchObject({ users: ['ann'], counts: { busy: 1 } })
+    browser.at('hosts=a').send('delta', { time: NOW, totals: totals(), changes: [busy('a')] })
+    expect(entry('a').summary.users).toEqual(['ann'])
+    await see('c')
+    browser.at('hosts=c').send('snapshot', rowed([host('c', [gpu()])]))
+    expect(entry('a').summary).toMatchObject({ users: ['ann'], counts: { busy: 1 } })
+    board.search('user:ann')
+    expect(ids()).toEqual(['a', 'b'])
+  })
+
+  it('takes another set of GPUs from either stream first, and a host that left', async () => {
+    await see('a')
+    browser.at('hosts=').send('snapshot', rowed([host('a', [gpu()])]))
+    const split = ['x', 'y'].map((uuid, index) => ({ uuid, index, label: `0.${index}`, availability: 'free', since: NOW }))
+    browser.at('hosts=').send('delta', { time: NOW, totals: totals(), hosts: [host('a', [gpu(), gpu()])], rows: [['a', 0, 5]] })
+    expect(entry('a').untracked.gpus).toHaveLength(2)
+    beatAll({ hosts: [short('a', split)], rows: [['a', 0, 5]] })
+    expect(entry('a').isShort).toBe(false)
+    browser.at('hosts=').send('delta', { time: NOW, totals: totals(), gpus: { rows: [6], utilization_percent: [50] } })
+    expect(entry('a').untracked.gpus.map((each) => each.utilization_percent)).toEqual([0, 50])
+    beatAll({ removed: ['a'] })
+    expect(ids()).toEqual(['b', 'c'])
+    browser.at('hosts=').send('delta', { time: NOW, totals: totals(), removed: ['a'] })
+    beatAll({ hosts: [short('a', split)], rows: [['a', 7, 9]] })
+    expect([entry('a').isShort, entry('a').untracked.gpus.map(({ uuid }) => uuid)]).toEqual([true, ['x', 'y']])
+  })
+
+  it('has a host in full that came to the other stream first', async () => {
+    await see('d')
+    browser.at('hosts=').send('snapshot', rowed([host('d', [gpu({ utilization_percent: 3 })])]))
+    expect(ids()).toEqual(['a', 'b', 'c'])
+    beatAll({ hosts: [short('d')], rows: [['d', 3, 3]] })
+    expect([entry('d').isShort, entry('d').summary.utilization]).toEqual([false, 3])
+  })
+
+  it('sorts by what the overview tells of the figures', () => {
+    board.sortBy('utilization')
+    beatAll({ summaries: { rows: [1, 2], utilization_percent: [10, 90], temperature_celsius: [50, 40] } })
+    board.sortBy('utilization')
+    expect(ids()).toEqual(['c', 'b', 'a'])
+    board.sortBy('temperature')
+    expect(ids()).toEqual(['b', 'c', 'a'])
+    expect(entry('b').summary.utilization).toBeNull()
+  })
+
+  it('does not show figures that no longer come', async () => {
+    await see('a')
+    browser.at('hosts=').send('snapshot', rowed([host('a', [gpu()])]))
+    await vi.advanceTimersByTimeAsync(4500)
+    beatAll()
+    await vi.advanceTimersByTimeAsync(4500)
+    beatAll()
+    expect(entry('a').isShort).toBe(false)
+    await vi.advanceTimersByTimeAsync(2000)
+    beatAll()
+    expect(entry('a').isShort).toBe(true)
+  })
+
+  it('asks again for what does not fit, and after it has rested', async () => {
+    await see('a')
+    browser.at('hosts=').send('snapshot', rowed([host('a', [gpu()])]))
+    browser.at('hosts=').send('delta', { time: NOW, totals: totals(), gpus: { rows: [77], utilization_percent: [1] } })
+    await vi.advanceTimersByTimeAsync(0)
+    expect(browser.sources.map(({ closed }) => closed)).toEqual([false, true, false])
+    board.rest()
+    expect(browser.sources.every(({ closed }) => closed)).toBe(true)
+    board.wake()
+    expect(browser.at('hosts=').url).toBe('api/v1/stream?hosts=a')
+  })
+
+  it('shows in full what came with the page until the stream has it', async () => {
+    board.stop()
+    board = new Board((listener) => alone('api/v1/stream?shape=overview', listener, browser), '', undefined, undefined, true)
+    board.look({ ...fleet([host('a', [gpu({ utilization_percent: 4 })])], { totals: totals({ hosts: 3 }) }), is_whole: false })
+    board.start()
+    browser.at('shape=overview').send('snapshot', overview('a', 'b', 'c'))
+    expect([entry('a').summary.utilization, entry('b').isShort]).toEqual([4, true])
+  })
 })

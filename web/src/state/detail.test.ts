@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest'
 import catalog from '../api/catalog.json'
 import type { GpuEvent, Process } from '../api/types'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
-import { cudaVisibleDevices, gpuDetail, inUnit, isMissing } from './detail'
+import { gpuDetail, inUnit } from './detail'
+import { isMissing } from './deviceVariable'
 
 const up = host('gpu01', [])
 const on = (...processes: Partial<Process>[]) =>
@@ -19,19 +20,19 @@ describe('metrics', () => {
 
   it('share one line where they are unknown, with their reasons', () => {
     const { metrics, notKnown } = gpuDetail(gpu({ ...allKnown, fan_percent: null, nvlink_active_count: null, reasons: { fan_percent: 'has no fan' } }), up, NOW)
-    expect(metrics.map((metric) => metric.label)).not.toContain('Fan')
-    expect(notKnown).toEqual({ text: 'not known: fan, NVLinks up', title: 'Fan: has no fan\nNVLinks up: not reported' })
+    expect(metrics.map((metric) => metric.label)).not.toContain('Fan speed')
+    expect(notKnown).toEqual({ text: 'not reported: fan speed, active NVLinks', title: 'Fan speed: has no fan\nActive NVLinks: not reported' })
   })
 
   it('name only a few of many unknown ones', () => {
-    expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not known: fan, video encoder, .*, \d+ more$/)
+    expect(gpuDetail(gpu(), up, NOW).notKnown?.text).toMatch(/^not reported: fan speed, video encoder, .*, \d+ more$/)
   })
 
   it('says that a figure is being read, rather than show an old one that no delta keeps current', () => {
     const { metrics } = gpuDetail(gpu(allKnown), up, NOW, false)
     const textOf = (title: string) => metrics.find((metric) => metric.title === title)?.text
     expect(metrics).toHaveLength(gpuDetail(gpu(allKnown), up, NOW).metrics.length)
-    expect([textOf('Energy since start'), textOf('SM clock')]).toEqual(['…', '…'])
+    expect([textOf('Total energy'), textOf('SM clock')]).toEqual(['…', '…'])
     expect(metrics.slice(0, 1)).toEqual(gpuDetail(gpu(allKnown), up, NOW).metrics.slice(0, 1))
   })
 
@@ -46,7 +47,7 @@ describe('metrics', () => {
     [68, 'celsius', '68 °C'],
     [312.4, 'watts', '312 W'],
     [1980, 'megahertz', '1980 MHz'],
-    [7200, 'seconds', '2 h'],
+    [7200, 'seconds', '2h'],
     [4, 'count', '4'],
     [0, 'flag', 'no'],
     [1, 'flag', 'yes'],
@@ -61,31 +62,31 @@ describe('metrics', () => {
   })
 })
 
-describe('people', () => {
+describe('users', () => {
   it('come with their memory and longest run, most memory first', () => {
     const detail = on(
       { pid: 1, user: 'bob', memory_used_bytes: GIB, started_at: NOW - 60 },
       { pid: 2, user: 'ann', memory_used_bytes: 20 * GIB, started_at: NOW - 60 },
       { pid: 3, user: 'ann', memory_used_bytes: 30 * GIB, started_at: NOW - 7200 },
     )
-    expect(detail.people).toEqual([
-      { user: { text: 'ann', title: undefined }, memory: '50 GiB', runtime: '2 h' },
-      { user: { text: 'bob', title: undefined }, memory: '1.0 GiB', runtime: '1 min' },
+    expect(detail.users).toEqual([
+      { login: 'ann', user: { text: 'ann', title: undefined }, memory: '50 GiB', runtime: '2h' },
+      { login: 'bob', user: { text: 'bob', title: undefined }, memory: '1.0 GiB', runtime: '1m' },
     ])
   })
 
   it('have unknown memory as soon as a part of it is unknown', () => {
     const detail = on({ pid: 1, user: 'ann', memory_used_bytes: GIB }, { pid: 2, user: 'ann' })
-    expect(detail.people).toMatchObject([{ memory: '–', runtime: '–' }])
+    expect(detail.users).toMatchObject([{ memory: '–', runtime: '–' }])
   })
 
   it('are cut where there are too many, with their number', () => {
     const detail = on(...Array.from({ length: 40 }, (_, pid) => ({ pid, user: `user${pid}` })))
-    expect([detail.people.length, detail.morePeople]).toEqual([8, 32])
+    expect([detail.users.length, detail.moreUsers]).toEqual([8, 32])
   })
 
   it('do not include the display server', () => {
-    expect(on({ pid: 1, user: 'root', display: true }).people).toEqual([])
+    expect(on({ pid: 1, user: 'root', display: true }).users).toEqual([])
   })
 })
 
@@ -115,7 +116,7 @@ describe('faults', () => {
   it('have time, code and meaning, the driver\u2019s words on demand', () => {
     const [event] = failing({}).events
     expect(event).toMatchObject({ kind: 'critical', code: 'XID 79', text: { text: 'it has fallen off the bus', title: 'GPU has fallen off the bus.' } })
-    expect(event?.time.title).toMatch(/^12 min ago, .* UTC$/)
+    expect(event?.time.title).toMatch(/^12m ago, .* UTC$/)
   })
 
   it.each([
@@ -138,10 +139,10 @@ describe('faults', () => {
   })
 })
 
-it('says how old the picture of a silent host is', () => {
+it('says how old the last report of a host that is down is', () => {
   const silent = host('gpu01', [], { status: 'down', last_report_at: NOW - 180 })
-  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW).state).toBe('unknown; free 3 min ago, when the host last reported')
-  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'unknown' }), silent, NOW).state).toBe('unknown; last report 3 min ago')
+  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW).state).toBe('unknown; was free at the last report 3m ago')
+  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'unknown' }), silent, NOW).state).toBe('unknown; last report 3m ago')
 })
 
 it('says nothing about an age that cannot be', () => {
@@ -155,6 +156,3 @@ it('takes a GPU for missing only when nothing of it can be read', () => {
   expect(isMissing(gpu({ health: 'critical', temperature_celsius: 97 }))).toBe(false)
 })
 
-it('names the device so that CUDA finds it', () => {
-  expect(cudaVisibleDevices(gpu({ uuid: 'GPU-abc' }))).toBe('CUDA_VISIBLE_DEVICES=GPU-abc')
-})

@@ -1,8 +1,9 @@
 /** Everything known about one GPU, for its popover. */
 import catalog from '../api/catalog.json'
-import type { Gpu, GpuEvent, Host, Process } from '../api/types'
+import type { Availability, Gpu, GpuEvent, Host, Process } from '../api/types'
 import { bytes, clockTime, DASH, duration, elapsed, plain, utcTime } from './format'
 import type { Figure } from './lines'
+import { seenAt } from './processes'
 
 export interface Metric {
   name: string
@@ -16,8 +17,10 @@ export interface Metric {
 /** Every metric of a GPU in the order of the catalog: a new one shows up without a line here. */
 const GPU_METRICS: readonly Metric[] = catalog.filter((metric) => metric.scope === 'gpu')
 
-export interface PersonOnGpu {
+export interface UserOnGpu {
   user: Figure
+  /** Null: unknown. */
+  login: string | null
   memory: string
   runtime: string
 }
@@ -25,6 +28,8 @@ export interface PersonOnGpu {
 export interface ProcessOnGpu {
   pid: number
   user: Figure
+  /** Null: unknown. */
+  login: string | null
   command: Figure
   memory: Figure
   runtime: Figure
@@ -43,6 +48,9 @@ export interface EventOnGpu {
 
 export interface GpuDetail {
   title: string
+  availability: Availability
+  /** The host is not up: everything is from its last report. */
+  isStale: boolean
   state: string
   stateTitle: string
   reason: string | undefined
@@ -50,8 +58,8 @@ export interface GpuDetail {
   metrics: { label: string; title: string; text: string }[]
   /** The rest in one line, with the reasons as its title; null when nothing is unknown. */
   notKnown: Figure | null
-  people: PersonOnGpu[]
-  morePeople: number
+  users: UserOnGpu[]
+  moreUsers: number
   /** Null when the list could not be read; `processesReason` then says why. */
   processes: ProcessOnGpu[] | null
   processesReason: string
@@ -62,7 +70,7 @@ export interface GpuDetail {
 }
 
 const MOST_PROCESSES = 8
-const MOST_PEOPLE = 8
+const MOST_USERS = 8
 const MOST_EVENTS = 5
 /** Names in the line of what is not known: the catalog begins with what matters most. */
 const MOST_NOT_KNOWN = 3
@@ -73,19 +81,22 @@ export const READING = '…'
 /** `now` is the hub's clock. `isRead`: what is not live is current too. */
 export function gpuDetail(gpu: Gpu, host: Host, now: number, isRead = true): GpuDetail {
   const processes = gpu.processes as Process[] | null
-  const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, now)) ?? null
-  const people = peopleOn((processes ?? []).filter((process) => !process.display), now)
+  const seen = seenAt(host, now)
+  const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, seen)) ?? null
+  const users = usersOn((processes ?? []).filter((process) => !process.display), seen)
   return {
     title: plain(`${host.display_name} · GPU ${gpu.label} · ${gpu.name}`),
+    availability: gpu.availability,
+    isStale: host.status !== 'up',
     state: stateText(gpu, host, now),
     stateTitle: utcTime(gpu.since),
     reason: gpu.availability_reason ?? undefined,
     metrics: knownMetrics(gpu, 'gpu', isRead).map((metric) => ({ label: shortLabel(metric), title: metric.label, text: metric.text })),
     notKnown: notKnown(gpu),
-    people: people.slice(0, MOST_PEOPLE),
-    morePeople: Math.max(0, people.length - MOST_PEOPLE),
+    users: users.slice(0, MOST_USERS),
+    moreUsers: Math.max(0, users.length - MOST_USERS),
     processes: shown,
-    processesReason: gpu.reasons['processes'] ?? 'The list of processes could not be read.',
+    processesReason: gpu.reasons['processes'] ?? 'The process list could not be read.',
     moreProcesses: Math.max(0, (processes?.length ?? 0) - MOST_PROCESSES),
     events: gpu.events.slice(-MOST_EVENTS).reverse().map((event) => eventText(event as GpuEvent, now)),
     moreEvents: Math.max(0, gpu.events.length - MOST_EVENTS),
@@ -97,7 +108,7 @@ function stateText(gpu: Gpu, host: Host, now: number): string {
   if (host.status === 'up') return Number.isNaN(time) ? gpu.availability : `${gpu.availability} for ${duration(time)}, since ${clockTime(gpu.since, now)}`
   const age = host.last_report_at === null ? '' : ` ${duration(elapsed(host.last_report_at, now))} ago`
   if (gpu.last_seen === 'unknown') return `unknown; last report${age}`
-  return `unknown; ${gpu.last_seen ?? 'last seen'}${age}, when the host last reported`
+  return gpu.last_seen === null ? `unknown; last report${age}` : `unknown; was ${gpu.last_seen} at the last report${age}`
 }
 
 function metricOf(owner: Gpu | Host, metric: Metric): number | null {
@@ -118,7 +129,7 @@ function notKnown(gpu: Gpu): Figure | null {
   const names = unknown.slice(0, MOST_NOT_KNOWN).map((metric) => startingSmall(shortLabel(metric)))
   const more = unknown.length > names.length ? `, ${unknown.length - names.length} more` : ''
   const reasons = unknown.map((metric) => `${shortLabel(metric)}: ${gpu.reasons[metric.name] ?? 'not reported'}`)
-  return { text: `not known: ${names.join(', ')}${more}`, title: reasons.join('\n') }
+  return { text: `not reported: ${names.join(', ')}${more}`, title: reasons.join('\n') }
 }
 
 /** Without what stands in brackets to explain it. */
@@ -126,7 +137,7 @@ function shortLabel(metric: Metric): string {
   return metric.label.replace(/ \(.*\)$/, '')
 }
 
-/** `Fan` becomes `fan`; `SM clock` and `NVLinks up` stay. */
+/** `Fan speed` becomes `fan speed`; `SM clock` stays. */
 function startingSmall(label: string): string {
   return /^[A-Z][a-z]/.test(label) ? label.charAt(0).toLowerCase() + label.slice(1) : label
 }
@@ -155,7 +166,7 @@ function rate(bytesPerSecond: number): string {
 }
 
 /** Who is on it with how much and since when, most memory first. A sum with an unknown part is unknown. */
-function peopleOn(processes: readonly Process[], now: number): PersonOnGpu[] {
+function usersOn(processes: readonly Process[], now: number): UserOnGpu[] {
   const byUser = new Map<string | undefined, Process[]>()
   for (const process of processes) {
     const user = process.user ?? undefined
@@ -165,7 +176,8 @@ function peopleOn(processes: readonly Process[], now: number): PersonOnGpu[] {
     .map(([user, theirs]) => ({ user, theirs, memory: sumMemory(theirs) }))
     .sort((a, b) => (b.memory ?? 0) - (a.memory ?? 0))
     .map(({ user, theirs, memory }) => ({
-      user: orDash(user, theirs[0]?.reasons?.['user'], 'the owner is not known'),
+      login: user ?? null,
+      user: orDash(user, theirs[0]?.reasons?.['user'], 'owner unknown'),
       memory: bytes(memory),
       runtime: longest(theirs, now),
     }))
@@ -185,8 +197,9 @@ function processText(process: Process, now: number): ProcessOnGpu {
   const { started_at: start, memory_used_bytes: used } = process
   return {
     pid: process.pid,
-    user: orDash(process.user, reasons['user'] ?? process.evidence, 'the owner is not known', process.evidence),
-    command: orDash(process.command, reasons['command'], 'the command is not known', process.command),
+    login: process.user ?? null,
+    user: orDash(process.user, reasons['user'] ?? process.evidence, 'owner unknown', process.evidence),
+    command: orDash(process.command, reasons['command'], 'command unknown', process.command),
     memory: orDash(used == null ? null : bytes(used), reasons['memory_used_bytes'], 'not reported'),
     runtime: orDash(start == null ? null : duration(elapsed(start, now)), reasons['started_at'], 'not reported'),
     place: [process.container, process.job == null ? null : `job ${process.job}`, process.display ? 'display' : null].filter(Boolean).map((part) => plain(part ?? '')).join(' · ') || undefined,
@@ -206,16 +219,4 @@ function eventText(event: GpuEvent, now: number): EventOnGpu {
 
 function orDash(text: string | null | undefined, reason: string | null | undefined, otherwise: string, title?: string | null): Figure {
   return text == null ? { text: DASH, title: reason ?? otherwise } : { text: plain(text), title: title ?? undefined }
-}
-
-/** Whether the GPU belongs here but cannot be reached: nothing can run on it. */
-export function isMissing(gpu: Gpu): boolean {
-  const isUnwell = gpu.health === 'critical' || gpu.health === 'unknown'
-  const signs = [gpu.utilization_percent, gpu.memory_used_bytes, gpu.temperature_celsius, gpu.power_watts]
-  return gpu.availability === 'unknown' && isUnwell && signs.every((sign) => sign === null)
-}
-
-/** What to put before a command so that it runs on this GPU and no other. */
-export function cudaVisibleDevices(gpu: Gpu): string {
-  return `CUDA_VISIBLE_DEVICES=${gpu.uuid}`
 }

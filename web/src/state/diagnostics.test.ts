@@ -12,9 +12,9 @@ const about: About = {
   started_at: NOW - 7200,
   tick_age_seconds: 0.2,
   viewers: 3,
-  totals: { gpus: 8, free: 8, busy: 0, held: 0, booked: 0, unknown: 0, hosts: 2, hosts_up: 1, users: 0, power_watts: null },
-  sources: [{ via: 'push', hosts: 2, up: 1, late: 0, down: 1, never: 0 }],
-  ingest: { reports_per_second: null, reports_taken: 12_345, reports_outdated: 0, reports_second_way: 0, values_rejected: 0, poll_failures: 0, refused: { fleet_full: 2 } },
+  totals: { gpus: 8, free: 8, busy: 0, idle: 0, reserved: 0, unknown: 0, hosts: 2, hosts_up: 1, users: 0, power_watts: null },
+  sources: [{ via: 'push', hosts: 2, up: 1, late: 0, down: 1, never_seen: 0 }],
+  ingest: { reports_per_second: null, reports_taken: 12_345, reports_outdated: 0, reports_other_source: 0, values_rejected: 0, poll_failures: 0, refused: { fleet_full: 2 } },
   database: { kind: 'sqlite', events: null, reason: 'the database does not answer', problem: null },
   history: { kind: 'embedded', size_bytes: 12_300_000, oldest: NOW - 86_400, newest: NOW, samples_taken: 5, samples_dropped: 0, samples_late: 0, behind_seconds: 0, problem: null, reason: null },
   limits_hit: { logins: 4 },
@@ -26,15 +26,15 @@ const texts = (some: About) => factsOf(some, NOW).flatMap(({ facts }) => facts.m
 
 describe('the hub about itself', () => {
   it('tells an unknown value as a dash and never as a zero', () => {
-    expect(texts(about)).toContain('Events kept: –')
-    expect(texts(about)).toContain('Now: –')
+    expect(texts(about)).toContain('Events stored: –')
+    expect(texts(about)).toContain('Rate: –')
   })
   it('marks what somebody should look at', () => {
     const odd = factsOf(about, NOW).flatMap(({ facts }) => facts.filter(({ isOdd }) => isOdd).map(({ text }) => text))
     expect(odd).toEqual(['events are not kept\ufffd', '1 of 2 up, 1 down', 'fleet_full 2', '4 times'])
   })
   it('says of a hub without history why there are no figures', () => {
-    expect(texts({ ...about, history: { ...about.history, kind: 'off', reason: 'this hub keeps no history' } })).toContain('Kept: this hub keeps no history')
+    expect(texts({ ...about, history: { ...about.history, kind: 'off', reason: 'this hub keeps no history' } })).toContain('Storage: this hub keeps no history')
   })
   it('shows where things are to admins alone', () => {
     expect(texts(about)).toContain('Configuration: none')

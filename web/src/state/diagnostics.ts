@@ -6,7 +6,7 @@ export interface Fact {
   label: string
   text: string
   title?: string
-  /** Something that somebody should look at. */
+  /** Needs attention. */
   isOdd?: boolean
 }
 
@@ -15,7 +15,7 @@ export interface FactGroup {
   facts: Fact[]
 }
 
-const WAYS: Record<string, string> = { push: 'agents that push', pull: 'agents that are asked', ssh: 'hosts over SSH', scrape: 'exporters that are scraped', simulated: 'simulated hosts' }
+const SOURCES: Record<string, string> = { push: 'Push', pull: 'Pull', ssh: 'SSH', scrape: 'Scrape', simulated: 'Simulated' }
 
 /** `now` is the hub's clock. */
 export function factsOf(about: About, now: number): FactGroup[] {
@@ -25,18 +25,18 @@ export function factsOf(about: About, now: number): FactGroup[] {
     { title: 'Reports', facts: reportFacts(about) },
     { title: 'History', facts: historyFacts(about, now) },
     { title: 'Database', facts: databaseFacts(about) },
-    { title: 'Limits that were hit', facts: limitFacts(about) },
-    ...(about.place === null ? [] : [{ title: 'Where things are', facts: placeFacts(about.place) }]),
+    { title: 'Limits reached', facts: limitFacts(about) },
+    ...(about.place === null ? [] : [{ title: 'Paths', facts: placeFacts(about.place) }]),
   ]
 }
 
 function hubFacts(about: About, now: number): Fact[] {
   return [
     { label: 'Version', text: `gpudeck ${about.version}` },
-    { label: 'Running for', text: duration(Math.max(0, now - about.started_at)), title: `since ${utcTime(about.started_at)}` },
+    { label: 'Uptime', text: duration(Math.max(0, now - about.started_at)), title: `since ${utcTime(about.started_at)}` },
     { label: 'Fleet', text: `${count(about.totals.hosts, 'host')}, ${count(about.totals.gpus, 'GPU')}${about.demo ? ', all simulated' : ''}` },
-    about.viewers > 0 ? { label: 'Viewers now', text: String(about.viewers) } : { label: 'Viewers now', text: DASH, title: 'This page is not live yet, and counts once it is.' },
-    { label: 'Runs on', text: `${about.system}, Python ${about.python}` },
+    about.viewers > 0 ? { label: 'Viewers', text: String(about.viewers) } : { label: 'Viewers', text: DASH, title: 'This page is not connected yet. It is counted once it is.' },
+    { label: 'Platform', text: `${about.system}, Python ${about.python}` },
     ...about.problems.map((problem) => ({ label: 'Problem', text: plain(problem), isOdd: true })),
   ]
 }
@@ -44,36 +44,36 @@ function hubFacts(about: About, now: number): Fact[] {
 function sourceFacts(about: About): Fact[] {
   if (about.sources.length === 0) return [{ label: 'Hosts', text: 'none yet' }]
   return about.sources.map((source) => {
-    const missed = (['late', 'down', 'never'] as const).filter((status) => source[status] > 0).map((status) => `${source[status]} ${status === 'never' ? 'never seen' : status}`)
-    return { label: WAYS[source.via] ?? plain(source.via), text: [`${figure(source.up)} of ${figure(source.hosts)} up`, ...missed].join(', '), isOdd: source.down + source.never > 0 }
+    const missed = (['late', 'down', 'never_seen'] as const).filter((status) => source[status] > 0).map((status) => `${source[status]} ${status === 'never_seen' ? 'never seen' : status}`)
+    return { label: SOURCES[source.via] ?? plain(source.via), text: [`${figure(source.up)} of ${figure(source.hosts)} up`, ...missed].join(', '), isOdd: source.down + source.never_seen > 0 }
   })
 }
 
 function reportFacts({ ingest }: About): Fact[] {
   const refused = Object.entries(ingest.refused)
   return [
-    { label: 'Now', text: ingest.reports_per_second === null ? DASH : `${ingest.reports_per_second.toFixed(1)} a second`, title: 'over the last minute' },
-    { label: 'Taken', text: figure(ingest.reports_taken) },
-    { label: 'Repeated or outdated', text: figure(ingest.reports_outdated) },
-    { label: 'On a second way', text: figure(ingest.reports_second_way) },
-    { label: 'Values that cannot be', text: figure(ingest.values_rejected), isOdd: ingest.values_rejected > 0 },
-    { label: 'Hosts that could not be read', text: figure(ingest.poll_failures), title: 'times since the hub was started' },
-    { label: 'Refused', text: refused.length === 0 ? '0' : refused.map(([code, times]) => `${code} ${figure(times)}`).join(', '), isOdd: refused.length > 0 },
+    { label: 'Rate', text: ingest.reports_per_second === null ? DASH : `${ingest.reports_per_second.toFixed(1)} per second`, title: 'over the last minute' },
+    { label: 'Accepted', text: figure(ingest.reports_taken) },
+    { label: 'Duplicate or outdated', text: figure(ingest.reports_outdated) },
+    { label: 'From another source', text: figure(ingest.reports_other_source) },
+    { label: 'Invalid values', text: figure(ingest.values_rejected), isOdd: ingest.values_rejected > 0 },
+    { label: 'Failed polls', text: figure(ingest.poll_failures), title: 'since the hub started' },
+    { label: 'Rejected', text: refused.length === 0 ? '0' : refused.map(([code, times]) => `${code} ${figure(times)}`).join(', '), isOdd: refused.length > 0 },
   ]
 }
 
 function historyFacts({ history }: About, now: number): Fact[] {
-  if (history.reason !== null) return [{ label: 'Kept', text: plain(history.reason ?? '') }]
+  if (history.reason !== null) return [{ label: 'Storage', text: plain(history.reason ?? '') }]
   const isBehind = (history.behind_seconds ?? 0) > 60
   return [
-    { label: 'Kept in', text: history.kind === 'embedded' ? 'a file of the hub' : 'a Prometheus-compatible store' },
+    { label: 'Storage', text: history.kind === 'embedded' ? 'embedded' : 'Prometheus-compatible' },
     { label: 'Size', text: size(history.size_bytes) },
     { label: 'Oldest sample', text: moment(history.oldest ?? null, now), title: utcTime(history.oldest ?? null) },
     { label: 'Newest sample', text: moment(history.newest ?? null, now), title: utcTime(history.newest ?? null) },
-    { label: 'Samples since the start', text: figure(history.samples_taken) },
+    { label: 'Samples since start', text: figure(history.samples_taken) },
     { label: 'Dropped', text: figure(history.samples_dropped), isOdd: (history.samples_dropped ?? 0) > 0 },
-    { label: 'Too late', text: figure(history.samples_late) },
-    ...(isBehind ? [{ label: 'Behind by', text: duration(history.behind_seconds ?? 0), isOdd: true }] : []),
+    { label: 'Late samples', text: figure(history.samples_late) },
+    ...(isBehind ? [{ label: 'Lag', text: duration(history.behind_seconds ?? 0), isOdd: true }] : []),
     ...(history.problem ? [{ label: 'Problem', text: plain(history.problem), isOdd: true }] : []),
   ]
 }
@@ -81,21 +81,21 @@ function historyFacts({ history }: About, now: number): Fact[] {
 function databaseFacts({ database }: About): Fact[] {
   return [
     { label: 'Kind', text: database.kind === 'sqlite' ? 'SQLite' : 'PostgreSQL' },
-    { label: 'Events kept', text: figure(database.events), ...(database.reason ? { title: plain(database.reason) } : {}) },
+    { label: 'Events stored', text: figure(database.events), ...(database.reason ? { title: plain(database.reason) } : {}) },
     ...(database.problem ? [{ label: 'Problem', text: plain(database.problem), isOdd: true }] : []),
   ]
 }
 
 function limitFacts(about: About): Fact[] {
   const hits = Object.entries(about.limits_hit)
-  if (hits.length === 0) return [{ label: 'None', text: 'nothing was refused for being too much' }]
+  if (hits.length === 0) return [{ label: 'None', text: 'no limit was reached' }]
   return hits.map(([limit, times]) => ({ label: limit.replaceAll('_', ' '), text: `${figure(times)} times`, isOdd: true }))
 }
 
 function placeFacts(place: NonNullable<About['place']>): Fact[] {
   const text = (value: string | null | undefined): string => (value ? plain(value) : 'none')
   return [
-    { label: 'Listens on', text: text(place.listen) },
+    { label: 'Listening on', text: text(place.listen) },
     { label: 'Data folder', text: text(place.data_dir) },
     { label: 'Configuration', text: text(place.config) },
     { label: 'Database', text: text(place.database) },

@@ -2,7 +2,7 @@
 import type { HubEvent, Severity } from '../api/events'
 import { duration, MONTHS, pad, plain, utcTime } from './format'
 
-/** What of all that happened is wanted. Empty means everything. */
+/** Empty means everything. */
 export interface EventFilter {
   kind: string
   severity: '' | 'warning' | 'critical'
@@ -14,15 +14,15 @@ export interface EventFilter {
 
 /** Words for the choice of kinds: each stands for the hub's own words. Kinds of tomorrow are found by the search. */
 export const KINDS: readonly { kind: string; label: string }[] = [
-  { kind: '', label: 'everything' },
-  { kind: 'host_seen,host_up,host_down,host_rebooted,flapping', label: 'hosts up and down' },
-  { kind: 'gpu_lost,gpu_found,gpu_moved', label: 'GPUs lost and found' },
-  { kind: 'xid', label: 'driver faults (XID)' },
+  { kind: '', label: 'all events' },
+  { kind: 'host_seen,host_up,host_down,host_rebooted,flapping', label: 'hosts up or down' },
+  { kind: 'gpu_lost,gpu_found,gpu_moved', label: 'GPUs lost or found' },
+  { kind: 'xid', label: 'driver errors (XID)' },
   { kind: 'health_raised,health_cleared', label: 'health' },
-  { kind: 'driver_changed,agent_changed', label: 'drivers and agents' },
-  { kind: 'twin', label: 'hosts mistaken for each other' },
-  { kind: 'alert_fired,alert_acknowledged,alert_resolved,alert_silenced,alert_silence_ended', label: 'alerts' },
-  { kind: 'hub_started,hub_stopped,history_problem,history_recovered,history_damaged,clock_doubted,clock_confirmed', label: 'the hub' },
+  { kind: 'driver_changed,agent_changed', label: 'driver and agent versions' },
+  { kind: 'duplicate_host', label: 'duplicate hosts' },
+  { kind: 'alert_fired,alert_acknowledged,alert_resolved,alert_muted,alert_mute_ended', label: 'alerts' },
+  { kind: 'hub_started,hub_stopped,history_problem,history_recovered,history_damaged,clock_doubted,clock_confirmed', label: 'hub' },
 ]
 
 /** At least that bad. */
@@ -55,11 +55,11 @@ export function isFiltered(filter: EventFilter): boolean {
 /** Whether an event that comes live belongs into the list, by the rules of the hub. */
 export function fits(event: HubEvent, filter: EventFilter): boolean {
   const asked = questionOf(filter)
-  const holds = (list: string | undefined, word: string): boolean => list === undefined || list.split(',').includes(word)
+  const matches = (list: string | undefined, word: string): boolean => list === undefined || list.split(',').includes(word)
   const text = [event.title, event.detail, event.user, event.host].join('\n').toLowerCase()
   return (
-    holds(asked.kind, event.kind) &&
-    holds(asked.severity, event.severity) &&
+    matches(asked.kind, event.kind) &&
+    matches(asked.severity, event.severity) &&
     (asked.host === undefined || asked.host === event.host || asked.host === event.host_id) &&
     (asked.gpu === undefined || asked.gpu === event.gpu) &&
     (asked.user === undefined || asked.user === event.user) &&

@@ -24,13 +24,13 @@ test('a GPU that moved to another host is found there', () => {
 })
 
 test('of two hosts with one name the one that reports is meant', () => {
-  const made = model(host('x', [], { id: '1', name: 'twin', status: 'down' }), host('y', [], { id: '2', name: 'twin' }))
-  expect(findHost(made, 'twin')?.id).toBe('2')
+  const made = model(host('x', [], { id: '1', name: 'duplicate_host', status: 'down' }), host('y', [], { id: '2', name: 'duplicate_host' }))
+  expect(findHost(made, 'duplicate_host')?.id).toBe('2')
   expect(findHost(made, '1')?.id).toBe('1')
   expect(findHost(made, 'nobody')).toBeUndefined()
 })
 
 test('an address names a host so that it is found again', () => {
-  const made = model(host('x', [], { id: '1', name: 'twin' }), host('y', [], { id: '2', name: 'twin' }), host('z', [], { id: '3', name: 'alone' }))
+  const made = model(host('x', [], { id: '1', name: 'duplicate_host' }), host('y', [], { id: '2', name: 'duplicate_host' }), host('z', [], { id: '3', name: 'alone' }))
   expect([...made.entries.values()].map((entry) => addressName(made, entry))).toEqual(['1', '2', 'alone'])
 })

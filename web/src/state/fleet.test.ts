@@ -230,7 +230,7 @@ describe('a summary of a host', () => {
       fleet([host('gpu01', [busyGpu('ann', { temperature_celsius: 68, power_watts: 300 }), gpu({ temperature_celsius: null, utilization_percent: null, power_watts: null })])]),
     )
     expect(model.entries.get('gpu01')?.summary).toMatchObject({
-      counts: { free: 1, busy: 1, held: 0, booked: 0, unknown: 0 },
+      counts: { free: 1, busy: 1, idle: 0, reserved: 0, unknown: 0 },
       users: ['ann'],
       utilization: 97,
       hottest: 68,
@@ -246,8 +246,8 @@ describe('a summary of a host', () => {
   it('follows a change', () => {
     const entry = model.entries.get('gpu02')
     expect(entry?.summary.counts.free).toBe(1)
-    apply({ changes: [{ id: 'gpu02', gpus: [{ uuid: 'gpu02-0', availability: 'held', health: 'critical' }] }], gpus: { rows: [2], power_watts: [7] } })
-    expect(entry?.summary).toMatchObject({ counts: { free: 0, held: 1 }, health: 'critical', power: 7 })
+    apply({ changes: [{ id: 'gpu02', gpus: [{ uuid: 'gpu02-0', availability: 'idle', health: 'critical' }] }], gpus: { rows: [2], power_watts: [7] } })
+    expect(entry?.summary).toMatchObject({ counts: { free: 0, idle: 1 }, health: 'critical', power: 7 })
   })
 })
 

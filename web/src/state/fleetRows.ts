@@ -5,7 +5,7 @@
  * by the hub with whole hosts, and may pass from one host to another.
  */
 import catalog from '../api/catalog.json'
-import type { Columns, Gpu, HostRows, Process, ProcessColumns, Values } from '../api/types'
+import type { Columns, Gpu, Host, HostRows, Process, ProcessColumns, Values } from '../api/types'
 import type { HostEntry } from './fleet'
 
 type Numbers = Record<string, number | null>
@@ -15,6 +15,9 @@ const GPU_COLUMNS: ReadonlySet<string> = namesOf('gpu')
 const HOST_COLUMNS: ReadonlySet<string> = namesOf('host').add('last_report_at')
 
 export class FleetRows {
+  /** `hostOf`: what of an entry is written to. */
+  constructor(private readonly hostOf: (entry: HostEntry) => Host = (entry) => entry.untracked) {}
+
   private readonly hosts: (HostEntry | undefined)[] = []
   private readonly gpus: (Gpu | undefined)[] = []
   /** The host of each row among GPUs. */
@@ -27,7 +30,7 @@ export class FleetRows {
   }
 
   claim(entry: HostEntry, [, row, first]: HostRows): void {
-    const { gpus } = entry.host
+    const { gpus } = this.hostOf(entry)
     this.hosts[row] = entry
     gpus.forEach((gpu, at) => {
       this.gpus[first + at] = gpu
@@ -77,8 +80,16 @@ export class FleetRows {
 
   writeHosts(columns: Columns, changed: Set<HostEntry>): boolean {
     const names = Object.keys(columns).filter((name) => HOST_COLUMNS.has(name))
-    write(columns, names, (row) => this.hosts[row]?.host)
+    write(columns, names, (row) => (this.hosts[row] === undefined ? undefined : this.hostOf(this.hosts[row])))
     return mark(columns.rows, this.hosts, changed)
+  }
+
+  /** The hosts in `rows` that there are, each with its position in `rows`. */
+  forEachHost(rows: readonly number[], take: (entry: HostEntry, at: number) => void): void {
+    rows.forEach((row, at) => {
+      const entry = this.hosts[row]
+      if (entry !== undefined) take(entry, at)
+    })
   }
 
   /** Also false if a GPU has more or fewer processes than there are numbers for: it keeps those it has. */

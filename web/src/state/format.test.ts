@@ -37,13 +37,13 @@ it('fills a bar between nothing and all of it, or draws none', () => {
 
 describe('durations', () => {
   it.each([
-    [-3, '0s', '0 s'],
-    [45, '45s', '45 s'],
-    [12 * 60 + 59, '12m', '12 min'],
-    [3 * 3600 + 12 * 60, '3h', '3 h 12 min'],
-    [47 * 3600, '47h', '1 d 23 h'],
-    [9 * 86400 + 4 * 3600, '9d', '9 d 4 h'],
-    [2 * 86400, '2d', '2 d'],
+    [-3, '0s', '0s'],
+    [45, '45s', '45s'],
+    [12 * 60 + 59, '12m', '12m'],
+    [3 * 3600 + 12 * 60, '3h', '3h 12m'],
+    [47 * 3600, '47h', '1d 23h'],
+    [9 * 86400 + 4 * 3600, '9d', '9d 4h'],
+    [2 * 86400, '2d', '2d'],
   ])('%d s read %s or %s', (seconds, short, long) => {
     expect([shortDuration(seconds), duration(seconds)]).toEqual([short, long])
   })
@@ -76,7 +76,7 @@ describe('moments', () => {
 })
 
 it('counts one and many', () => {
-  expect([count(1, 'GPU'), count(1234, 'host'), count(0, 'person', 'people')]).toEqual(['1 GPU', '1,234 hosts', '0 people'])
+  expect([count(1, 'GPU'), count(1234, 'host'), count(0, 'user', 'people')]).toEqual(['1 GPU', '1,234 hosts', '0 people'])
 })
 
 it('makes unseen characters visible and leaves all others alone', () => {

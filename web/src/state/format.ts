@@ -67,18 +67,18 @@ export function shortDuration(seconds: number): string {
   return s < DAY * 2 ? `${Math.floor(s / HOUR)}h` : `${Math.floor(s / DAY)}d`
 }
 
-/** Two units, for a sentence: `45 s`, `12 min`, `3 h 12 min`, `9 d 4 h`. */
+/** Two units, for a sentence: `45s`, `12m`, `3h 12m`, `9d 4h`. */
 export function duration(seconds: number): string {
   if (!(Math.abs(seconds) <= LONGEST_SPAN)) return DASH
   const s = Math.max(0, Math.floor(seconds))
-  if (s < MINUTE) return `${s} s`
-  if (s < HOUR) return `${Math.floor(s / MINUTE)} min`
-  if (s < DAY) return two(Math.floor(s / HOUR), 'h', Math.floor((s % HOUR) / MINUTE), 'min')
+  if (s < MINUTE) return `${s}s`
+  if (s < HOUR) return `${Math.floor(s / MINUTE)}m`
+  if (s < DAY) return two(Math.floor(s / HOUR), 'h', Math.floor((s % HOUR) / MINUTE), 'm')
   return two(Math.floor(s / DAY), 'd', Math.floor((s % DAY) / HOUR), 'h')
 }
 
 function two(large: number, largeUnit: string, small: number, smallUnit: string): string {
-  return small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`
+  return small === 0 ? `${large}${largeUnit}` : `${large}${largeUnit} ${small}${smallUnit}`
 }
 
 // Written out because the browser's own formatting costs more than the rest of a line together.

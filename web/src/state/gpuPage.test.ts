@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
-import type { Past, Run, Told } from '../api/history'
+import type { Past, Run, QueryState } from '../api/history'
 import type { Point } from '../charts/series'
 import { busyGpu, GIB, gpu, host, NOW } from '../samples'
-import { gpuCharts, gpuQuestions } from './gpuPast'
+import { gpuCharts, gpuQuestions } from './gpuCharts'
 import { gpuPageText, pastTitle } from './gpuPage'
 
 const text = (changes: Parameters<typeof gpu>[0]): ReturnType<typeof gpuPageText> => gpuPageText(gpu(changes), host('gpu01', []), NOW)
@@ -31,26 +31,26 @@ test('what is wrong is said with what to do', () => {
 })
 
 test('a GPU that cannot be reached is offered to nobody', () => {
-  expect(text({}).devices).toBe('CUDA_VISIBLE_DEVICES=GPU-1')
-  expect(text({ availability: 'unknown', health: 'critical', utilization_percent: null, memory_used_bytes: null, temperature_celsius: null, power_watts: null }).devices).toBeNull()
+  expect(text({}).variable).toBe('CUDA_VISIBLE_DEVICES=GPU-1')
+  expect(text({ availability: 'unknown', health: 'critical', utilization_percent: null, memory_used_bytes: null, temperature_celsius: null, power_watts: null }).variable).toBeNull()
 })
 
-test('a booking is said where there is one', () => {
-  expect(text({}).booking).toBeNull()
-  expect(text({ reservation: { id: 1, kind: 'booking', user: 'dan', until: NOW + 60, note: '' } }).booking?.text).toMatch(/^Booked by dan until /)
+test('a reservation is said where there is one', () => {
+  expect(text({}).reservation).toBeNull()
+  expect(text({ reservation: { id: 1, kind: 'reservation', user: 'dan', until: NOW + 60, note: '' } }).reservation?.text).toMatch(/^Reserved by dan until /)
 })
 
 test('a GPU of the past is called what its last run called it', () => {
   const run = { gpus: ['GPU-8', 'GPU-9'], labels: ['2', '3'], model: 'NVIDIA H200', host_name: 'gpu01' } as Run
   expect(pastTitle('GPU-9', [run])).toEqual({ title: 'GPU 3 · NVIDIA H200', host: 'gpu01' })
-  expect(pastTitle('GPU-9', [])).toEqual({ title: 'A GPU of the past', host: null })
+  expect(pastTitle('GPU-9', [])).toEqual({ title: 'Removed GPU', host: null })
 })
 
-function told(points: Point[], more: object = {}): Told {
+function told(points: Point[], more: object = {}): QueryState {
   const past = { metric: '', unit: '', step: 10, start: 0, end: 100, resolution: 'raw', series: [{ gpu: 'GPU-1', points, ...more }] } as Past
   return { past, refused: null, isLoading: false }
 }
-const nothing: Told = { past: null, refused: null, isLoading: true }
+const nothing: QueryState = { past: null, refused: null, isLoading: true }
 
 test('every chart is there before its answer is', () => {
   expect(gpuCharts(() => nothing).map(({ title, series, isLoading }) => [title, series.length, isLoading])).toEqual([
@@ -63,16 +63,16 @@ test('every chart is there before its answer is', () => {
 })
 
 test('memory is a pile of people under the line of all', () => {
-  const answers: Record<string, Told> = { people: told([[0, 5, 5, 5]], { user: 'alice' }), memory_used_bytes: told([[0, 6, 6, 6]]) }
+  const answers: Record<string, QueryState> = { users: told([[0, 5, 5, 5]], { user: 'alice' }), memory_used_bytes: told([[0, 6, 6, 6]]) }
   const memory = gpuCharts((name) => answers[name] ?? nothing)[1]
   expect(memory?.stacked).toBe(true)
-  expect(memory?.series.map(({ label, kind }) => [label, kind])).toEqual([['alice', 'area'], ['used in all', 'line']])
+  expect(memory?.series.map(({ label, kind }) => [label, kind])).toEqual([['alice', 'area'], ['total used', 'line']])
 })
 
 test('times in which it was slowed down are bands with the cause in words', () => {
-  const answers: Record<string, Told> = { throttled_thermal: told([[0, 0, 0, 0], [10, 1, 1, 1]]) }
+  const answers: Record<string, QueryState> = { throttled_thermal: told([[0, 0, 0, 0], [10, 1, 1, 1]]) }
   const [utilization, , power, temperature] = gpuCharts((name) => answers[name] ?? nothing)
-  expect(utilization?.bands).toMatchObject([{ start: 10, end: 20, label: 'slowed by heat' }])
+  expect(utilization?.bands).toMatchObject([{ start: 10, end: 20, label: 'thermal throttling' }])
   expect(temperature?.bands).toHaveLength(1)
   expect(power?.bands).toEqual([])
 })

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
-import type { Past, Told } from '../api/history'
+import type { Past, QueryState } from '../api/history'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../samples'
 import { HostEntry } from './fleet'
-import { hostCharts, hostHeat, hostQuestions } from './hostPast'
+import { hostCharts, hostHeat, hostQuestions } from './hostCharts'
 import { hostPageText } from './hostPage'
 
 const text = (changes: Parameters<typeof host>[2] = {}, gpus = [gpu()]): ReturnType<typeof hostPageText> => hostPageText(new HostEntry(host('gpu01', gpus, changes), NOW), NOW)
@@ -17,9 +17,9 @@ test('a host that is well has no problems and no test to run', () => {
   expect(text()).toMatchObject({ notes: [], test: null })
 })
 
-test('a silent host says since when, and which command tells more', () => {
+test('a host that is down says since when, and which command tells more', () => {
   const silent = text({ status: 'down', last_report_at: NOW - 180 })
-  expect(silent.notes[0]).toMatch(/^No report for 3 min, .* Is it on, and gpudeck agent running\?$/)
+  expect(silent.notes[0]).toMatch(/^No report for 3m \(last at .*\)\. Check that the host is on and that gpudeck agent is running\.$/)
   expect(silent.test).toBe('gpudeck hosts test gpu01')
 })
 
@@ -39,7 +39,7 @@ test('disks and labels are shown harmlessly', () => {
   expect(shown.disks).toEqual([{ mount: '/scratch', text: '1.0 GiB of 4.0 GiB', fraction: 0.25 }])
 })
 
-const nothing: Told = { past: null, refused: null, isLoading: true }
+const nothing: QueryState = { past: null, refused: null, isLoading: true }
 const BOUNDS = { start: 0, end: 20 }
 
 test('RAM and disk are drawn below what is installed', () => {

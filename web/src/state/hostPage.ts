@@ -1,7 +1,7 @@
 /** The page of one host in words. */
 import type { Gpu, Host } from '../api/types'
 import { hostDetail, type HostDetail } from './about'
-import { bookingText, type BookingText } from './booking'
+import { reservationText, type ReservationText } from './reservation'
 import { inUnit, READING } from './detail'
 import type { HostEntry } from './fleet'
 import { bytes, DASH, fraction, gib, percent, plain, watts } from './format'
@@ -15,7 +15,7 @@ export interface HostGpu {
   line: GpuLine
   model: string
   power: string
-  booking: BookingText | null
+  reservation: ReservationText | null
   alarm: string | undefined
   isCritical: boolean
   /** Null where the list could not be read; `why` then says why. */
@@ -35,9 +35,15 @@ export interface HostPageText {
   notes: string[]
   figures: BigFigure[]
   gpus: HostGpu[]
+  /** The host is not up: everything is from its last report. */
+  isStale: boolean
+  /** Why there are no GPUs, where there are none. */
+  noGpus: string
+  /** UUIDs; none while the host is not up. */
+  reservable: string[]
   disks: HostDisk[]
   labels: { key: string; value: string }[]
-  /** What tells more, on the hub's machine; null while all is well. */
+  /** A command that diagnoses the host, for the hub's machine; null while there is no problem. */
   test: string | null
 }
 
@@ -45,12 +51,15 @@ export interface HostPageText {
 export function hostPageText(entry: HostEntry, now: number): HostPageText {
   const { host } = entry
   const { notes } = hostText(entry, now)
-  const silent = notes.filter((note) => !host.problems.some((problem) => note.endsWith(plain(problem))))
+  const stale = notes.filter((note) => !host.problems.some((problem) => note.endsWith(plain(problem))))
   return {
     detail: hostDetail(entry, now),
-    notes: [...silent, ...host.problems.map(plain)],
+    notes: [...stale, ...host.problems.map(plain)],
     figures: figuresOf(entry, now),
     gpus: host.gpus.map((gpu) => gpuOf(gpu, host, now)),
+    isStale: host.status !== 'up',
+    noGpus: host.status === 'never_seen' ? 'No report yet.' : plain(host.reasons['gpus'] ?? 'No GPU reported.'),
+    reservable: host.status === 'up' ? host.gpus.map(({ uuid }) => uuid) : [],
     disks: (host.disks as { mount: string; used_bytes: number; total_bytes: number }[]).map((disk) => ({
       mount: plain(disk.mount),
       text: `${bytes(disk.used_bytes)} of ${bytes(disk.total_bytes)}`,
@@ -67,11 +76,11 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     line: gpuLine(gpu, host, now),
     model: plain(gpu.display_name),
     power: watts(gpu.power_watts),
-    booking: bookingText(gpu, now),
+    reservation: reservationText(gpu, now),
     alarm: alarmText(gpu),
     isCritical: gpu.health === 'critical',
-    processes: processRows(gpu, now),
-    why: plain(gpu.reasons['processes'] ?? 'the list of processes could not be read'),
+    processes: processRows(gpu, host, now),
+    why: plain(gpu.reasons['processes'] ?? 'the process list could not be read'),
   }
 }
 
@@ -93,6 +102,6 @@ function figuresOf(entry: HostEntry, now: number): BigFigure[] {
     figure('Disk', 'disk_used_bytes', host.disk_used_bytes === null ? DASH : bytes(host.disk_used_bytes), host.disk_total_bytes === null ? '' : `of ${bytes(host.disk_total_bytes)}`, fraction(host.disk_used_bytes, host.disk_total_bytes)),
     figure('Network in', 'network_receive_bytes_per_second', rate(host.network_receive_bytes_per_second)),
     figure('Network out', 'network_transmit_bytes_per_second', rate(host.network_transmit_bytes_per_second)),
-    { label: 'GPU power', text: watts(summary.power), of: '', fraction: null, title: summary.power === null ? 'no GPU reports its power' : undefined },
+    { label: 'GPU power', text: watts(summary.power), of: '', fraction: null, title: summary.power === null ? 'no GPU reports power' : undefined },
   ]
 }

@@ -8,11 +8,11 @@ const text = (changes: Parameters<typeof entry>[2]) => hostText(entry('gpu01', [
 
 describe('a title', () => {
   it('names the host, what it carries and how long it is up', () => {
-    expect(text({})).toMatchObject({ name: 'gpu01', inventory: '1× A100-SXM4-80GB', status: 'up 12 d', isSilent: false })
+    expect(text({})).toMatchObject({ name: 'gpu01', inventory: '1× A100-SXM4-80GB', status: 'up 12d', isStale: false })
   })
 
   it('gives the age of a late host', () => {
-    expect(text({ status: 'late', last_report_at: NOW - 14 })).toMatchObject({ status: 'late 14 s', isSilent: true })
+    expect(text({ status: 'late', last_report_at: NOW - 14 })).toMatchObject({ status: 'late 14s', isStale: true })
   })
 
   it('says why a host shows no GPU', () => {
@@ -23,24 +23,24 @@ describe('a title', () => {
 describe('notes', () => {
   it('say what to do about a host that is down', () => {
     const [note] = text({ status: 'down', last_report_at: NOW - 180 }).notes
-    expect(note).toMatch(/^No report for 3 min, last .*Is it on, and gpudeck agent running\?$/)
+    expect(note).toMatch(/^No report for 3m \(last at .*\)\. Check that the host is on and that gpudeck agent is running\.$/)
   })
 
   it('say what to do about a host that never reported', () => {
-    expect(text({ status: 'never', last_report_at: null })).toMatchObject({ status: 'never seen', notes: ['No report so far. Start gpudeck agent there.'] })
+    expect(text({ status: 'never_seen', last_report_at: null })).toMatchObject({ status: 'never seen', notes: ['No report yet. Start gpudeck agent on this host.'] })
   })
 
   it.each([
-    ['pull', 'running?'],
-    ['scrape', 'its exporter running?'],
-    ['ssh', 'Is it on?'],
-  ])('ask for what is at work on a host by %s', (via, question) => {
-    expect(text({ status: 'down', via, last_report_at: NOW - 180 }).notes[0]).toMatch(new RegExp(`${question.replace('?', '\\?')}$`))
+    ['pull', 'that gpudeck agent is running.'],
+    ['scrape', 'its exporter is running.'],
+    ['ssh', 'Check that the host is on.'],
+  ])('ask for what is at work on a host by %s', (via, check) => {
+    expect(text({ status: 'down', via, last_report_at: NOW - 180 }).notes[0]).toMatch(new RegExp(`${check.replaceAll('.', '\\.')}$`))
   })
 
   it('say why a host that was never seen could not be read', () => {
-    const never = entry('gpu01', [], { status: 'never', via: 'ssh', last_report_at: null, problems: ['gpu01 refuses connections'] })
-    expect(hostText(never, NOW)).toMatchObject({ inventory: 'by ssh', status: 'never seen', notes: ['gpu01 refuses connections'] })
+    const never = entry('gpu01', [], { status: 'never_seen', via: 'ssh', last_report_at: null, problems: ['gpu01 refuses connections'] })
+    expect(hostText(never, NOW)).toMatchObject({ inventory: 'via ssh', status: 'never seen', notes: ['gpu01 refuses connections'] })
   })
 
   it('count the problems that find no room', () => {
@@ -51,8 +51,8 @@ describe('notes', () => {
     ['up', []],
     ['late', ['a', 'b', 'c']],
     ['down', ['a']],
-    ['never', []],
-    ['never', ['a']],
+    ['never_seen', []],
+    ['never_seen', ['a']],
   ] as const)('of a host that is %s are as many as the card has room for', (status, problems) => {
     const { notes } = text({ status, problems: [...problems] })
     expect(notes).toHaveLength(noteCount(entry('gpu01', [], { status, problems: [...problems] }).host))
@@ -74,7 +74,7 @@ it('marks the temperature of a row only where it is too high', () => {
 })
 
 it('gives the notes of a host without GPUs the place of its figures', () => {
-  expect(rowText(entry('gpu01', []), ['No report so far.', 'slow']).told).toEqual({ text: 'No report so far. slow', title: 'No report so far.\nslow' })
+  expect(rowText(entry('gpu01', []), ['No report so far.', 'slow']).problems).toEqual({ text: 'No report so far. slow', title: 'No report so far.\nslow' })
 })
 
 it('adds up the GPUs of a row', () => {

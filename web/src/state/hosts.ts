@@ -1,18 +1,19 @@
-/** A host in words: its title, its footer, its row in the table, and what to do when it is silent. */
+/** A host as text: its title, its footer, its row in the table, and the next step when it does not report. */
 import type { Host } from '../api/types'
 import type { HostEntry } from './fleet'
 import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from './format'
-import { isToldSilent } from './layout'
+import { hasNoReportNote } from './layout'
 import { alarmText, isHeat, type Figure } from './lines'
+import { NOT_LOADED } from './overview'
 
 export interface HostText {
   name: string
   inventory: string
-  /** `up 12 d`, `late 14 s`, `down 3 min`. */
+  /** `up 12d`, `late 14s`, `down 3m`. */
   status: string
   statusTitle: string | undefined
-  isSilent: boolean
-  /** Sentences for whoever keeps the machine running. */
+  isStale: boolean
+  /** Problems, with the next step. */
   notes: string[]
   free: string
   footer: { label: string; figure: Figure }[]
@@ -20,27 +21,27 @@ export interface HostText {
 
 export function hostText(entry: HostEntry, now: number): HostText {
   const { host, summary } = entry
-  const isSilent = host.status !== 'up'
+  const isStale = host.status !== 'up'
   return {
     name: plain(host.display_name),
     inventory: plain(inventoryText(entry)),
     status: statusText(host, now),
     statusTitle: statusTitle(host, now),
-    isSilent,
+    isStale,
     notes: notes(host, now),
     free: freeText(entry),
     footer: [
       { label: 'cpu', figure: figure(percent(host.cpu_percent), host, 'cpu_percent') },
       { label: 'ram', figure: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes') },
       { label: 'disk', figure: figure(diskText(host), host, 'disk_used_bytes') },
-      { label: 'power', figure: { text: watts(summary.power), title: summary.power === null ? 'no GPU reports its power' : undefined } },
+      { label: 'power', figure: { text: watts(summary.power), title: summary.power === null ? (entry.isShort ? NOT_LOADED : 'no GPU reports power') : undefined } },
     ],
   }
 }
 
 function inventoryText({ host, inventory }: HostEntry): string {
   if (host.gpus.length > 0) return inventory
-  return host.status === 'never' ? `by ${host.via}` : (host.reasons['gpus'] ?? 'no GPU reported')
+  return host.status === 'never_seen' ? `via ${host.via}` : (host.reasons['gpus'] ?? 'no GPU reported')
 }
 
 function figure(text: string, host: Host, field: string): Figure {
@@ -53,29 +54,29 @@ function diskText(host: Host): string {
 }
 
 function statusText(host: Host, now: number): string {
-  if (host.status === 'never') return 'never seen'
+  if (host.status === 'never_seen') return 'never seen'
   if (host.status !== 'up') return host.last_report_at === null ? host.status : `${host.status} ${duration(elapsed(host.last_report_at, now))}`
-  return host.uptime_seconds === null ? 'up' : `up ${duration(host.uptime_seconds).split(' ', 2).join(' ')}`
+  return host.uptime_seconds === null ? 'up' : `up ${duration(host.uptime_seconds).split(' ', 1)[0]}`
 }
 
 function statusTitle(host: Host, now: number): string | undefined {
-  if (host.status === 'late') return silentText(host, now)
-  return [host.os, host.driver_version === null ? null : `driver ${host.driver_version}`, `by ${host.via}`].filter(Boolean).join(' · ')
+  if (host.status === 'late') return noReportText(host, now)
+  return [host.os, host.driver_version === null ? null : `driver ${host.driver_version}`, `via ${host.via}`].filter(Boolean).join(' · ')
 }
 
 function notes(host: Host, now: number): string[] {
   const problems = host.problems.slice(0, 2).map(plain)
   if (host.problems.length > 2) problems[1] = `${count(host.problems.length - 1, 'more problem')}: ${problems[1]}`
-  return isToldSilent(host) ? [silentText(host, now), ...problems] : problems
+  return hasNoReportNote(host) ? [noReportText(host, now), ...problems] : problems
 }
 
-/** What has to run there, by the way in; ssh needs nothing. */
-const AT_WORK: Record<string, string> = { push: ', and gpudeck agent running', pull: ', and gpudeck agent running', scrape: ', and its exporter running' }
+/** What has to run on the host, by source; SSH needs nothing. */
+const REQUIRED: Record<string, string> = { push: ' and that gpudeck agent is running', pull: ' and that gpudeck agent is running', scrape: ' and that its exporter is running' }
 
-function silentText(host: Host, now: number): string {
-  if (host.last_report_at === null) return host.via === 'push' ? 'No report so far. Start gpudeck agent there.' : 'Not read so far.'
-  const silence = `No report for ${duration(elapsed(host.last_report_at, now))}, last ${clockTime(host.last_report_at, now)}.`
-  return host.status === 'down' ? `${silence} Is it on${AT_WORK[host.via] ?? ''}?` : silence
+function noReportText(host: Host, now: number): string {
+  if (host.last_report_at === null) return host.via === 'push' ? 'No report yet. Start gpudeck agent on this host.' : 'The hub has not read this host yet.'
+  const text = `No report for ${duration(elapsed(host.last_report_at, now))} (last at ${clockTime(host.last_report_at, now)}).`
+  return host.status === 'down' ? `${text} Check that the host is on${REQUIRED[host.via] ?? ''}.` : text
 }
 
 function freeText({ host, summary }: HostEntry): string {
@@ -87,9 +88,10 @@ function freeText({ host, summary }: HostEntry): string {
 export interface RowText {
   users: Figure
   /** What stands in the place of all figures where the host has no GPUs. */
-  told: Figure
+  problems: Figure
   utilization: string
   memory: string
+  utilizationFraction: number | null
   memoryFraction: number | null
   hottest: string
   /** A sentence when the hottest GPU is too hot; that it is unwell for another reason stands at its cell. */
@@ -105,9 +107,10 @@ export function rowText({ host, summary }: HostEntry, notes: readonly string[] =
   const hot = host.gpus.find((gpu) => gpu.temperature_celsius !== null && gpu.temperature_celsius === summary.hottest && isHeat(gpu))
   return {
     users: { text: users, title: summary.users.length > 1 ? users : undefined },
-    told: { text: notes.join(' '), title: notes.join('\n') },
+    problems: { text: notes.join(' '), title: notes.join('\n') },
     utilization: percent(summary.utilization),
     memory: memoryPair(summary.memoryUsed, summary.memoryTotal),
+    utilizationFraction: fraction(summary.utilization, 100),
     memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),
     hottest: celsius(summary.hottest),
     heat: hot === undefined ? undefined : `GPU ${hot.label}: ${alarmText(hot)}`,

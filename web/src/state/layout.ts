@@ -9,10 +9,14 @@ export interface Measures {
   /** A GPU's line on a card. */
   line: number
   header: number
+  /** The names of the columns of a card. */
+  head: number
   footer: number
   /** A sentence below a card's header. */
   note: number
   gap: number
+  /** The least width of a card: with more room there are more columns of them. */
+  cardWidth: number
   /** A row of the table, and a line of cells in it. */
   row: number
   cell: number
@@ -20,15 +24,19 @@ export interface Measures {
   group: number
 }
 
-const DESK: Measures = { line: 24, header: 32, footer: 26, note: 22, gap: 12, row: 28, cell: 20, group: 36 }
+/** How close things stand. `compact` shows more at once. */
+export type Density = 'comfortable' | 'compact'
+
+const COMFORTABLE: Measures = { line: 26, header: 36, head: 22, footer: 28, note: 26, gap: 12, cardWidth: 530, row: 30, cell: 24, group: 36 }
+const COMPACT: Measures = { ...COMFORTABLE, line: 24, header: 32, head: 18, footer: 24, note: 24, gap: 8, cardWidth: 420, row: 26 }
 /** Fingers need more room than a pointer. */
-const PHONE: Measures = { ...DESK, line: 32, header: 40, gap: 8, row: 40, cell: 24, group: 40 }
+const PHONE: Measures = { ...COMFORTABLE, line: 32, header: 40, gap: 8, row: 40, group: 40 }
 
 export const PHONE_WIDTH = 640
-const CARD_WIDTH = 400
 
-export function measuresFor(width: number): Measures {
-  return width < PHONE_WIDTH ? PHONE : DESK
+export function measuresFor(width: number, density: Density = 'comfortable'): Measures {
+  if (width < PHONE_WIDTH) return PHONE
+  return density === 'compact' ? COMPACT : COMFORTABLE
 }
 
 export interface Box {
@@ -38,6 +46,8 @@ export interface Box {
   y: number
   width: number
   height: number
+  /** Its place among all rows of the table, whose head is the first. 0 on cards. */
+  row: number
 }
 
 /** Where a group begins. */
@@ -45,6 +55,7 @@ export interface Heading {
   group: string
   y: number
   height: number
+  row: number
 }
 
 export interface Layout {
@@ -52,40 +63,42 @@ export interface Layout {
   /** None where the board is not in groups. */
   headings: readonly Heading[]
   height: number
+  measures: Measures
 }
 
-export function cardHeight({ entry, shown, folded }: Placed, measures: Measures): number {
-  if (folded) return measures.header
-  const footer = hasFooter(entry.host) ? measures.footer : 0
-  return measures.header + noteCount(entry.host) * measures.note + shown.length * measures.line + footer + 2
+export function cardHeight({ entry, shown, collapsed }: Placed, measures: Measures): number {
+  if (collapsed) return measures.header
+  const footer = hasFooter(entry.untracked) ? measures.footer : 0
+  const head = shown.length > 0 ? measures.head : 0
+  return measures.header + noteCount(entry.untracked) * measures.note + head + shown.length * measures.line + footer + 2
 }
 
 /** A host that was never seen has no figures: its card is its title and what is to be done. */
 export function hasFooter(host: Host): boolean {
-  return host.status !== 'never'
+  return host.status !== 'never_seen'
 }
 
 /** Whether a sentence says that the host is silent, for good or from the beginning. Where the hub itself tried to read
  * a host that it has never seen, the reason why it could not says more. */
-export function isToldSilent(host: Host): boolean {
-  return host.status === 'down' || (host.status === 'never' && (host.via === 'push' || host.problems.length === 0))
+export function hasNoReportNote(host: Host): boolean {
+  return host.status === 'down' || (host.status === 'never_seen' && (host.via === 'push' || host.problems.length === 0))
 }
 
 /** Sentences on a card: up to two problems, and that of its silence. */
 export function noteCount(host: Host): number {
-  return Math.min(host.problems.length, 2) + (isToldSilent(host) ? 1 : 0)
+  return Math.min(host.problems.length, 2) + (hasNoReportNote(host) ? 1 : 0)
 }
 
 /** Cards in as many columns as fit, each where there is room first: the order reads from left to right and down. */
-export function layoutCards(board: readonly Placed[], width: number): Layout {
-  const measures = measuresFor(width)
-  const columns = Math.max(1, Math.floor((width + measures.gap) / (CARD_WIDTH + measures.gap)))
+export function layoutCards(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
+  const measures = measuresFor(width, density)
+  const columns = Math.max(1, Math.floor((width + measures.gap) / (measures.cardWidth + measures.gap)))
   const cardWidth = (width - (columns - 1) * measures.gap) / columns
   const ends = new Array<number>(columns).fill(0)
   const headings: Heading[] = []
   const boxes = board.map((placed): Box => {
     if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
-      const heading = { group: placed.group, y: Math.max(...ends), height: measures.group }
+      const heading = { group: placed.group, y: Math.max(...ends), height: measures.group, row: 0 }
       headings.push(heading)
       ends.fill(heading.y + heading.height)
     }
@@ -93,30 +106,31 @@ export function layoutCards(board: readonly Placed[], width: number): Layout {
     const column = ends.indexOf(y)
     const height = cardHeight(placed, measures)
     ends[column] = y + height + measures.gap
-    return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height }
+    return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height, row: 0 }
   })
-  return { boxes, headings, height: Math.max(0, Math.max(...ends) - measures.gap) }
+  return { boxes, headings, height: Math.max(0, Math.max(...ends) - measures.gap), measures }
 }
 
 /** Cells in a line of the table; a machine with more GPUs, or cut into many instances, takes several lines. */
 export const CELLS_PER_LINE = 8
 
-export function layoutRows(board: readonly Placed[], width: number): Layout {
-  const measures = measuresFor(width)
+export function layoutRows(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
+  const measures = measuresFor(width, density)
   let end = 0
+  let row = 1
   const headings: Heading[] = []
   const boxes = board.map((placed): Box => {
     if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
-      headings.push({ group: placed.group, y: end, height: measures.group })
+      headings.push({ group: placed.group, y: end, height: measures.group, row: ++row })
       end += measures.group
     }
-    const lines = Math.max(1, Math.ceil(placed.entry.host.gpus.length / CELLS_PER_LINE))
+    const lines = Math.max(1, Math.ceil(placed.entry.untracked.gpus.length / CELLS_PER_LINE))
     const height = measures.row + (lines - 1) * measures.cell
-    const box = { placed, column: 0, x: 0, y: end, width, height }
+    const box = { placed, column: 0, x: 0, y: end, width, height, row: ++row }
     end += height
     return box
   })
-  return { boxes, headings, height: end }
+  return { boxes, headings, height: end, measures }
 }
 
 /** The same with room at its end for hosts that are on their way, as high as those that are here: who scrolls down
@@ -128,9 +142,9 @@ export function withRoomFor(awaited: number, layout: Layout): Layout {
 
 /** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
 export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
-  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || keyOf(box.placed) === pinned)
+  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || (pinned !== null && keyOf(box.placed) === pinned))
 }
 
-export function visibleHeadings(layout: Layout, top: number, bottom: number): Heading[] {
+export function visibleHeadings(layout: Pick<Layout, 'headings'>, top: number, bottom: number): Heading[] {
   return layout.headings.filter((heading) => heading.y < bottom && heading.y + heading.height > top)
 }

@@ -12,16 +12,19 @@ describe('a busy GPU', () => {
     expect(line).toMatchObject({
       state: 'busy',
       who: { text: 'alice' },
+      users: ['alice'],
       utilization: { text: '97%' },
+      utilizationFraction: 0.97,
       memory: { text: '71/80G' },
       memoryFraction: 71 / 80,
       temperature: { text: '68°' },
+      power: { text: '60 W' },
       since: { text: '3h' },
     })
   })
 
   it('speaks the whole line', () => {
-    expect(line.spoken).toBe('GPU 0 alice 97% 71/80G 68° 3h, busy')
+    expect(line.spoken).toBe('GPU 0 alice 97% 71/80G 68° 60 W 3h, busy')
   })
 
   it('names everybody on it', () => {
@@ -30,7 +33,7 @@ describe('a busy GPU', () => {
 
   it('says why nobody is named', () => {
     const orphan = gpuLine(busyGpu('x', { users: [], availability_reason: 'memory is held, but no process is on it' }), up, NOW)
-    expect(orphan.who).toEqual({ text: 'nobody', title: 'memory is held, but no process is on it' })
+    expect(orphan.who).toEqual({ text: 'no process', title: 'memory is held, but no process is on it' })
     const blind = gpuLine(busyGpu('x', { users: [], processes: null, reasons: { processes: 'no permission' } }), up, NOW)
     expect(blind.who).toEqual({ text: '–', title: 'no permission' })
   })
@@ -38,18 +41,27 @@ describe('a busy GPU', () => {
 
 describe('other states', () => {
   it('free shows its size and no figures of work', () => {
-    expect(gpuLine(gpu(), up, NOW)).toMatchObject({ state: 'free', who: { text: 'free' }, utilization: { text: '' }, memory: { text: '80G' }, memoryFraction: null })
+    expect(gpuLine(gpu(), up, NOW)).toMatchObject({ state: 'free', who: { text: 'free' }, utilization: { text: '' }, utilizationFraction: null, memory: { text: '80G' }, memoryFraction: null, users: [] })
   })
 
   it('held says so in a word', () => {
-    expect(gpuLine(busyGpu('carol', { availability: 'held' }), up, NOW)).toMatchObject({ word: 'held', who: { text: 'carol' } })
+    expect(gpuLine(busyGpu('carol', { availability: 'idle' }), up, NOW)).toMatchObject({ word: 'idle', who: { text: 'carol' } })
   })
 
-  it('booked says by whom and until when', () => {
+  it('in use and reserved says by whom', () => {
+    const reservation = { id: 1, kind: 'reservation' as const, user: 'dan', until: NOW + 3600, note: '' }
+    expect(gpuLine(busyGpu('ann', { reservation }), up, NOW).reserved?.text).toBe('reserved: dan')
+    expect(gpuLine(busyGpu('ann', { reservation }), up, NOW).spoken).toContain('reserved: dan')
+    expect(gpuLine(busyGpu('dan', { reservation }), up, NOW).reserved?.text).toBe('reserved')
+    expect(gpuLine(gpu({ availability: 'reserved', reservation }), up, NOW).reserved).toBeNull()
+    expect(gpuLine(busyGpu('ann'), up, NOW).reserved).toBeNull()
+  })
+
+  it('reserved says by whom and until when', () => {
     const end = new Date(NOW * 1000)
     end.setHours(23, 5)
-    const line = gpuLine(gpu({ availability: 'booked', reservation: { id: 1, kind: 'booking', user: 'dan', until: end.getTime() / 1000, note: '' } }), up, NOW)
-    expect(line.who.text).toBe('booked by dan until 23:05')
+    const line = gpuLine(gpu({ availability: 'reserved', reservation: { id: 1, kind: 'reservation', user: 'dan', until: end.getTime() / 1000, note: '' } }), up, NOW)
+    expect(line.who.text).toBe('reserved by dan until 23:05')
   })
 
   it('unknown gives its reason in the place of a name', () => {
@@ -64,12 +76,13 @@ it('shows an unknown figure as a dash with its reason, never as zero', () => {
   expect(line.temperature).toEqual({ text: '–', title: 'not reported' })
   expect(line.memory.text).toBe('–/80G')
   expect(line.memoryFraction).toBeNull()
+  expect(line.utilizationFraction).toBeNull()
 })
 
 describe('a GPU of a silent host', () => {
   it('is unknown and shows what was last', () => {
     const line = gpuLine(busyGpu('bob', { availability: 'unknown', last_seen: 'busy' }), silent, NOW)
-    expect(line).toMatchObject({ state: 'unknown', isPast: true, who: { text: 'last: bob' }, utilization: { text: '97%' }, since: { text: '' } })
+    expect(line).toMatchObject({ state: 'unknown', isPast: true, who: { text: 'last: bob' }, users: [], utilization: { text: '97%' }, since: { text: '' } })
   })
 
   it('never looks free, whatever it was', () => {
@@ -103,7 +116,7 @@ describe('a cell of the table', () => {
 
   it('speaks of what is wrong', () => {
     const hot = gpu({ health: 'critical', health_reason: '96 °C' })
-    expect(gpuCell(hot, up, NOW)).toMatchObject({ hasAlarm: true, spoken: 'GPU 0, free, critical: 96 °C' })
+    expect(gpuCell(hot, up, NOW)).toMatchObject({ hasAlarm: true, isCritical: true, spoken: 'GPU 0, free, critical: 96 °C' })
   })
 
   it('of a silent host is unknown', () => {

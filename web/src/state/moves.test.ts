@@ -4,7 +4,7 @@ import type { Placed } from './arrange'
 import { layoutCards, layoutRows, type Layout } from './layout'
 import { move, type Direction, type Spot, type View } from './moves'
 
-const card = (id: string, shown: number[], folded = false): Placed => ({ entry: entry(id, Array.from({ length: 8 }, () => 'free')), shown, folded })
+const card = (id: string, shown: number[], collapsed = false): Placed => ({ entry: entry(id, Array.from({ length: 8 }, () => 'free')), shown, collapsed })
 
 function walk(layout: Layout, view: View, from: Spot | null, ...directions: Direction[]): string {
   const spot = directions.reduce((at, direction) => move(layout, view, at, direction), from)
@@ -13,7 +13,7 @@ function walk(layout: Layout, view: View, from: Spot | null, ...directions: Dire
 
 describe('in cards', () => {
   // Two columns: a above c, b above d.
-  const layout = layoutCards([card('a', [0, 1, 2]), card('b', [0, 5]), card('d', [0], true), card('c', [3])], 900)
+  const layout = layoutCards([card('a', [0, 1, 2]), card('b', [0, 5]), card('d', [0], true), card('c', [3])], 1393)
   const from = (host: string, slot: number) => ({ host, slot })
 
   it('starts at the first host', () => {

@@ -1,6 +1,6 @@
 /** Arrow keys on the board: from one host or GPU to its neighbour as the eye sees it. */
 import { keyOf } from './arrange'
-import { measuresFor, type Box, type Layout } from './layout'
+import { noteCount, type Box, type Layout } from './layout'
 
 /** `host` is the key of its place on the board; `slot` is -1 on the host itself and otherwise a position in `host.gpus`. */
 export interface Spot {
@@ -9,7 +9,8 @@ export interface Spot {
 }
 
 export type Direction = 'up' | 'down' | 'left' | 'right' | 'first' | 'last'
-export type View = 'cards' | 'table'
+export const VIEWS = ['cards', 'table', 'map'] as const
+export type View = (typeof VIEWS)[number]
 
 /** The next spot, or the same one at an edge. Null only on an empty board. */
 export function move(layout: Layout, view: View, from: Spot | null, direction: Direction): Spot | null {
@@ -18,14 +19,14 @@ export function move(layout: Layout, view: View, from: Spot | null, direction: D
   if (from === null || box === undefined) return boxes[0] === undefined ? null : spotAt(boxes[0], 0, view)
   if (direction === 'first') return spotAt(boxes[0]!, 0, view)
   if (direction === 'last') return spotAt(boxes.at(-1)!, 0, view)
-  return view === 'table' ? moveInTable(boxes, box, from, direction) : moveInCards(boxes, box, from, direction)
+  return view === 'table' ? moveInTable(boxes, box, from, direction) : moveInCards(layout, box, from, direction)
 }
 
 /** The slots of a box in reading order: the host, then the GPUs that can be seen. */
 function slots(box: Box, view: View): number[] {
-  const { entry, shown, folded } = box.placed
-  if (view === 'table') return [-1, ...entry.host.gpus.keys()]
-  return folded ? [-1] : [-1, ...shown]
+  const { entry, shown, collapsed } = box.placed
+  if (view === 'table') return [-1, ...entry.untracked.gpus.keys()]
+  return collapsed ? [-1] : [-1, ...shown]
 }
 
 function spotAt(box: Box, order: number, view: View): Spot {
@@ -40,9 +41,10 @@ function moveInTable(boxes: readonly Box[], box: Box, from: Spot, direction: Dir
   return next === undefined ? from : spotAt(next, order, 'table')
 }
 
-function moveInCards(boxes: readonly Box[], box: Box, from: Spot, direction: Direction): Spot {
+function moveInCards(layout: Layout, box: Box, from: Spot, direction: Direction): Spot {
+  const { boxes } = layout
   const order = Math.max(0, slots(box, 'cards').indexOf(from.slot))
-  if (direction === 'left' || direction === 'right') return moveAside(boxes, box, order, direction) ?? from
+  if (direction === 'left' || direction === 'right') return moveAside(layout, box, order, direction) ?? from
   const step = direction === 'up' ? -1 : 1
   const target = order + step
   if (target >= 0 && target < slots(box, 'cards').length) return spotAt(box, target, 'cards')
@@ -53,13 +55,14 @@ function moveInCards(boxes: readonly Box[], box: Box, from: Spot, direction: Dir
 }
 
 /** To the line at the same height in the next column that has one there. */
-function moveAside(boxes: readonly Box[], box: Box, order: number, direction: 'left' | 'right'): Spot | null {
-  const { header, line } = measuresFor(box.width)
-  const height = box.y + (order === 0 ? header / 2 : header + (order - 0.5) * line)
+function moveAside({ boxes, measures }: Layout, box: Box, order: number, direction: 'left' | 'right'): Spot | null {
+  const { header, head, note, line } = measures
+  const above = ({ placed }: Box): number => header + noteCount(placed.entry.untracked) * note + head
+  const height = box.y + (order === 0 ? header / 2 : above(box) + (order - 0.5) * line)
   const column = box.column + (direction === 'left' ? -1 : 1)
   const beside = boxes.filter((candidate) => candidate.column === column)
   const target = beside.find((candidate) => candidate.y + candidate.height > height) ?? beside.at(-1)
   if (target === undefined) return null
-  const inside = height - target.y - header
+  const inside = height - target.y - above(target)
   return spotAt(target, inside < 0 ? 0 : Math.floor(inside / line) + 1, 'cards')
 }

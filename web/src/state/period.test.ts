@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
-import { addressOf, allDays, dayOf, daysOf, dayStart, mapStep, periodText, readPeriod, wholeDays } from './period'
+import { addressOf, allDays, dayOf, daysOf, dayStart, periodText, readPeriod, wholeDays } from './period'
 
 const HOUR = 3600
 const DAY = 24 * HOUR
@@ -80,10 +80,3 @@ describe('in words', () => {
   ])('%s is %s', (query, text) => expect(periodText(read(query, now))).toBe(text))
   it('has the days for the date fields', () => expect(daysOf(read('range=last-month', now))).toEqual({ from: '2026-10-01', to: '2026-10-31' }))
 })
-
-test.each([
-  ['range=24h', 1],
-  ['range=7d', 1],
-  ['range=30d', 2],
-  ['range=1y', 24],
-])('a map of %s has columns of %d h', (query, hours) => expect(mapStep(read(query, at('2026-11-15T12:00+01:00')))).toBe(hours * HOUR))

@@ -17,13 +17,13 @@ export interface Period {
 }
 
 export const PERIODS: readonly { name: string; label: string; title: string }[] = [
-  { name: '24h', label: '24 h', title: 'The last 24 hours' },
-  { name: '7d', label: '7 d', title: 'The last 7 days' },
-  { name: '30d', label: '30 d', title: 'The last 30 days' },
-  { name: 'month', label: 'this month', title: 'This month until now' },
-  { name: 'last-month', label: 'last month', title: 'The month before this one' },
-  { name: '90d', label: '90 d', title: 'The last 90 days' },
-  { name: '1y', label: '1 y', title: 'The last year' },
+  { name: '24h', label: '24h', title: 'The last 24 hours' },
+  { name: '7d', label: '7d', title: 'The last 7 days' },
+  { name: '30d', label: '30d', title: 'The last 30 days' },
+  { name: 'month', label: 'this month', title: 'This month to date' },
+  { name: 'last-month', label: 'last month', title: 'Last month' },
+  { name: '90d', label: '90d', title: 'The last 90 days' },
+  { name: '1y', label: '1y', title: 'The last year' },
 ]
 export const USUAL_PERIOD = '7d'
 
@@ -177,11 +177,3 @@ function timeText(moment: number): string {
 export function viewerZone(): string {
   return new Intl.DateTimeFormat().resolvedOptions().timeZone || 'UTC'
 }
-
-/** The seconds of a column of a map over that time: whole hours, and no more columns than can be told apart. */
-export function mapStep({ start, end }: Period): number {
-  const hours = (end - start) / HOUR
-  return ([1, 2, 3, 6, 12, 24, 168].find((step) => hours / step <= MOST_COLUMNS) ?? 168) * HOUR
-}
-
-const MOST_COLUMNS = 400

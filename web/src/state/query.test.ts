@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest'
 import type { Host } from '../api/types'
 import { busyGpu, GIB, gpu, host } from '../samples'
 import shared from '../../../tests/captures/filter-cases.json'
-import { matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
+import { explainUnclear, matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
+import { corrected, suggest } from './suggest'
 
 const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', display_name: 'Big one', memory_total_bytes: 140.4 * GIB })], {
   display_name: 'Left rack',
@@ -20,7 +21,7 @@ describe('words', () => {
     ['fre', [1]],
     ['busy', [0]],
     ['free busy', [0, 1]],
-    ['held', []],
+    ['idle', []],
     ['alice', [0]],
     ['ALI', [0]],
     ['h200', [1]],
@@ -78,7 +79,6 @@ describe('memory', () => {
     ['<100g', [0]],
     ['<=80GiB', [0]],
     ['=140GB', [1]],
-    ['>100', [1]],
     ['>0.1T', [1]],
     ['>100000M', [1]],
   ])('%s', (text, expected) => {
@@ -86,8 +86,8 @@ describe('memory', () => {
   })
 
   it.each([
-    ['>=48G', 46_068],
-    ['>=141G', 143_771],
+    ['>=45G', 46_068],
+    ['>=140G', 143_771],
     ['>=80G', 81_559],
     ['=80G', 81_559],
   ])('%s finds a card of %d MiB, as the API does', (text, mib) => {
@@ -105,7 +105,7 @@ it('finds an instance of a divided GPU by its label', () => {
 })
 
 describe('what cannot be understood', () => {
-  it.each(['>lots', '>', '=', '>40X', '->40G', 'user:', '-', '-host:'])('%s fits nothing and is named', (text) => {
+  it.each(['>lots', '>100', '>', '=', '>40X', '->40G', 'user:', '-', '-host:'])('%s fits nothing and is named', (text) => {
     expect([found(text), parseQuery(`free ${text}`).unclear]).toEqual([[], [text.toLowerCase()]])
   })
 
@@ -144,6 +144,12 @@ it.each([
   expect(toggleState(before, 'free')).toBe(after)
 })
 
+it.each([
+  ['>40', '40 what? Write >40G'],
+  ['-held', '“-held” is now -idle'],
+  ['>lots', '“>lots” is not understood'],
+])('%s: %s', (token, text) => expect(explainUnclear(token)).toBe(text))
+
 describe('the cases that the command line is tried with, too', () => {
   const hosts = shared.hosts as unknown as Host[]
 
@@ -153,4 +159,16 @@ describe('the cases that the command line is tried with, too', () => {
     const bare = hosts.filter((each) => each.gpus.length === 0 && matchesBareHost(query, each)).map((each) => each.name)
     expect({ gpus, bare_hosts: bare, unclear: query.unclear }).toEqual({ gpus: expected.gpus, bare_hosts: expected.bare_hosts, unclear: expected.unclear })
   })
+
+  it.each(shared.suggestions)('$query suggests $suggest', ({ query, suggest: near }) => {
+    expect(suggest(hosts, query).map((each) => each.near)).toEqual(near)
+  })
+})
+
+it('puts what was meant in the place of what was written', () => {
+  const found = [
+    { word: 'usr:ann', near: 'user:ann' },
+    { word: 'frree', near: 'free' },
+  ]
+  expect(corrected(' Frree  usr:ann >40G ', found)).toBe('free  user:ann >40G')
 })

@@ -3,7 +3,7 @@
  */
 import { ask, type Answer } from '../api/ask'
 import type { Host } from '../api/types'
-import { whileVisible } from '../stream/presence'
+import { whileVisible } from '../stream/visibility'
 import type { HostEntry } from './fleet'
 
 export const READ_SECONDS = 5

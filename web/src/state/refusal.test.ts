@@ -3,7 +3,7 @@ import { explain } from './refusal'
 
 test('what the hub forbids begins with that, in its words', () => {
   const refusal = { status: 403, message: 'vera has the role viewer, and this needs admin' }
-  expect(explain(refusal)).toEqual({ text: 'You may not do this here: vera has the role viewer, and this needs admin.' })
+  expect(explain(refusal)).toEqual({ text: 'Not allowed: vera has the role viewer, and this needs admin.' })
   expect(explain(refusal, 'gpudeck account list').command).toBe('gpudeck account list')
 })
 

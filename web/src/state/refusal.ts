@@ -10,10 +10,10 @@ export interface Refused {
 
 /** `command` is what works where the page may not. */
 export function explain({ status, message }: Refusal, command?: string): Refused {
-  if (status === null) return { text: 'The hub does not answer. Try again when it is back.' }
-  const words = plain(message).replace(/^(name|address|port|user|jump|password): /, '') || `The hub refuses (HTTP ${status})`
+  if (status === null) return { text: 'The hub is not responding. Try again later.' }
+  const words = plain(message).replace(/^(name|address|port|user|jump|password): /, '') || `The hub refused the request (HTTP ${status})`
   if (status !== 401 && status !== 403) return { text: sentence(words) }
-  return { text: sentence(`You may not do this here: ${words}`), ...(command === undefined ? {} : { command }) }
+  return { text: sentence(`Not allowed: ${words}`), ...(command === undefined ? {} : { command }) }
 }
 
 export function sentence(words: string): string {

@@ -7,7 +7,7 @@ test.each([
   ['#/people', 'people', ''],
   ['#/host/gpu07', 'host', 'gpu07'],
   ['#/gpu/GPU-1%2F2', 'gpu', 'GPU-1/2'],
-  ['#/person/a%20b%3Fc', 'person', 'a b?c'],
+  ['#/user/a%20b%3Fc', 'user', 'a b?c'],
   ['#/history?metric=power_watts', 'history', ''],
 ])('%s leads to its page', (hash, page, name) => expect(parseRoute(hash)).toMatchObject({ page, name }))
 
@@ -34,4 +34,4 @@ it('tells another page from other parameters', () => {
   expect(isSamePage(parseRoute('#/host/a'), parseRoute('#/host/b'))).toBe(false)
 })
 
-it('knows the page of bookings', () => expect(parseRoute('#/bookings?view=day').page).toBe('bookings'))
+it('knows the page of reservations', () => expect(parseRoute('#/reservations?view=day').page).toBe('reservations'))

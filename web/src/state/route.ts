@@ -3,7 +3,7 @@
  * proxy: no server ever sees it. The fleet's own filters stay in the query part before it (state/address.ts).
  */
 
-export const PAGES = ['fleet', 'host', 'gpu', 'people', 'person', 'history', 'bookings', 'events', 'about'] as const
+export const PAGES = ['fleet', 'host', 'gpu', 'people', 'user', 'history', 'reservations', 'events', 'about'] as const
 export type PageName = (typeof PAGES)[number]
 
 export interface Route {
@@ -15,7 +15,7 @@ export interface Route {
 }
 
 /** Pages that are about one thing make no sense without its name; the others take none. */
-const OF_ONE: ReadonlySet<string> = new Set<PageName>(['host', 'gpu', 'person'])
+const OF_ONE: ReadonlySet<string> = new Set<PageName>(['host', 'gpu', 'user'])
 
 /** Reads `location.hash`. Anything goes in: what cannot be read is nowhere. */
 export function parseRoute(hash: string): Route {

@@ -23,7 +23,7 @@ function run(id: number, changes: Partial<Run> = {}): Run {
     peak_memory_bytes: 71 * GIB,
     mean_memory_bytes: 70 * GIB,
     mean_utilization_percent: 96.6,
-    idle_held_seconds: 0,
+    idle_seconds: 0,
     energy_joules: 3.6e6,
     command_reason: null,
     ...changes,
@@ -31,11 +31,11 @@ function run(id: number, changes: Partial<Run> = {}): Run {
 }
 
 test('a run that is there lasts until now', () => {
-  expect(runRow(run(1), NOW)).toMatchObject({ isRunning: true, lasted: '1 h', utilization: { text: '97%' }, memory: { text: '71 GiB' }, energy: '1.00 kWh' })
+  expect(runRow(run(1), NOW)).toMatchObject({ isRunning: true, lasted: '1h', utilization: { text: '97%' }, memory: { text: '71 GiB' }, energy: '1.00 kWh' })
 })
 
 test('a run that has ended lasted until its end', () => {
-  expect(runRow(run(1, { ended_at: NOW - 1800 }), NOW)).toMatchObject({ isRunning: false, lasted: '30 min' })
+  expect(runRow(run(1, { ended_at: NOW - 1800 }), NOW)).toMatchObject({ isRunning: false, lasted: '30m' })
 })
 
 test('what nobody knows of a run is a dash with its reason', () => {
@@ -47,7 +47,7 @@ test('a hostile command turns nothing around', () => {
   expect(runRow(run(1, { command: 'a\u202eb' }), NOW).command.text).toBe('a\ufffdb')
 })
 
-test('runs are listed by when they began, whatever their ids', () => {
+test('runs are listed by when they started, whatever their ids', () => {
   expect(latestFirst([run(1, { seen_at: 5 }), run(2, { seen_at: 9 }), run(3, { seen_at: 7 })]).map(({ id }) => id)).toEqual([2, 3, 1])
 })
 

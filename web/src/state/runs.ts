@@ -2,7 +2,7 @@
 import type { Run } from '../api/history'
 import type { Bounds } from '../charts/range'
 import { bytes, clockTime, DASH, duration, moment, plain, utcTime } from './format'
-import { personColour } from './hues'
+import { userColour } from './hues'
 import type { Figure } from './lines'
 
 export interface RunRow {
@@ -16,7 +16,7 @@ export interface RunRow {
   /** The GPUs by their labels, with the host where it is not plain. */
   gpus: string
   host: string
-  began: Figure
+  started: Figure
   isRunning: boolean
   lasted: string
   utilization: Figure
@@ -32,19 +32,19 @@ export function runRow(run: Run, now: number): RunRow {
   return {
     id: run.id,
     user: run.user,
-    name: { text: run.user === null ? DASH : plain(run.user), title: run.user === null ? 'the owner is not known' : undefined },
-    colour: personColour(run.user),
-    command: run.command === null ? { text: DASH, title: run.command_reason ?? 'the command is not known' } : { text: plain(run.command), title: plain(run.command) },
+    name: { text: run.user === null ? DASH : plain(run.user), title: run.user === null ? 'owner unknown' : undefined },
+    colour: userColour(run.user),
+    command: run.command === null ? { text: DASH, title: run.command_reason ?? 'command unknown' } : { text: plain(run.command), title: plain(run.command) },
     place: [run.container, run.job === null ? null : `job ${run.job}`].filter((part) => part !== null).map(plain).join(' · '),
     pid: run.pid,
     gpus: run.labels.map(plain).join(', '),
     host: plain(run.host_name),
-    began: { text: moment(start, now), title: `${clockTime(start, now)}, ${utcTime(start)}` },
+    started: { text: moment(start, now), title: `${clockTime(start, now)}, ${utcTime(start)}` },
     isRunning: run.ended_at === null,
     lasted: duration(Math.max(0, until - start)),
-    utilization: known(run.mean_utilization_percent, (value) => `${Math.round(value)}%`, 'nobody measured it'),
-    memory: known(run.peak_memory_bytes, bytes, 'nobody measured it'),
-    idle: { text: run.idle_held_seconds < 60 ? DASH : duration(run.idle_held_seconds), title: 'held without work' },
+    utilization: known(run.mean_utilization_percent, (value) => `${Math.round(value)}%`, 'not measured'),
+    memory: known(run.peak_memory_bytes, bytes, 'not measured'),
+    idle: { text: run.idle_seconds < 60 ? DASH : duration(run.idle_seconds), title: 'time without work' },
     energy: run.energy_joules === null ? DASH : `${(run.energy_joules / 3.6e6).toFixed(run.energy_joules < 3.6e7 ? 2 : 1)} kWh`,
   }
 }
@@ -78,12 +78,12 @@ export function runBars(runs: readonly Run[], { start, end }: Bounds, now: numbe
     const free = ends.findIndex((last) => last <= from)
     const lane = free < 0 ? ends.length : free
     ends[lane] = until
-    return { id: run.id, lane, colour: personColour(run.user), name: run.user === null ? DASH : plain(run.user), from: (from - start) / (end - start), width: (until - from) / (end - start), title: barTitle(run, now) }
+    return { id: run.id, lane, colour: userColour(run.user), name: run.user === null ? DASH : plain(run.user), from: (from - start) / (end - start), width: (until - from) / (end - start), title: barTitle(run, now) }
   })
   return { bars, lanes: ends.length }
 }
 
 function barTitle(run: Run, now: number): string {
-  const { name, began, lasted, command } = runRow(run, now)
-  return `${name.text}, from ${began.text} for ${lasted}: ${command.text}`
+  const { name, started, lasted, command } = runRow(run, now)
+  return `${name.text}, from ${started.text} for ${lasted}: ${command.text}`
 }

@@ -8,7 +8,7 @@ test.each([
   ['Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1 Version/18.0 Safari/605.1', 'Safari on macOS'],
   ['Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1 CriOS/140.0 Safari/604.1', 'Chrome on iOS'],
   ['curl/8.5.0', 'curl'],
-  ['', 'an unknown browser'],
+  ['', 'unknown browser'],
 ])('%s', (agent, name) => expect(browserName(agent)).toBe(name))
 
 test('the session of this browser is marked', () => {

@@ -29,7 +29,7 @@ const BROWSERS: readonly [RegExp, string][] = [
 export function browserName(agent: string): string {
   const find = (known: readonly [RegExp, string][]): string | undefined => known.find(([pattern]) => pattern.test(agent))?.[1]
   const system = find(SYSTEMS)
-  const browser = find(BROWSERS) ?? (plain(agent).split(/[\s/]/)[0]?.slice(0, 40) || 'an unknown browser')
+  const browser = find(BROWSERS) ?? (plain(agent).split(/[\s/]/)[0]?.slice(0, 40) || 'unknown browser')
   return system === undefined ? browser : `${browser} on ${system}`
 }
 

@@ -33,6 +33,11 @@ export class WatchedVersion {
     return this.count
   }
 
+  /** For who compares it with what it was. */
+  get untracked(): number {
+    return this.count
+  }
+
   bump(): void {
     this.count += 1
     this.redraw?.()

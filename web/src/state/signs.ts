@@ -2,7 +2,7 @@
 import { plain } from './format'
 import type { Route } from './route'
 
-const PLACES: Partial<Record<Route['page'], string>> = { people: 'People', history: 'History', bookings: 'Bookings', events: 'Events', about: 'About' }
+const PLACES: Partial<Record<Route['page'], string>> = { people: 'People', history: 'History', reservations: 'Reservations', events: 'Events', about: 'About' }
 
 /** `free` is null when it is not known: nothing loaded yet, or the connection is lost. Which page it is comes second:
  * a narrow tab cuts off the end. */
@@ -14,7 +14,7 @@ export function pageTitle(free: number | null, route?: Route): string {
 /** An SVG as a data address. Green only where there is something to take. */
 export function faviconAddress(free: number | null): string {
   const text = free === null ? '?' : free > 999 ? '1k' : String(free)
-  const fill = free === null || free === 0 ? '#5b6068' : '#12753a'
+  const fill = free === null || free === 0 ? '#566070' : '#0e7a55'
   const size = { 1: 24, 2: 20 }[text.length] ?? 15
   const svg =
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="6" fill="${fill}"/>` +

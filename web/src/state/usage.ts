@@ -1,11 +1,11 @@
 /** Who used how much in a period, in words and bars. Hours are GPU-hours. */
 import type { Usage, UsageBy, UsageDay, UsageRow } from '../api/types'
-import { bytes, DASH, MONTHS, plain } from './format'
+import { bytes, clockTime, DASH, MONTHS, plain } from './format'
 import type { Figure } from './lines'
 import { dayOf } from './period'
 
 export const BYS: readonly { by: UsageBy; label: string; one: string }[] = [
-  { by: 'user', label: 'person', one: 'Person' },
+  { by: 'user', label: 'user', one: 'User' },
   { by: 'group', label: 'group', one: 'Group' },
   { by: 'host', label: 'host', one: 'Host' },
   { by: 'model', label: 'model', one: 'Model' },
@@ -20,7 +20,7 @@ export function isUngrouped({ by, rows }: Usage): boolean {
   return by === 'group' && rows.every(({ group }) => group == null)
 }
 
-export const USAGE_SORTS = ['held', 'name', 'worked', 'idle', 'energy', 'cost', 'peak'] as const
+export const USAGE_SORTS = ['hours', 'name', 'active', 'idle', 'energy', 'cost', 'peak'] as const
 export type UsageSort = (typeof USAGE_SORTS)[number]
 
 export interface UsageOrder {
@@ -32,18 +32,18 @@ export interface UsageOrder {
 export function readUsageOrder(text: string | null): UsageOrder {
   const isTurned = text?.startsWith('-') ?? false
   const by = USAGE_SORTS.find((known) => known === text?.slice(isTurned ? 1 : 0))
-  return by === undefined ? { by: 'held', isTurned: false } : { by, isTurned }
+  return by === undefined ? { by: 'hours', isTurned: false } : { by, isTurned }
 }
 
 export function turnUsageOrder(order: UsageOrder, by: UsageSort): string {
   const isTurned = order.by === by && !order.isTurned
-  return `${isTurned ? '-' : ''}${by}`.replace(/^held$/, '')
+  return `${isTurned ? '-' : ''}${by}`.replace(/^hours$/, '')
 }
 
 const RANKS: Record<Exclude<UsageSort, 'name'>, (row: UsageRow) => number | null | undefined> = {
-  held: (row) => row.gpu_hours,
-  worked: (row) => row.worked_hours,
-  idle: (row) => row.idle_held_hours,
+  hours: (row) => row.gpu_hours,
+  active: (row) => row.active_hours,
+  idle: (row) => row.idle_hours,
   energy: (row) => row.energy_kwh,
   cost: (row) => row.cost,
   peak: (row) => row.peak_memory_bytes,
@@ -63,7 +63,7 @@ export function sortUsage(rows: readonly UsageRow[], by: UsageBy, { by: column, 
   })
 }
 
-/** Null for those whom nobody could name, and for those without a group. */
+/** Null for unknown users, and for users without a group. */
 export function nameOf(row: UsageRow, by: UsageBy): string | null {
   return row.unknown ? null : (row[by] ?? null)
 }
@@ -73,12 +73,12 @@ export interface UsageText {
   /** Null where there is nothing behind the name that could be opened. */
   name: string | null
   title: Figure
-  held: string
-  /** Of the row with the most, 0…1, and the part of it that worked. */
-  heldPart: number
-  workedPart: number
+  hours: string
+  /** Of the row with the most, 0…1, and the active part of it. */
+  hoursPart: number
+  activePart: number
   share: Figure
-  worked: Figure
+  active: Figure
   idle: string
   energy: Figure
   cost: string
@@ -93,13 +93,13 @@ export function usageText(row: UsageRow, by: UsageBy, most: number, currency: st
     key: `${row.unknown ? '?' : name === null ? '-' : '='}${name ?? ''}`,
     name,
     title: titleOf(row, by),
-    held: amount(row.gpu_hours),
-    heldPart: part(row.gpu_hours),
-    workedPart: part(row.worked_hours),
-    share: row.share === null ? { text: DASH, title: 'nothing was observed' } : { text: percentage(row.share), title: 'of all GPU-hours that were observed' },
-    worked: workedText(row),
-    idle: amount(row.idle_held_hours),
-    energy: row.energy_kwh === null ? { text: DASH, title: 'no GPU of theirs tells its power' } : { text: amount(row.energy_kwh), title: undefined },
+    hours: amount(row.gpu_hours),
+    hoursPart: part(row.gpu_hours),
+    activePart: part(row.active_hours),
+    share: row.share === null ? { text: DASH, title: 'nothing was monitored' } : { text: percentage(row.share), title: 'of all monitored GPU-hours' },
+    active: activeText(row),
+    idle: amount(row.idle_hours),
+    energy: row.energy_kwh === null ? { text: DASH, title: 'power not reported' } : { text: amount(row.energy_kwh), title: undefined },
     cost: costText(row.cost ?? null, currency),
     peak: bytes(row.peak_memory_bytes),
   }
@@ -108,19 +108,23 @@ export function usageText(row: UsageRow, by: UsageBy, most: number, currency: st
 function titleOf(row: UsageRow, by: UsageBy): Figure {
   const name = nameOf(row, by)
   if (name !== null) return { text: plain(name), title: undefined }
-  if (row.unknown) return { text: 'not known', title: 'nobody could say who it was' }
-  return { text: `no ${by}`, title: by === 'group' ? 'people without a group' : undefined }
+  if (row.unknown) return { text: 'unknown user', title: 'the user could not be determined' }
+  return { text: `no ${by}`, title: by === 'group' ? 'users without a group' : undefined }
 }
 
-function workedText(row: UsageRow): Figure {
-  if (row.worked_hours === null) return { text: DASH, title: 'no utilization was known' }
-  const asFarAsKnown = row.measured_hours < 0.995 * row.gpu_hours ? ' with a known utilization' : ''
-  return { text: amount(row.worked_hours), title: `${workedShare(row)} of the time held${asFarAsKnown}` }
+function activeText(row: UsageRow): Figure {
+  if (row.active_hours === null) return { text: DASH, title: 'utilization not measured' }
+  return { text: amount(row.active_hours), title: `utilization ${utilizationText(row)}${measuredText(row)}` }
 }
 
-/** How much of the held time worked, as far as that is known: `62 %`; a dash where nothing is. */
-export function workedShare(row: UsageRow): string {
-  return row.worked_hours === null || row.measured_hours <= 0 ? DASH : percentage(row.worked_hours / row.measured_hours)
+/** Active hours of the hours whose utilization was measured: `62.0 %`; a dash where none were. */
+export function utilizationText(row: UsageRow): string {
+  return row.active_hours === null || row.measured_hours <= 0 ? DASH : percentage(row.active_hours / row.measured_hours)
+}
+
+/** ` of 12.5 measured` where the utilization of some GPU-hours was not measured; empty otherwise. */
+export function measuredText(row: UsageRow): string {
+  return row.active_hours === null || row.measured_hours >= 0.995 * row.gpu_hours ? '' : ` of ${amount(row.measured_hours)} measured`
 }
 
 /** `0.4`, `12.5`, `1,234`. What is more than nothing is never a zero. */
@@ -137,7 +141,7 @@ export function percentage(part: number): string {
   return `${percent.toFixed(percent === 0 || percent >= 100 ? 0 : 1)} %`
 }
 
-function costText(cost: number | null, currency: string): string {
+export function costText(cost: number | null, currency: string): string {
   if (cost === null) return DASH
   const text = cost.toLocaleString('en', { minimumFractionDigits: 2, maximumFractionDigits: 2 })
   return currency === '' ? text : `${text} ${plain(currency)}`
@@ -148,36 +152,43 @@ export function isPriced(usage: Usage): boolean {
   return usage.rows.some((row) => row.cost != null)
 }
 
-/** How much of the period the figures stand for, as sentences. `began` is the first moment that anything tells of. */
+/** How much of the period was monitored. `began` is the first moment with data. */
 export function coverageText(usage: Usage, began: number | null = null): string {
-  if (usage.coverage === null) return `No GPU was known in this period${usage.known_since ? `: the records begin ${dayLabel(dayOf(usage.known_since))}` : ''}.`
-  const observed = `${amount(usage.observed_gpu_hours)} GPU-hours`
+  if (usage.coverage === null) return `No GPU was monitored in this period${usage.known_since ? `; records begin ${dayLabel(dayOf(usage.known_since))}` : ''}.`
+  const monitored = `${amount(usage.monitored_gpu_hours)} GPU-hours monitored.`
   const isLate = began !== null && began - usage.start > (usage.end - usage.start) / 50
-  const time = isLate ? `the time since ${dayLabel(dayOf(began))}, when the records begin` : 'the period'
-  if (usage.coverage >= 1) return `Observed 100 % of ${time}: ${observed}.`
-  return `Observed ${percentage(usage.coverage)} of ${time}: ${observed}. What nobody observed is in no figure.`
+  const since = isLate ? ` since records begin on ${dayLabel(dayOf(began))}` : ''
+  if (usage.coverage >= 1) return `Coverage 100 %${since}: ${monitored}`
+  return `Coverage ${percentage(usage.coverage)}${since}: ${monitored} Unmonitored time is excluded.`
 }
+
+/** When the figures end, where that is well before the end of what was asked for: of large fleets, a quarter hour. */
+export function untilText(until: number, end: number): string {
+  return end - until < UNTIL_NOW_SECONDS ? '' : `Figures until ${clockTime(until, end)}.`
+}
+
+const UNTIL_NOW_SECONDS = 120
 
 /** A day as a bar. */
 export interface DayBar {
   day: string
   label: string
-  held: number
-  worked: number | null
+  hours: number
+  active: number | null
   /** 0…1 of the height. */
-  heldPart: number
-  workedPart: number
+  hoursPart: number
+  activePart: number
   title: string
 }
 
-/** A bar a day, also for those in between that have none: a person may rest. `days` are in order. */
+/** A bar a day, also for those in between that have none. `days` are in order. */
 export function dayBars(days: readonly UsageDay[], all: readonly string[]): DayBar[] {
   const found = new Map(days.map((day) => [day.day, day]))
   const most = days.reduce((most, day) => Math.max(most, day.gpu_hours), 0)
   const part = (value: number): number => (most > 0 ? value / most : 0)
   return all.map((day) => {
-    const { gpu_hours: held, worked_hours: worked } = found.get(day) ?? { gpu_hours: 0, worked_hours: null }
-    return { day, label: dayLabel(day), held, worked, heldPart: part(held), workedPart: part(worked ?? 0), title: dayTitle(day, held, worked) }
+    const { gpu_hours: hours, active_hours: active } = found.get(day) ?? { gpu_hours: 0, active_hours: null }
+    return { day, label: dayLabel(day), hours, active, hoursPart: part(hours), activePart: part(active ?? 0), title: dayTitle(day, hours, active) }
   })
 }
 
@@ -187,7 +198,7 @@ export function dayLabel(day: string): string {
   return `${MONTHS[Number(month) - 1] ?? ''} ${Number(date)}`
 }
 
-function dayTitle(day: string, held: number, worked: number | null): string {
-  if (held === 0) return `${dayLabel(day)}: nothing`
-  return `${dayLabel(day)}: ${amount(held)} GPU-hours held, ${worked === null ? 'work not known' : `${amount(worked)} worked`}`
+function dayTitle(day: string, hours: number, active: number | null): string {
+  if (hours === 0) return `${dayLabel(day)}: no usage`
+  return `${dayLabel(day)}: ${amount(hours)} GPU-hours, ${active === null ? 'active hours unknown' : `${amount(active)} active`}`
 }

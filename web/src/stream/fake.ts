@@ -1,9 +1,13 @@
 /** A browser without a network, for the unit tests: connections are opened, fed and broken by hand. */
-import type { Browser } from './client'
+import type { Browser } from './fleetStream'
 
 export class FakeSource extends EventTarget {
   readyState = 1
   closed = false
+
+  constructor(readonly url: string) {
+    super()
+  }
 
   close(): void {
     this.closed = true
@@ -31,8 +35,8 @@ export class FakeBrowser implements Browser {
   /** The status of every plain request; null when nothing answers. */
   status: number | null = 200
 
-  open(): EventSource {
-    const source = new FakeSource()
+  open(url: string): EventSource {
+    const source = new FakeSource(url)
     this.sources.push(source)
     return source as unknown as EventSource
   }
@@ -40,6 +44,13 @@ export class FakeBrowser implements Browser {
   async fetch(): Promise<{ status: number }> {
     if (this.status === null) throw new TypeError('network')
     return { status: this.status }
+  }
+
+  /** The open connection whose address has this in it. */
+  at(text: string): FakeSource {
+    const source = this.sources.findLast(({ url, closed }) => url.includes(text) && !closed)
+    if (source === undefined) throw new Error(`nothing is open at ${text}`)
+    return source
   }
 
   get last(): FakeSource {

@@ -29,7 +29,7 @@ beforeEach(() => {
         seen.push(`delta ${time}`)
         return fits
       },
-      trouble: (trouble) => seen.push(trouble),
+      error: (error) => seen.push(error),
     },
     readSnapshot,
   )
@@ -135,7 +135,7 @@ describe('what was missed', () => {
 
   it('is asked for again with the next delta where nothing answered, and nothing waits meanwhile', async () => {
     delta('a-3', 3)
-    answers.shift()?.({ trouble: 'unreachable' })
+    answers.shift()?.({ error: 'unreachable' })
     await vi.waitFor(() => expect(seen).toEqual(['snapshot 1', 'unreachable']))
     delta('a-4', 4)
     await answer('a-4', whole(4))

@@ -4,17 +4,17 @@
  * only there it has the rows that deltas refer to. Its id says which deltas come after it.
  */
 import type { Delta, Snapshot } from '../api/types'
-import type { RawEvent, Trouble } from './client'
+import type { RawEvent, ConnectionError } from './fleetStream'
 
 export interface StreamListener {
   snapshot(fleet: Snapshot): void
   /** False if the delta does not fit what came before it. */
   delta(delta: Delta): boolean
-  trouble(trouble: Trouble): void
+  error(error: ConnectionError): void
 }
 
 /** A snapshot as it is now, or why not. */
-export type ReadSnapshot = () => Promise<RawEvent | { trouble: Trouble }>
+export type ReadSnapshot = () => Promise<RawEvent | { error: ConnectionError }>
 
 /** Seconds between two snapshots that are asked for because a delta did not fit. */
 export const RENEW_SECONDS = 10
@@ -56,7 +56,7 @@ export class Follower {
     this.isAsking = false
     if (this.isWhole) return
     if (losses !== this.losses) return this.waiting.length > 0 ? this.catchUp() : undefined
-    if ('trouble' in answer) this.giveUp(answer.trouble)
+    if ('error' in answer) this.giveUp(answer.error)
     else this.takeAnswer(answer)
   }
 
@@ -106,9 +106,9 @@ export class Follower {
   }
 
   /** The next delta asks again: the snapshot that then comes is not older than those that waited. */
-  private giveUp(trouble: Trouble): void {
+  private giveUp(error: ConnectionError): void {
     this.waiting = []
-    this.listener.trouble(trouble)
+    this.listener.error(error)
   }
 }
 

@@ -10,7 +10,7 @@ it('is live through a short hiccup', () => {
 })
 
 it('says after a few seconds that the connection is lost, with the age', () => {
-  expect(judgeLink(100, 106)).toEqual({ phase: 'lost', silentSeconds: 6, greyed: false })
+  expect(judgeLink(100, 106)).toEqual({ phase: 'lost', secondsSinceEvent: 6, greyed: false })
 })
 
 it('greys everything after ten seconds', () => {
@@ -18,5 +18,5 @@ it('greys everything after ten seconds', () => {
 })
 
 it('never counts a negative age when the clock is set back', () => {
-  expect(judgeLink(100, 90)).toMatchObject({ phase: 'live', silentSeconds: 0 })
+  expect(judgeLink(100, 90)).toMatchObject({ phase: 'live', secondsSinceEvent: 0 })
 })

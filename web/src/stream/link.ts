@@ -10,20 +10,20 @@ export type LinkPhase = 'connecting' | 'live' | 'lost'
 export interface Link {
   phase: LinkPhase
   /** Seconds since the last event; 0 before the first one. */
-  silentSeconds: number
+  secondsSinceEvent: number
   greyed: boolean
 }
 
 /** The page was out of sight and has let go: what it shows is old, and nothing is wrong. */
-export const RESTING: Link = { phase: 'connecting', silentSeconds: 0, greyed: true }
+export const RESTING: Link = { phase: 'connecting', secondsSinceEvent: 0, greyed: true }
 
 /** Both times in seconds of this machine's clock; `lastEventAt` is null before the first event. */
 export function judgeLink(lastEventAt: number | null, now: number): Link {
-  if (lastEventAt === null) return { phase: 'connecting', silentSeconds: 0, greyed: false }
-  const silentSeconds = Math.max(0, now - lastEventAt)
+  if (lastEventAt === null) return { phase: 'connecting', secondsSinceEvent: 0, greyed: false }
+  const secondsSinceEvent = Math.max(0, now - lastEventAt)
   return {
-    phase: silentSeconds < LOST_AFTER_SECONDS ? 'live' : 'lost',
-    silentSeconds,
-    greyed: silentSeconds >= GREYED_AFTER_SECONDS,
+    phase: secondsSinceEvent < LOST_AFTER_SECONDS ? 'live' : 'lost',
+    secondsSinceEvent,
+    greyed: secondsSinceEvent >= GREYED_AFTER_SECONDS,
   }
 }

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.routes import Reached
+from gpudeck.alerts.notifiers.routes import FindUser
 from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
@@ -25,17 +25,16 @@ FIRST_PAUSE: Final = 5.0
 LONGEST_REST: Final = 300.0
 """A channel that fails is tried with one message at least this often."""
 LONGEST_PAUSE: Final = 3600.0
-"""For a message to somebody who cannot be reached."""
+"""For a message to a user who cannot be reached."""
 _WATCH_SECONDS: Final = 3600.0
 """That GPUs were free an hour ago is no news."""
-_CLAIM_SECONDS: Final = 120.0
+CLAIM_SECONDS: Final = 120.0
 """Longer than any message may take: another hub that shares the database leaves it alone until then."""
 _IDLE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 30.0
 """Other hubs may leave something behind."""
 _TOLD_AFTER: Final = 2
 """Failures in a row that are a problem to show: one alone may be a hiccup."""
-_UNREADABLE: Final = "its address cannot be read on the hub's machine."
 
 
 class DeliveryFailure(Struct, frozen=True):
@@ -75,7 +74,7 @@ class ChannelWorker:
         channel: Channel,
         *,
         give_up: float,
-        tell: Callable[[DeliveryFailure], None] | None = None,
+        on_failure: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
     ) -> None:
         self.name = name
@@ -85,7 +84,7 @@ class ChannelWorker:
         self.waiting = 0
         self._channel = channel
         self._give_up = give_up
-        self._tell = tell
+        self._on_failure = on_failure
         self._now = now
         self._failures = 0
         self._trouble = ""
@@ -138,7 +137,7 @@ class ChannelWorker:
             if parcel is None:
                 due = await store.next_due(self.name)
                 return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
-            if await store.claim(parcel.id, now + self._channel.longest + _CLAIM_SECONDS, now):
+            if await store.claim(parcel.id, now + self._channel.longest + CLAIM_SECONDS, now):
                 await self._send(parcel, store)
         return 0.0
 
@@ -179,7 +178,7 @@ class ChannelWorker:
     async def _note_failure(self, parcel: QueuedMessage, store: OutboxStore, error: GpudeckError) -> None:
         now = self._now()
         self.counters["failed"] += 1
-        # A person who cannot be reached says nothing about the channel.
+        # A user who cannot be reached says nothing about the channel.
         is_their_own = parcel.account is not None and isinstance(error, Unreached)
         if not is_their_own:
             self._failures += 1
@@ -187,7 +186,9 @@ class ChannelWorker:
             self._rest_until = now + _pause(self._failures - 1, LONGEST_REST)
             if self._failures == _TOLD_AFTER:
                 log.warning("the channel %s does not take messages: %s", self.name, error)
-        if now - parcel.created_at >= self._patience(parcel):
+        if now - parcel.created_at >= (
+            min(self._give_up, _WATCH_SECONDS) if parcel.message.kind == "watch" else self._give_up
+        ):
             await self._drop(parcel, store, error)
         else:
             longest = LONGEST_PAUSE if is_their_own else LONGEST_REST
@@ -199,12 +200,9 @@ class ChannelWorker:
         self._given_up += 1
         self._trouble = error.message
         log.warning("a message to %s is given up: %s", self.name, error)
-        if self._tell is not None:
-            self._tell(DeliveryFailure(self.name, parcel.account, parcel.message, error.message))
+        if self._on_failure is not None:
+            self._on_failure(DeliveryFailure(self.name, parcel.account, parcel.message, error.message))
         await self._note(store, partial(store.note_failed, parcel.id, self._now(), error.message))
-
-    def _patience(self, parcel: QueuedMessage) -> float:
-        return min(self._give_up, _WATCH_SECONDS) if parcel.message.kind == "watch" else self._give_up
 
     async def _sleep(self, seconds: float) -> None:
         """Until it is time, or something is new: but a rest is a rest. The process that sends is not kept for long."""
@@ -224,10 +222,10 @@ def _pause(tries: int, longest: float) -> float:
 class ConfiguredChannel:
     """One channel, with a sender process of its own."""
 
-    def __init__(self, name: str, settings: NotifySettings, person_of: Callable[[str], Reached]) -> None:
+    def __init__(self, name: str, settings: NotifySettings, user_of: FindUser) -> None:
         self._name = name
         self._settings = settings
-        self._person_of = person_of
+        self._user_of = user_of
         self._sender = SenderProcess()
 
     @property
@@ -235,13 +233,15 @@ class ConfiguredChannel:
         return self._settings.deadline + START_SECONDS
 
     async def send(self, message: Message, account: str | None) -> None:
-        """Raises Temporary or Refused, with words for everybody who may look at the hub."""
+        """Raises Temporary or Refused, with words for all who may look at the hub."""
         settings = self._settings
         try:
             url = await asyncio.to_thread(read_url, self._name, settings.channels[self._name])
         except UsageError as error:
             log.warning("%s", error)
-            raise Refused(_UNREADABLE, "The hub's log says which file.") from error
+            raise Refused(
+                "its address cannot be read on the hub's machine.", "The hub's log says which file."
+            ) from error
         request = SendRequest(
             url=url,
             message=message,
@@ -255,8 +255,8 @@ class ConfiguredChannel:
         await self._sender.close()
 
     def _recipient(self, account: str) -> str:
-        person = self._person_of(account)
-        recipient = person.mail if self._name == self._settings.mail else person.slack
+        user = self._user_of(account)
+        recipient = user.mail if self._name == self._settings.mail else user.slack
         if recipient is None:
-            raise Unreached(f"people has no way to {account} any more.")
+            raise Unreached(f"users has no address of {account} any more.")
         return recipient

@@ -6,7 +6,6 @@ database does not take them, messages are sent from memory, and written down whe
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +17,28 @@ from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.channel import Channel, ChannelWorker, DeliveryFailure
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
+from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
-from gpudeck.model.retention import RetentionClock
+from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
 MOST_UNWRITTEN: Final = 10_000
-_AGAIN_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 _TRIM_SECONDS: Final = 3600.0
 STOP_SECONDS: Final = 5.0
+_TROUBLE: Final = {
+    "unavailable": "the hub's database does not take them now.",
+    "bug": "the hub made a mistake, see its log.",
+}
 
 FindDestinations = Callable[[Message], Sequence[Destination]]
 
 
 class MessageOutbox:
-    """`put` whatever people have to be told. `open` once, then `start`, `stop` at the end, all in the event loop that
+    """`put` messages to be sent. `open` once, then `start`, `stop` at the end, all in the event loop that
     owns it."""
 
     def __init__(
@@ -43,11 +48,11 @@ class MessageOutbox:
         find: FindDestinations,
         *,
         give_up: float = 86_400.0,
-        tell: Callable[[DeliveryFailure], None] | None = None,
+        on_failure: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
-        """`channels` by name. `tell` hears of every message that is given up."""
+        """`channels` by name. `on_failure` is called for every message that is given up."""
         self._store = store
         self._find = find
         self._now = now
@@ -60,12 +65,19 @@ class MessageOutbox:
         self._in_spare = 0
         self._is_open = False
         self._dropped = 0
-        self._trouble = ""
-        self._lock = asyncio.Lock()
-        self._wake = asyncio.Event()
+        self._writer = BackgroundWriter(
+            self._write,
+            failing="messages cannot be kept: %s",
+            recovered="messages are kept again",
+            every=_TRIM_SECONDS,
+            retry=RETRY_SECONDS,
+            housekeeping=self._trim,
+            after_failure=self._use_spare,
+        )
+        self._trim_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = {
-            name: ChannelWorker(name, store, channel, give_up=give_up, tell=tell, now=now)
+            name: ChannelWorker(name, store, channel, give_up=give_up, on_failure=on_failure, now=now)
             for name, channel in channels.items()
         }
 
@@ -85,22 +97,30 @@ class MessageOutbox:
             self._dropped += 1
             return
         self._unwritten.append((message, destination))
-        self._wake.set()
+        self._writer.wake()
 
     async def flush(self) -> None:
-        """Until all that was put is in the database: who notes that something was told, notes it after this. Raises
+        """Until all that was put is in the database: callers record that something was sent after this. Raises
         Temporary."""
-        async with self._lock:
-            if self._spare is not None and self._uses_spare:
-                await self._leave(self._spare)
-            while self._unwritten:
-                # Another fleet may begin meanwhile, with a list of its own.
-                unwritten = self._unwritten
-                batch = unwritten[:500]
-                await self._store.add(batch, self._now())
-                del unwritten[: len(batch)]
-                self._note_written(batch)
-        self._trouble, self._dropped = "", 0
+        await self._writer.flush()
+
+    async def _write(self) -> None:
+        if self._spare is not None and self._uses_spare:
+            await self._leave(self._spare)
+        while self._unwritten:
+            # Another fleet may begin meanwhile, with a list of its own.
+            unwritten = self._unwritten
+            batch = unwritten[:500]
+            await self._store.add(batch, self._now())
+            del unwritten[: len(batch)]
+            self._note_written(batch)
+        self._dropped = 0
+
+    async def _trim(self) -> None:
+        due = asyncio.get_running_loop().time()
+        if due >= self._trim_at and (time := self._retention.deletion_time()) is not None:
+            self._trim_at = due + _TRIM_SECONDS
+            await self._store.trim(time)
 
     def _note_written(self, batch: list[tuple[Message, Destination]]) -> None:
         self._written.extend((message.key, destination.name) for message, destination in batch)
@@ -112,7 +132,7 @@ class MessageOutbox:
         what was sent before is known there alone."""
         if not self._is_open:
             return
-        async with self._lock:
+        async with self._writer.lock:
             if self._spare is None:
                 self._spare = await self._store.open_spare()
                 self._spares.append(self._spare)
@@ -143,35 +163,31 @@ class MessageOutbox:
         self._is_open = True
 
     def start(self) -> None:
+        self._writer.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._write_forever())]
-        self._tasks += [loop.create_task(worker.run()) for worker in self._workers.values()]
+        self._tasks = [loop.create_task(worker.run()) for worker in self._workers.values()]
 
     async def stop(self) -> None:
         """What is being sent may be finished within some seconds; all else is sent by the next hub."""
-        try:
-            await self.flush()
-        except Temporary as error:
+        if (error := await self._writer.stop()) is not None:
             waiting = len(self._unwritten) + sum(self.waiting.values() if self._uses_spare else [])
             log.warning("%d messages are lost: %s", waiting, error)
         for worker in self._workers.values():
             worker.end()
         if self._tasks:
-            self._tasks[0].cancel()
             await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_tasks(*self._tasks)
         self._tasks = []
         for spare in self._spares:
             await spare.close()
 
     @property
     def problems(self) -> list[str]:
-        """What keeps messages from arriving, for everybody who may look at the hub."""
+        """What keeps messages from arriving, for all who may look at the hub."""
         lost = f" {self._dropped} are lost." if self._dropped else ""
         what = "messages are kept in memory only" if self._uses_spare else "messages are not sent"
-        own = [f"{what}: {self._trouble}{lost}"] if self._trouble else []
+        trouble = _TROUBLE.get(self._writer.failure or "")
+        own = [f"{what}: {trouble}{lost}"] if trouble else []
         return own + [worker.problem for worker in self._workers.values() if worker.problem]
 
     @property
@@ -183,32 +199,3 @@ class MessageOutbox:
     def waiting(self) -> dict[str, int]:
         """By channel: how many are still to be sent."""
         return {name: worker.waiting for name, worker in self._workers.items()}
-
-    async def _write_forever(self) -> None:
-        loop = asyncio.get_running_loop()
-        trim_at = loop.time()
-        while True:
-            try:
-                await self.flush()
-                if loop.time() >= trim_at and (time := self._retention.deletion_time()) is not None:
-                    await self._store.trim(time)
-                    trim_at = loop.time() + _TRIM_SECONDS
-                await self._wait()
-            except Temporary as error:
-                if not self._trouble:
-                    log.warning("messages cannot be kept: %s", error)
-                self._trouble = "the hub's database does not take them now."
-                self._wake.clear()
-                await self._use_spare()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _AGAIN_SECONDS)
-            except Exception:
-                log.exception("messages could not be kept")
-                self._trouble = "the hub made a mistake, see its log."
-                await asyncio.sleep(_AGAIN_SECONDS)
-
-    async def _wait(self) -> None:
-        self._wake.clear()
-        if not self._unwritten:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _TRIM_SECONDS)

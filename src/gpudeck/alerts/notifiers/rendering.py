@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message
-from gpudeck.model.printable import clean
+from gpudeck.model.text import clean
 
 _GAP = "\u200b"
 _MARKS = re.compile(

@@ -24,7 +24,10 @@ _DIE_WITH_PARENT: Final = 1
 
 
 def main() -> None:
-    _guard()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Whatever a library prints must not get between the answers, nor anywhere else: it may hold a secret.
     answers = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -49,13 +52,6 @@ def _carry_out(request: SendRequest) -> SendResult:
         )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-def _guard() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
 
 
 if __name__ == "__main__":

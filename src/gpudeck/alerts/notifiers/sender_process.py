@@ -5,24 +5,22 @@ JSON.
 """
 
 import asyncio
-import contextlib
-import sys
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
 from gpudeck.alerts.message import Message
+from gpudeck.child_process import end, python_module, start
 from gpudeck.model.errors import PluginError, Refused, Temporary
 
 START_SECONDS: Final = 20.0
-"""For a process to begin on a busy machine; what counts is the time after that, but nobody sees when it begins."""
-_ANSWER_BYTES: Final = 65_536
+"""For a process to begin on a busy machine; the time after that counts, but its begin cannot be seen."""
 
 
 class SendRequest(Struct, frozen=True, kw_only=True):
     """One message to one place. `url` is a secret. `recipient` is a mail address or a member ID of Slack, where it is
-    for somebody by themselves; `page` is the address of our page."""
+    for one person; `page` is the address of our page."""
 
     url: str
     message: Message
@@ -47,12 +45,6 @@ class Unreached(Refused):
     """One recipient cannot be reached; the channel takes what is for others."""
 
 
-def error_of(outcome: SendResult) -> PluginError:
-    """As an error, for one that is not `sent`."""
-    kinds: dict[str, type[PluginError]] = {"refused": Refused, "unreached": Unreached}
-    return kinds.get(outcome.kind, Temporary)(outcome.words, outcome.hint)
-
-
 class SenderProcess:
     """One request at a time. `close` ends its process; the next request starts another."""
 
@@ -62,7 +54,7 @@ class SenderProcess:
     async def send(self, request: SendRequest) -> None:
         """Returns when the service has taken it. Raises Temporary or Refused, with words that hold no secret."""
         is_new = self._process is None
-        process = self._process = self._process or await _spawn()
+        process = self._process = self._process or await start(python_module("gpudeck.alerts.notifiers.sender"))
         if process.stdin is None or process.stdout is None:
             raise Temporary("the process that sends could not be started.")
         try:
@@ -71,36 +63,18 @@ class SenderProcess:
             limit = request.seconds + (START_SECONDS if is_new else 0.0)
             line = await asyncio.wait_for(process.stdout.readline(), limit)
             outcome = msgspec.json.decode(line, type=SendResult)
-        except TimeoutError:
+        except BaseException as error:
             await self.close()
-            raise Temporary("it does not answer in time.", "Check host and port.") from None
-        except (msgspec.DecodeError, OSError, ValueError):
-            await self.close()
-            raise Temporary("the process that sends ended before it answered.") from None
-        except asyncio.CancelledError:
-            await self.close()
+            if isinstance(error, TimeoutError):
+                raise Temporary("it does not answer in time.", "Check host and port.") from None
+            if isinstance(error, (msgspec.DecodeError, OSError, ValueError)):
+                raise Temporary("the process that sends ended before it answered.") from None
             raise
         if outcome.kind != "sent":
-            raise error_of(outcome)
+            kinds: dict[str, type[PluginError]] = {"refused": Refused, "unreached": Unreached}
+            raise kinds.get(outcome.kind, Temporary)(outcome.words, outcome.hint)
 
     async def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-
-async def _spawn() -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        # Never import from the directory the hub happened to be started in.
-        "-P",
-        "-m",
-        "gpudeck.alerts.notifiers.sender",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=_ANSWER_BYTES,
-        # Out of the terminal's process group: Ctrl-C is the hub's to handle.
-        start_new_session=True,
-    )
+            await end(process)

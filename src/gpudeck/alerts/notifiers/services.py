@@ -1,76 +1,51 @@
 """Sending one message: with Apprise, which knows about a hundred services, or to a webhook that takes `{"text": …}`.
 
-Blocks, and takes half a second to import: only the sender process does. Apprise says why it failed in its log alone:
+Blocks, and Apprise takes half a second to import: only the sender process does, where it is installed
+(gpudeck[apprise]). Apprise says why it failed in its log alone:
 that is read here, matched against known reasons, and never repeated, as it may contain a secret.
 """
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import apprise
 import msgspec
-import urllib3
-from apprise.plugins import url_to_dict
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.rendering import escape_for, for_slack, render
 from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest, SendResult
-from gpudeck.alerts.notifiers.settings import scheme_of
+from gpudeck.alerts.notifiers.settings import needs_apprise, scheme_of
+from gpudeck.fetch import BlockingFetcher
+from gpudeck.model.errors import PluginError
+from gpudeck.model.extras import is_installed, pip_command
 
 _HOST = SendResult("temporary", "the name of its host cannot be found.", "Check the host in the address, and the DNS.")
-
-
 _REFUSES = SendResult("temporary", "its host refuses the connection.", "Check host and port; is the service running?")
-
-
 _UNREACHABLE = SendResult(
     "temporary", "its host cannot be reached.", "Check the network between the hub and that host."
 )
-
-
 _SLOW = SendResult(
     "temporary", "it does not answer in time.", "Check host and port; a firewall may swallow what is sent."
 )
-
-
 _TRUST = SendResult("refused", "its certificate is not trusted.", "Check the host's name, or add `?verify=no`.")
-
-
-_PLAIN = SendResult("refused", "it does not speak TLS there, or other TLS.", "Check the port and the kind of address.")
-
-
+_PLAIN = SendResult(
+    "refused",
+    "it does not accept TLS on this port, or another version of it.",
+    "Check the port and the kind of address.",
+)
 _TOKEN = SendResult("refused", "it refuses the token or the password.", "Make a new one and write it into the address.")
-
-
 _GONE = SendResult("refused", "it does not know this address.", "It may have been deleted there: copy it anew.")
-
-
-_RECIPIENT = SendResult("unreached", "it refuses the recipient.", "Check to whom it goes.")
-
-
+_RECIPIENT = SendResult("unreached", "it refuses the recipient.", "Check the recipient.")
 _SENDER = SendResult("refused", "it refuses the sender.", "Check `from` in the address.")
-
-
 _CONTENT = SendResult("refused", "it does not accept what it was sent.", "Check the kind of address.")
-
-
 _RATE_LIMITED = SendResult("temporary", "it takes no more messages for now.")
-
-
 _SERVER_ERROR = SendResult("temporary", "it has trouble of its own.")
-
-
 _REDIRECTED = SendResult("refused", "it sends on to another address.", "Write that one into the settings.")
-
-
 _UNCLEAR = SendResult(
     "temporary", "it did not take the message, and gave no reason.", "Check every part of the address."
 )
-
-
 _SAID = (
     (r"invalid_auth|not_authed|token_revoked|token_expired|account_inactive|missing_scope|invalid_token", _TOKEN),
     (r"channel_not_found|user_not_found|is_archived|not_in_channel|no_team|invalid_user", _RECIPIENT),
@@ -86,14 +61,15 @@ _SAID = (
     (r"connection refused|errno 111", _REFUSES),
     (r"timed out|timeout", _SLOW),
     (r"unreachable|no route to host|errno 113|errno 101", _UNREACHABLE),
-    (r"connection (aborted|reset)|remote end closed|connection unexpectedly closed|errno 104", _SERVER_ERROR),
+    (
+        r"connection (aborted|reset)|remote end closed|server disconnected|connection unexpectedly closed|errno 104",
+        _SERVER_ERROR,
+    ),
 )
-
-
 _MOST_ANSWER = 4096
 _MAIL = ("mailto", "mailtos")
 _NO_DIRECT = SendResult(
-    "refused", "it cannot write to somebody by themselves.", "notify.mail needs mailto://, notify.slack a bot's token."
+    "refused", "it cannot write to single users.", "notify.mail needs mailto://, notify.slack a bot's token."
 )
 
 
@@ -119,12 +95,10 @@ def of_words(said: str) -> SendResult:
 def unknown_address(scheme: str, *, is_known: bool) -> SendResult:
     """Where an address makes no sense at all."""
     if is_known:
-        return SendResult(
-            "refused", f"the address {scheme}:// is not complete.", "Compare it with Apprise's documents."
-        )
-    return SendResult(
-        "refused", f"there is no kind of address {scheme}://.", "Apprise's documents list those there are."
-    )
+        words, hint = f"the address {scheme}:// is not complete.", "Compare it with Apprise's documents."
+    else:
+        words, hint = f"there is no kind of address {scheme}://.", "Apprise's documents list those there are."
+    return SendResult("refused", words, hint)
 
 
 def write_text(message: Message, page: str | None) -> str:
@@ -136,29 +110,41 @@ def write_text(message: Message, page: str | None) -> str:
 
 def post(request: SendRequest) -> SendResult:
     body = msgspec.json.encode({"text": write_text(request.message, request.page)})
-    limits = urllib3.Timeout(connect=min(5.0, request.seconds), read=request.seconds)
-    with urllib3.PoolManager(retries=False, timeout=limits) as pool:
-        try:
-            answer = pool.request(
-                "POST",
-                request.url,
-                body=body,
-                headers={"content-type": "application/json", "user-agent": "gpudeck"},
-                preload_content=False,
-                redirect=False,
-            )
-            # Whatever it has to say: a little of it is enough.
-            answer.read(_MOST_ANSWER)
-        except (urllib3.exceptions.HTTPError, ValueError, OSError) as error:
-            return of_words(f"{type(error).__name__} {error}")
-        return of_status(answer.status)
+    fetcher = BlockingFetcher(seconds=request.seconds)
+    try:
+        # Whatever it has to say: a little of it is enough.
+        headers = {"Content-Type": "application/json"}
+        answer = fetcher.post(request.url, body, headers, bytes_at_most=_MOST_ANSWER, is_cut=True)
+    except PluginError as error:
+        return of_words(f"{type(error.__cause__).__name__} {error.__cause__}")
+    finally:
+        fetcher.close()
+    return of_status(answer.status)
+
+
+NOTIFIERS: dict[str, Callable[[SendRequest], SendResult]] = {"http": post, "https": post}
+"""By the scheme of the address. Apprise sends to all others."""
 
 
 def send(request: SendRequest) -> SendResult:
+    if is_installed("apprise"):
+        return _send(request)
+    if needs_apprise(request.url):
+        return SendResult(
+            "refused", f"{scheme_of(request.url)}:// needs gpudeck[apprise].", f"Install it: {pip_command('apprise')}"
+        )
+    return _NO_DIRECT if request.recipient else post(request)
+
+
+def _send(request: SendRequest) -> SendResult:
+    import apprise  # noqa: PLC0415 - an extra
+    from apprise.plugins import url_to_dict  # noqa: PLC0415 - the same
+
     scheme = scheme_of(request.url)
+    notifier = NOTIFIERS.get(scheme)
     parts: dict[str, Any] | None = url_to_dict(request.url)  # type: ignore[no-untyped-call]
-    if scheme in {"http", "https"} and (parts is None or parts["schema"] in {"slack", "http", "https"}):
-        return _NO_DIRECT if request.recipient else post(request)
+    if notifier is not None and (parts is None or parts["schema"] in {"slack", *NOTIFIERS}):
+        return _NO_DIRECT if request.recipient else notifier(request)
     if parts is None:
         return unknown_address(scheme, is_known=_is_known(scheme))
     if request.recipient is not None and not _address(parts, request.recipient):
@@ -195,12 +181,10 @@ def _address(parts: dict[str, Any], recipient: str) -> bool:
 
 
 def _is_known(scheme: str) -> bool:
-    return any(scheme in (*plugin["protocols"], *plugin["secure_protocols"]) for plugin in _plugins())
+    import apprise  # noqa: PLC0415 - an extra
 
-
-def _plugins() -> list[dict[str, Any]]:
-    found = apprise.Apprise().details()["schemas"]
-    return [{name: plugin[name] or () for name in ("protocols", "secure_protocols")} for plugin in found]
+    plugins = apprise.Apprise().details()["schemas"]
+    return any(scheme in (plugin[name] or ()) for plugin in plugins for name in ("protocols", "secure_protocols"))
 
 
 @contextmanager

@@ -1,17 +1,19 @@
 """What an operator decides about messages. Needs nothing that only a hub's install has."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, get_args
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.alerts.limits import RuleName
+from gpudeck.alerts.settings import DEFAULTS
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import KINDS, Severity
 from gpudeck.model.settings import Duration
+from gpudeck.model.text import propose
 
 ChannelName = Annotated[
     str,
@@ -26,12 +28,9 @@ _Kind = Annotated[
 ]
 _Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
-_MAIL: Final = ("mailto", "mailtos")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
 """Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
-
-
-TOLD: Final = (*get_args(RuleName), "watch")
+TOPICS: Final = (*DEFAULTS, "watch")
 """What messages are about: the names of rules, and watches."""
 
 
@@ -47,7 +46,7 @@ class ChannelSettings(Struct, frozen=True):
     url_file: str | None = None
     """A file with the address, so that this one holds no secret. It is read for every message."""
     events: list[_Kind] = field(default_factory=list)
-    """Events that are told here as they happen, beside what the routes send: host_down, host_up, host_seen. Without
+    """Events that are sent here as they happen, beside what the routes send: host_down, host_up, host_seen. Without
     routes the rule of the same name, host_down, is not sent here a second time."""
     texts: dict[_Kind, _Text] = field(default_factory=dict)
     """Texts of your own for these events, in place of the hub's: `host_down: "{host} is gone"`."""
@@ -60,7 +59,7 @@ class ChannelSettings(Struct, frozen=True):
         for place, kinds in (("events", self.events), ("texts", self.texts)):
             for kind in kinds:
                 if kind not in KINDS:
-                    raise ValueError(f"{place}: there is no kind {kind}{_propose(kind)}")
+                    raise ValueError(f"{place}: there is no kind {kind}; {propose(kind, KINDS)}")
 
 
 class RouteSettings(Struct, frozen=True):
@@ -74,36 +73,37 @@ class RouteSettings(Struct, frozen=True):
     """Names of rules, any of which fits: gpu_lost, host_*."""
     labels: dict[str, _Pattern] = field(default_factory=dict)
     """Labels of the host, with `host` and `model` beside them, all of which fit: `rack: r1*`."""
-    people: list[_Pattern] = field(default_factory=list)
-    """Accounts whose business it is, any of which fits."""
+    users: list[_Pattern] = field(default_factory=list)
+    """Accounts that it concerns, any of which fits."""
     groups: list[_Pattern] = field(default_factory=list)
-    """Groups of those people (`people.NAME.group`), any of which fits."""
+    """Groups of those users (`users.NAME.group`), any of which fits."""
     goes_on: bool = field(default=False, name="continue")
     """Whether the routes below are tried too for a message that fits."""
 
     def __post_init__(self) -> None:
         for pattern in self.rules:
-            if not any(fnmatchcase(name, pattern) for name in TOLD):
+            if not any(fnmatchcase(name, pattern) for name in TOPICS):
                 raise ValueError(f"rules: there is none that {pattern} fits")
 
 
 class NotifySettings(Struct, frozen=True):
-    """Who is told, and how. Without routes every channel gets what is a warning or worse."""
+    """Which messages are sent where. Without routes every channel gets warnings and worse."""
 
     channels: dict[ChannelName, ChannelSettings] = field(default_factory=dict)
     """Where messages go, by names of your own."""
     routes: list[RouteSettings] = field(default_factory=list)
     """From top to bottom; a message goes along the first that fits."""
     mail: ChannelName | None = None
-    """The channel whose mail server sends to people by themselves, at `people.NAME.mail`."""
+    """The channel whose mail server sends to single users, at `users.NAME.mail`."""
     slack: ChannelName | None = None
-    """The channel with a bot's token that writes to people by themselves, at `people.NAME.slack`. Not needed where
+    """The channel with a bot's token that writes to single users, at `users.NAME.slack`. Not needed where
     `chat.slack` has a bot: then that one does."""
     page: (
         Annotated[str, Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "the page's address, https://…"})]
         | None
     ) = None
-    """Where people open the page: messages then end with a link."""
+    """The hub's address for users and other machines: messages link to it, and `gpudeck hosts add` prints it. Without
+    it, other machines get the host name of this one."""
     deadline: Annotated[Duration, Meta(ge=1, le=300)] = 20.0
     """How long one message may take; then it is tried again later."""
     give_up: Annotated[Duration, Meta(ge=60, le=604_800)] = 86_400.0
@@ -121,7 +121,7 @@ class NotifySettings(Struct, frozen=True):
     def _check_direct(self) -> None:
         """As far as the address stands here: what is in a file is seen when it is used."""
         mail = None if self.mail is None else self.channels[self.mail].url
-        if mail is not None and scheme_of(mail.strip()) not in _MAIL:
+        if mail is not None and scheme_of(mail.strip()) not in ("mailto", "mailtos"):
             raise ValueError(
                 f"mail names the channel {self.mail}, which sends no mail: its address begins with "
                 f"{scheme_of(mail.strip())}://, and not with mailto:// or mailtos://"
@@ -129,7 +129,7 @@ class NotifySettings(Struct, frozen=True):
         slack = None if self.slack is None else self.channels[self.slack].url
         if slack is not None and not _BOT.match(slack.strip()):
             raise ValueError(
-                f"slack names the channel {self.slack}, which cannot write to people: that needs slack:// with a "
+                f"slack names the channel {self.slack}, which cannot write to single users: that needs slack:// with a "
                 "bot's token (xoxb-…)"
             )
 
@@ -138,8 +138,8 @@ def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
     """What is wrong with what people mute in the settings, by account; None if nothing is."""
     for account, names in muted.items():
         for name in names:
-            if name not in TOLD:
-                return f"people.{account}.mute: there is no rule {name}"
+            if name not in TOPICS:
+                return f"users.{account}.mute: there is no rule {name}"
     return None
 
 
@@ -159,17 +159,25 @@ def read_url(name: str, channel: ChannelSettings) -> str:
     return text
 
 
+def needs_apprise(url: str) -> bool:
+    """Whether only Apprise knows this kind of address. Some that begin with https:// are better known to it, too."""
+    return scheme_of(url) not in {"http", "https"}
+
+
+def list_apprise_channels(notify: NotifySettings) -> list[str]:
+    """The channels that need gpudeck[apprise]. Blocks. One whose file cannot be read is left out: sending says so."""
+    found = []
+    for name, channel in notify.channels.items():
+        with contextlib.suppress(UsageError):
+            if needs_apprise(read_url(name, channel)):
+                found.append(name)
+    return found
+
+
 def scheme_of(url: str) -> str:
     """`mailto` of an address, in lower case: all that may be shown of it."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
-
-
-def _propose(kind: str) -> str:
-    import difflib  # noqa: PLC0415 - needed by mistakes alone
-
-    near = difflib.get_close_matches(kind, KINDS, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(KINDS)}"
 
 
 def _check(what: str, names: list[ChannelName], known: dict[ChannelName, ChannelSettings]) -> None:

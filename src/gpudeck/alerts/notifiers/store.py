@@ -1,24 +1,26 @@
-"""Messages on their way, in the database, those of each fleet by themselves: a row for each message and place.
+"""Messages on their way, in the database, those of each fleet by themselves: a row for each message and place. Beside
+them, what people have muted.
 
 A row stays for a while after it was sent, so that the same news is not sent again by a hub that was started anew.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, func, insert, or_, select, update
 
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.routes import Destination
-from gpudeck.database.engine import Database, delete_old, open_in_memory
-from gpudeck.database.schema import REAL
+from gpudeck.database.engine import Database, FleetStore, delete_old, open_in_memory
 from gpudeck.database.schema import outbox as table
+from gpudeck.database.schema import personal_mutes
 
 KEPT_SECONDS: Final = 30 * 86_400.0
 _MOST_KEY: Final = 256
+MOST_PERSONAL_MUTES: Final = 100
 
 
 class QueuedMessage(Struct, frozen=True):
@@ -31,17 +33,8 @@ class QueuedMessage(Struct, frozen=True):
     tries: int
 
 
-class OutboxStore:
+class OutboxStore(FleetStore):
     """One fleet's messages. All of it raises Temporary where the database does not answer."""
-
-    def __init__(self, database: Database, fleet: str = REAL) -> None:
-        self._database = database
-        self._fleet = fleet
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other hubs may write to the same tables."""
-        return self._database.kind == "postgresql"
 
     async def add(self, parcels: Iterable[tuple[Message, Destination]], now: float) -> None:
         """Keep these; one whose key went to that place already, or is on its way, stays as it is."""
@@ -78,28 +71,24 @@ class OutboxStore:
         """What is to be sent now; the longest due comes first."""
         free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
         wanted = select(table).where(*self._waiting(channel), table.c.due_at <= now, free)
-        async with self._database.begin() as connection:
-            found = (await connection.execute(wanted.order_by(table.c.due_at, table.c.id).limit(1))).mappings().first()
+        found = (await self._database.execute(wanted.order_by(table.c.due_at, table.c.id).limit(1))).mappings().first()
         return None if found is None else _read(dict(found))
 
     async def next_due(self, channel: str) -> float | None:
         """When there is something to do; None for nothing."""
         due = func.min(func.coalesce(table.c.claimed_until, table.c.due_at))
-        async with self._database.begin() as connection:
-            return (await connection.execute(select(due).where(*self._waiting(channel)))).scalar()
+        return (await self._database.execute(select(due).where(*self._waiting(channel)))).scalar()
 
     async def claim(self, number: int, until: float, now: float) -> bool:
         """False where another hub was first."""
         free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
         mine = update(table).where(table.c.id == number, table.c.state == "waiting", free)
-        async with self._database.begin() as connection:
-            return (await connection.execute(mine.values(claimed_until=until))).rowcount == 1
+        return (await self._database.execute(mine.values(claimed_until=until))).rowcount == 1
 
     async def note_sent(self, number: int, now: float) -> None:
         await self._change(number, state="sent", done_at=now, message="", trouble="", claimed_until=None)
 
     async def note_failed(self, number: int, now: float, trouble: str) -> None:
-        """It is given up."""
         await self._change(number, state="failed", done_at=now, message="", trouble=trouble[:256], claimed_until=None)
 
     async def note_trouble(self, number: int, due_at: float, trouble: str) -> None:
@@ -109,19 +98,16 @@ class OutboxStore:
     async def hurry(self, channel: str, now: float) -> None:
         """All that waits for this channel is to be sent now."""
         late = update(table).where(*self._waiting(channel), table.c.due_at > now)
-        async with self._database.begin() as connection:
-            await connection.execute(late.values(due_at=now))
+        await self._database.execute(late.values(due_at=now))
 
     async def release(self) -> None:
         """Forget what an earlier process of this hub was sending when it ended: it is sent again."""
         mine = update(table).where(table.c.fleet == self._fleet, table.c.state == "waiting")
-        async with self._database.begin() as connection:
-            await connection.execute(mine.values(claimed_until=None))
+        await self._database.execute(mine.values(claimed_until=None))
 
     async def count_waiting(self, channel: str) -> int:
         wanted = select(func.count()).select_from(table).where(*self._waiting(channel))
-        async with self._database.begin() as connection:
-            return int((await connection.execute(wanted)).scalar_one())
+        return int((await self._database.execute(wanted)).scalar_one())
 
     async def trim(self, now: float) -> None:
         old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)
@@ -148,15 +134,43 @@ class OutboxStore:
         }
 
     async def _insert(self, rows: list[dict[str, Any]]) -> None:
-        insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
-        async with self._database.begin() as connection:
-            await connection.execute(insert(table).on_conflict_do_nothing(), rows)
+        await self._database.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
 
     async def _change(self, number: int, **values: Any) -> None:
-        async with self._database.begin() as connection:
-            await connection.execute(update(table).where(table.c.id == number).values(values))
+        await self._database.execute(update(table).where(table.c.id == number).values(values))
 
 
 def _read(row: dict[str, Any]) -> QueuedMessage:
     message = msgspec.json.decode(row["message"], type=Message)
     return QueuedMessage(row["id"], message, row["account"], row["created_at"], row["tries"])
+
+
+class PersonalMuteStore:
+    """The rules that people have muted themselves. `load` before it is asked, and from time to time where other hubs
+    share the database. Raises Temporary."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._muted: dict[str, frozenset[str]] = {}
+
+    async def load(self) -> None:
+        found: dict[str, set[str]] = defaultdict(set)
+        for account, rule in (
+            await self._database.execute(select(personal_mutes.c.account, personal_mutes.c.rule))
+        ).all():
+            found[account].add(rule)
+        self._muted = {account: frozenset(rules) for account, rules in found.items()}
+
+    def of(self, account: str) -> frozenset[str]:
+        return self._muted.get(account, frozenset())
+
+    async def choose(self, account: str, rules: Iterable[str]) -> None:
+        """From here on these, and no others."""
+        chosen = sorted(set(rules))
+        async with self._database.begin() as connection:
+            await connection.execute(delete(personal_mutes).where(personal_mutes.c.account == account))
+            if chosen:
+                await connection.execute(
+                    insert(personal_mutes), [{"account": account, "rule": rule} for rule in chosen]
+                )
+        self._muted[account] = frozenset(chosen)

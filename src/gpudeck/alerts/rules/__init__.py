@@ -1,1 +1,1 @@
-"""The rules: pure functions over a host and what stands around it. `registry` lists them."""
+"""The rules: pure functions over a host and its fleet. `registry` lists them."""

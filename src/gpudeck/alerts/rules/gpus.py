@@ -1,120 +1,101 @@
-"""Rules about GPUs as hardware: lost, hot, slowed down, with failing memory, with a lower power limit than others."""
+"""Rules about GPUs as hardware: lost, hot, throttled, with failing memory, with a lower power limit than others."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from gpudeck.alerts.finding import FleetColumns, Rule, RuleFinding, find_at
-from gpudeck.alerts.limits import Limits
+from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding, find_at
 from gpudeck.alerts.rules.hosts import why_no_driver
-from gpudeck.alerts.snapshot import Around, SeenHost
-from gpudeck.fleet.columns import Flags
-from gpudeck.model.view import Gpu
+from gpudeck.alerts.settings import DEFAULTS, Limits
+from gpudeck.fleet.columns import IDLE, NOBODY, Flags
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model.event import Severity
+from gpudeck.model.health import HealthSettings, XidKind, find_xid
+from gpudeck.model.view import Gpu, ShownEvent
+
+_DAY = 86_400.0
+_SEVERITIES: dict[XidKind, Severity | None] = {"critical": None, "warning": "warning", "application": "info"}
 
 
-def find_lost(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
-    """Those that cannot be read, and those that are not told of any more. Where none can be read it is the driver."""
+def find_lost(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Sequence[RuleFinding]:
+    """Those that cannot be read, and those that are no longer reported. Where none can be read it is the driver."""
     missing = [gpu for gpu in gpus if gpu.health == "critical" and host.boards[gpu.uuid].missing is not None]
     if not missing and not host.gone:
         return ()
-    lost = [] if why_no_driver(host) is not None else [_lose(host, gpu) for gpu in missing]
-    gone = [
-        RuleFinding(
-            title=f"GPU {gpu.label} of {host.name} is gone", gpu=gpu.uuid, label=gpu.label, model=gpu.model, part=""
+    lost = [
+        _find(
+            host, gpu, f"cannot be read: {(host.boards[gpu.uuid].missing or '').rstrip('.')}", action=gpu.health_action
         )
+        for gpu in missing
+    ]
+    gone = [
+        RuleFinding(title=f"GPU {gpu.label} of {host.name} is gone", gpu=gpu.uuid, label=gpu.label, model=gpu.model)
         for gpu in host.gone
     ]
-    return [*lost, *gone]
+    return gone if why_no_driver(host) is not None else [*lost, *gone]
 
 
-def preselect_lost(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
-    """Hosts with GPUs that are gone are always looked at."""
-    return fleet.gpus.is_missing[: fleet.gpus.end]
+def find_hot(host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, context: FleetContext) -> Sequence[RuleFinding]:
+    found = []
+    for gpu in gpus:
+        celsius = gpu.temperature_celsius
+        if celsius is not None and celsius >= limits.end:
+            severity = "critical" if celsius >= max(limits.begin, context.critical_celsius) else None
+            words = f"is at {celsius:.0f} °C"
+            found.append(_find(host, gpu, words, is_bad=celsius >= limits.begin, severity=severity))
+    return found
 
 
-def _lose(host: SeenHost, gpu: Gpu) -> RuleFinding:
-    reason = host.boards[gpu.uuid].missing or ""
-    return _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu.health_action)
+def limits_of_heat(health: HealthSettings) -> Limits:
+    return replace(DEFAULTS["gpu_hot"], above=health.hot_celsius, clear=health.hot_celsius - 5.0)
 
 
-def why_not_lost(host: SeenHost, gpu: str, _: str) -> str | None:
-    """A GPU of which nothing is said is not there again."""
-    return None if gpu in host.boards else "the host does not tell of it"
+def find_throttled(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Sequence[RuleFinding]:
+    slow = [
+        (gpu, "thermal" if gpu.throttled_thermal else "hardware slowdown or power brake")
+        for gpu in gpus
+        if gpu.throttled_thermal or gpu.throttled_hardware
+    ]
+    return [_find(host, gpu, f"is throttled ({reason})") for gpu, reason in slow]
 
 
-def find_hot(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
-    clear = limits.end
-    hot = [gpu for gpu in gpus if (value := gpu.temperature_celsius) is not None and value >= clear]
-    return [_heat(host, gpu, limits, around) for gpu in hot] if hot else ()
+def find_errors(host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, _: FleetContext) -> Sequence[RuleFinding]:
+    found = []
+    for gpu in gpus:
+        count = gpu.ecc_uncorrected_count or 0
+        if gpu.remapped_rows_pending or count >= max(limits.begin, 1.0):
+            errors = f"has had {count:.0f} uncorrected memory error{'s' if count != 1 else ''}" if count else ""
+            rows = "has a row remap pending" if gpu.remapped_rows_pending else ""
+            found.append(_find(host, gpu, " and ".join(filter(None, (errors, rows)))))
+    return found
 
 
-def preselect_hot(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
-    return fleet.gpus.metric("temperature_celsius") >= limits.end
+def find_capped(
+    host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, context: FleetContext
+) -> Sequence[RuleFinding]:
+    """Against the usual limit of its model in this fleet: a limit that all have was set on purpose."""
+    found = []
+    for gpu in gpus:
+        watts, usual = gpu.power_limit_watts, context.power_limits.get(gpu.name, 0.0)
+        if watts and watts < (1.0 - limits.end / 100.0) * usual:
+            words = f"is limited to {watts:.0f} W; others of its model have {usual:.0f} W"
+            found.append(_find(host, gpu, words, is_bad=watts <= (1.0 - limits.begin / 100.0) * usual))
+    return found
 
 
-def _heat(host: SeenHost, gpu: Gpu, limits: Limits, around: Around) -> RuleFinding:
-    celsius, above = gpu.temperature_celsius or 0.0, limits.begin
-    is_critical = celsius >= max(above, around.critical_celsius)
-    severity = "critical" if is_critical else None
-    return _find(host, gpu, f"is at {celsius:.0f} °C", is_bad=celsius >= above, severity=severity)
-
-
-def find_throttled(host: SeenHost, gpus: Sequence[Gpu], _: Limits, __: Around) -> Sequence[RuleFinding]:
-    slow = [gpu for gpu in gpus if gpu.throttled_thermal or gpu.throttled_hardware]
-    return [_find(host, gpu, f"is slowed down by {_brake(gpu)}") for gpu in slow] if slow else ()
-
-
-def preselect_throttled(fleet: FleetColumns, _: Limits, __: Around) -> Flags:
-    return (fleet.gpus.metric("throttled_thermal") > 0) | (fleet.gpus.metric("throttled_hardware") > 0)
-
-
-def _brake(gpu: Gpu) -> str:
-    return "heat" if gpu.throttled_thermal else "its hardware (power brake or slowdown)"
-
-
-def find_errors(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, _: Around) -> Sequence[RuleFinding]:
-    above = max(limits.begin, 1.0)
-    worn = [gpu for gpu in gpus if gpu.remapped_rows_pending or (gpu.ecc_uncorrected_count or 0) >= above]
-    return [_find(host, gpu, _wear(gpu)) for gpu in worn] if worn else ()
-
-
-def preselect_errors(fleet: FleetColumns, limits: Limits, _: Around) -> Flags:
-    errors, pending = fleet.gpus.metric("ecc_uncorrected_count"), fleet.gpus.metric("remapped_rows_pending")
-    return (pending > 0) | (errors >= max(limits.begin, 1.0))
-
-
-def _wear(gpu: Gpu) -> str:
-    count = gpu.ecc_uncorrected_count or 0
-    errors = f"has had {count:.0f} uncorrected memory error{'s' if count != 1 else ''}" if count else ""
-    rows = "has memory rows that wait to be replaced" if gpu.remapped_rows_pending else ""
-    return " and ".join(part for part in (errors, rows) if part)
-
-
-def find_capped(host: SeenHost, gpus: Sequence[Gpu], limits: Limits, around: Around) -> Sequence[RuleFinding]:
-    """Against the usual limit of its model in this fleet: what all have is somebody's decision."""
-    usual, least = around.power_limits, 1.0 - limits.end / 100.0
-    capped = [gpu for gpu in gpus if (watts := gpu.power_limit_watts) and watts < least * usual.get(gpu.name, 0.0)]
-    return [_cap(host, gpu, limits, usual[gpu.name]) for gpu in capped] if capped else ()
-
-
-def preselect_capped(fleet: FleetColumns, limits: Limits, around: Around) -> Flags:
+def preselect_capped(fleet: FleetTable, limits: Limits, context: FleetContext) -> Flags:
     gpus = fleet.gpus
-    # A row that nobody has stands for the model -1, which is the last.
+    # A row that no GPU has stands for the model -1, which is the last.
     usual = np.zeros(len(gpus.models) + 1)
-    for model, watts in around.power_limits.items():
+    for model, watts in context.power_limits.items():
         usual[gpus.models.get(model, -1)] = watts
     usual[-1] = 0.0
     return gpus.metric("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
 
 
-def _cap(host: SeenHost, gpu: Gpu, limits: Limits, usual: float) -> RuleFinding:
-    watts = gpu.power_limit_watts or 0.0
-    words = f"is limited to {watts:.0f} W; others of its model have {usual:.0f} W"
-    return _find(host, gpu, words, is_bad=watts <= (1.0 - limits.begin / 100.0) * usual)
-
-
-def _find(host: SeenHost, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
+def _find(host: HostSnapshot, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
     return find_at(gpu, f"GPU {gpu.label} of {host.name} {words}", **others)
 
 
@@ -125,35 +106,41 @@ GPU_RULES = (
         name="gpu_lost",
         scope="gpu",
         find=find_lost,
-        preselect=preselect_lost,
+        # Hosts with GPUs that are gone are always looked at.
+        preselect=lambda fleet, *_: fleet.gpus.is_missing[: fleet.gpus.end],
         action="Look at the kernel log (dmesg) of the host; check the card's power, seat and cooling.",
         many="{count} GPUs are lost",
-        over="{place} is there again",
-        over_many="{count} GPUs are there again",
-        why_unknown=why_not_lost,
+        resolved="{place} is there again",
+        resolved_many="{count} GPUs are there again",
+        # A GPU of which nothing is said is not there again.
+        why_unknown=lambda host, gpu, _: None if gpu in host.boards else "the host does not tell of it",
         reads_missing=True,
+        sees_gone=True,
     ),
     Rule(
         name="gpu_hot",
         scope="gpu",
         find=find_hot,
-        preselect=preselect_hot,
+        preselect=lambda fleet, limits, _: fleet.gpus.metric("temperature_celsius") >= limits.end,
         action="Check the fans and the airflow of the host.",
         many="{count} GPUs are hot",
-        over="{place} has cooled down",
-        over_many="{count} GPUs have cooled down",
+        resolved="{place} has cooled down",
+        resolved_many="{count} GPUs have cooled down",
         needs=("temperature_celsius",),
         reads=("temperature_celsius",),
+        limits_from=limits_of_heat,
     ),
     Rule(
         name="gpu_throttled",
         scope="gpu",
         find=find_throttled,
-        preselect=preselect_throttled,
-        action="Check the cooling and the power supply of the host: what runs there takes longer than it has to.",
-        many="{count} GPUs are slowed down",
-        over="{place} is as fast as it should be again",
-        over_many="{count} GPUs are as fast as they should be again",
+        preselect=lambda fleet, *_: (
+            (fleet.gpus.metric("throttled_thermal") > 0) | (fleet.gpus.metric("throttled_hardware") > 0)
+        ),
+        action="Check the cooling and the power supply of the host: programs run slower than they could.",
+        many="{count} GPUs are throttled",
+        resolved="{place} is no longer throttled",
+        resolved_many="{count} GPUs are no longer throttled",
         needs=("throttled_thermal", "throttled_hardware"),
         reads=("throttled_thermal", "throttled_hardware"),
     ),
@@ -161,11 +148,14 @@ GPU_RULES = (
         name="ecc",
         scope="gpu",
         find=find_errors,
-        preselect=preselect_errors,
+        preselect=lambda fleet, limits, _: (
+            (fleet.gpus.metric("remapped_rows_pending") > 0)
+            | (fleet.gpus.metric("ecc_uncorrected_count") >= max(limits.begin, 1.0))
+        ),
         action=_RESET,
         many="The memory of {count} GPUs fails",
-        over="The memory of {place} shows no errors since it was reset",
-        over_many="The memory of {count} GPUs shows no errors since they were reset",
+        resolved="The memory of {place} shows no errors since it was reset",
+        resolved_many="The memory of {count} GPUs shows no errors since they were reset",
         needs=("ecc_uncorrected_count",),
         reads=("ecc_uncorrected_count", "remapped_rows_pending"),
     ),
@@ -174,11 +164,134 @@ GPU_RULES = (
         scope="gpu",
         find=find_capped,
         preselect=preselect_capped,
-        action="If nobody meant it, set it back (nvidia-smi -pl); else override power_capped for this host.",
+        action="If this is not intended, reset it with nvidia-smi -pl; otherwise override power_capped for this host.",
         many="{count} GPUs have a lower power limit than others of their model",
-        over="{place} has the usual power limit again",
-        over_many="{count} GPUs have the usual power limit again",
+        resolved="{place} has the usual power limit again",
+        resolved_many="{count} GPUs have the usual power limit again",
         needs=("power_limit_watts",),
         reads=("power_limit_watts",),
+    ),
+)
+
+
+def find_faults(
+    host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, context: FleetContext
+) -> Sequence[RuleFinding]:
+    """Each code of each GPU once, by its newest fault. One that needs an operator counts for a day, even if the hub
+    was away when it happened; others as long as their end takes."""
+    skew = host.view.clock_skew_seconds or 0.0
+    found: list[RuleFinding] = []
+    for gpu in gpus:
+        for event in {event.code: event for event in gpu.events}.values():
+            at = min(context.now, event.at - skew)
+            span = _DAY if event.kind == "critical" else max(limits.clear_after, 1.0)
+            if context.now - at < span:
+                found.append(_describe(host, gpu, event, at))
+    return found
+
+
+def preselect_faults(fleet: FleetTable, limits: Limits, context: FleetContext) -> Flags:
+    gpus, end = fleet.gpus, fleet.gpus.end
+    now = context.now + np.nan_to_num(fleet.hosts.clock_skew[gpus.host[:end]])
+    is_recent = now - gpus.last_fault_at[:end] < max(limits.clear_after, 1.0)
+    return is_recent | (now - gpus.last_critical_at[:end] < _DAY)
+
+
+def _describe(host: HostSnapshot, gpu: Gpu, event: ShownEvent, at: float) -> RuleFinding:
+    is_own_fault = event.kind == "application"
+    return find_at(
+        gpu,
+        f"XID {event.code} on GPU {gpu.label} of {host.name}: {event.text}",
+        part=str(event.code),
+        since=at,
+        severity=_SEVERITIES[event.kind],
+        action="Look at your program: its driver said that it failed." if is_own_fault else find_xid(event.code).action,
+        users=() if event.user is None else (event.user,),
+        is_personal=is_own_fault,
+    )
+
+
+FAULT_RULES = (
+    Rule(
+        name="xid",
+        scope="gpu",
+        find=find_faults,
+        preselect=preselect_faults,
+        action="Look at the kernel log (dmesg) of the host.",
+        many="{count} faults of GPUs (XID)",
+        reads_missing=True,
+        clears_itself=True,
+        notifies_end=False,
+    ),
+)
+
+
+def find_idle(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, context: FleetContext) -> Sequence[RuleFinding]:
+    """For their users. A GPU that its user has reserved may be idle."""
+    found = []
+    for gpu in gpus:
+        is_own = gpu.reservation is not None and gpu.reservation_conflict is None
+        if gpu.availability == "idle" and gpu.users and not is_own:
+            title = f"GPU {gpu.label} of {host.name} is idle, in use by {' and '.join(gpu.users[:3])}"
+            found.append(find_at(gpu, title, since=_began(gpu, context), users=tuple(gpu.users), is_personal=True))
+    return found
+
+
+def preselect_idle(fleet: FleetTable, _: Limits, __: FleetContext) -> Flags:
+    gpus, end = fleet.gpus, fleet.gpus.end
+    is_own = gpus.is_reserved[:end] & ~gpus.has_conflict[:end]
+    is_idle: Flags = (gpus.availability[:end] == IDLE) & (gpus.user[:end] != NOBODY) & ~is_own
+    return is_idle
+
+
+def find_orphaned(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, context: FleetContext) -> Sequence[RuleFinding]:
+    """Memory in use without a process. A process list that could not be read proves nothing."""
+    found = []
+    for gpu in gpus:
+        if gpu.availability == "idle" and gpu.processes is not None and all(one.display for one in gpu.processes):
+            amount = f"{(gpu.memory_used_bytes or 0) / 2**30:.1f} GiB of GPU {gpu.label} of {host.name}"
+            title = f"{amount} are in use, but no process is on it"
+            found.append(find_at(gpu, title, since=_began(gpu, context)))
+    return found
+
+
+def _began(gpu: Gpu, context: FleetContext) -> float:
+    """When it entered its state, now at the latest."""
+    return context.now if gpu.since is None else min(context.now, gpu.since)
+
+
+def why_no_processes(host: HostSnapshot, gpu: str, _: str) -> str | None:
+    board = host.boards.get(gpu)
+    seen = None if board is None else board.view()
+    is_known = seen is not None and seen.processes is not None and seen.availability != "unknown"
+    return None if is_known else "who is on it is not known now"
+
+
+USE_RULES = (
+    Rule(
+        name="gpu_idle",
+        scope="gpu",
+        find=find_idle,
+        preselect=preselect_idle,
+        action="If you do not need it now, end your process, so that others can use it.",
+        many="{count} GPUs are idle",
+        resolved="{place} is no longer idle",
+        resolved_many="{count} GPUs are no longer idle",
+        why_unknown=why_no_processes,
+        notifies_end=False,
+    ),
+    Rule(
+        name="orphaned_memory",
+        scope="gpu",
+        find=find_orphaned,
+        preselect=lambda fleet, *_: (
+            (fleet.gpus.availability[: fleet.gpus.end] == IDLE) & (fleet.gpus.workers[: fleet.gpus.end] == 0)
+        ),
+        action="Look for what is left of a process there (fuser -v /dev/nvidia*), or reset the GPU.",
+        many="Memory of {count} GPUs is in use without a process",
+        resolved="The memory of {place} is free again",
+        resolved_many="The memory of {count} GPUs is free again",
+        needs=("memory_used_bytes",),
+        why_unknown=why_no_processes,
     ),
 )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import groupby
 from math import nan
-from typing import NamedTuple
 
+from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
 from gpudeck.collectors.simulated.gpus import (
     GpuInstance,
@@ -17,8 +17,6 @@ from gpudeck.collectors.simulated.gpus import (
 )
 from gpudeck.collectors.simulated.inventory import (
     FELL_OFF,
-    GpuSlot,
-    HostLifecycle,
     HostSpec,
     Volume,
     build_host,
@@ -26,7 +24,7 @@ from gpudeck.collectors.simulated.inventory import (
     choose_further_host,
 )
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline, cache_blocks
-from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
+from gpudeck.collectors.simulated.physics import LoadSegment, SlotTrack
 from gpudeck.collectors.simulated.work import LabUsers
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Temporary
@@ -39,17 +37,9 @@ _DISK_BEAT_S = 600.0
 # What one thread of a job fetches over the network while its GPU is fully used.
 _FETCH_BYTES_PER_SECOND = 3e6
 _CHECKPOINT_BYTES_PER_SECOND = 2.5e8
+_KINDS: dict[str, type[SimulatedGpu]] = {"hot": HotGpu, "orphaned": OrphanedGpu, "missing": MissingSimulatedGpu}
 _HOT_EVERY_S = 900
 """How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
-
-
-class HostDemand(NamedTuple):
-    """What the system and its jobs ask of a host: CPU threads, bytes of RAM, bytes a second in and out."""
-
-    threads: float
-    ram: float
-    receive: float
-    transmit: float
 
 
 class SystemSimulator:
@@ -69,7 +59,7 @@ class SystemSimulator:
         stretches = [track.at(now) for track in self._tracks]
         if t != self._read_at or stretches != self._stretches:
             self._read_at, self._stretches = t, stretches
-            values = self._read(self._demand(stretches, t), t)
+            values = self._read(stretches, t)
             self._metrics = {name: _ROUND[name](value) for name, value in values.items()}
         uptime = _ROUND["uptime_seconds"](now - self._host.life.booted(now))
         return self._metrics | {"uptime_seconds": uptime}
@@ -82,12 +72,13 @@ class SystemSimulator:
             self._disks = [_disk(volume, t) for volume in self._host.volumes[1:]]
         return self._disks.copy()
 
-    def _read(self, demand: HostDemand, t: float) -> dict[str, float]:
+    def _read(self, stretches: list[LoadSegment], t: float) -> dict[str, float]:
         chassis, salt = self._host.chassis, self._host.salt
-        threads = min(chassis.cpu_threads * 0.97, demand.threads * (1 + 0.12 * wave(salt, t, 40.0)))
+        demanded, ram, receive, transmit = self._demand(stretches, t)
+        threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
         root = _disk(self._host.volumes[0], t - t % _DISK_BEAT_S)
         total, swap = chassis.ram_gib * _GIB, self._host.swap_gib * _GIB
-        ram_share = min(0.92, 0.03 + demand.ram / total)
+        ram_share = min(0.92, 0.03 + ram / total)
         return {
             "cpu_percent": 100 * threads / chassis.cpu_threads,
             "cpu_count": chassis.cpu_threads,
@@ -98,12 +89,13 @@ class SystemSimulator:
             "swap_total_bytes": swap,
             "disk_used_bytes": root.used_bytes,
             "disk_total_bytes": root.total_bytes,
-            "network_receive_bytes_per_second": demand.receive * (1 + 0.4 * wave(salt + 2, t, 30.0)),
-            "network_transmit_bytes_per_second": demand.transmit * (1 + 0.4 * wave(salt + 3, t, 30.0)),
+            "network_receive_bytes_per_second": receive * (1 + 0.4 * wave(salt + 2, t, 30.0)),
+            "network_transmit_bytes_per_second": transmit * (1 + 0.4 * wave(salt + 3, t, 30.0)),
         }
 
-    def _demand(self, stretches: list[LoadSegment], t: float) -> HostDemand:
-        """A job on several GPUs counts on each."""
+    def _demand(self, stretches: list[LoadSegment], t: float) -> tuple[float, float, float, float]:
+        """What the system and its jobs ask of a host: CPU threads, bytes of RAM, bytes a second in and out. A job on
+        several GPUs counts on each."""
         salt = self._host.salt
         threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
         receive = transmit = 4e4 + 2e5 * draw(salt, 3)
@@ -112,16 +104,16 @@ class SystemSimulator:
                 work = run.work
                 fetched = _FETCH_BYTES_PER_SECOND * work.threads * level
                 threads += work.threads * (0.15 + 0.85 * (level > 0))
-                ram += _ram(run, t)
+                ram += run.work.ram_bytes * min(1.0, (t - run.start + _BEAT_S) / (_BEAT_S + run.work.ramp_s))
                 receive += fetched
-                is_saving = _is_saving(run, level, stretch.start)
+                # Whether it is in one of the pauses in which a training writes a checkpoint.
+                is_saving = (
+                    run.kind == "training"
+                    and level == run.work.rest_level
+                    and stretch.start >= run.start + run.work.load_s
+                )
                 transmit += _CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
-        return HostDemand(threads, ram, receive, transmit)
-
-
-def _is_saving(run: SimulatedJob, level: float, since: float) -> bool:
-    """Whether it is in one of the pauses in which a training writes a checkpoint."""
-    return run.kind == "training" and level == run.work.rest_level and since >= run.start + run.work.load_s
+        return threads, ram, receive, transmit
 
 
 def _disk(volume: Volume, t: float) -> Disk:
@@ -129,11 +121,6 @@ def _disk(volume: Volume, t: float) -> Disk:
     total = int(volume.tib * _TIB)
     share = min(0.995, volume.share + volume.swing * wave(volume.salt, t, 4 * 86_400))
     return Disk(volume.mount, int(total * share) // _MIB * _MIB, total)
-
-
-def _ram(run: SimulatedJob, t: float) -> float:
-    """`t` is less than a beat before its start at the earliest."""
-    return run.work.ram_bytes * min(1.0, (t - run.start + _BEAT_S) / (_BEAT_S + run.work.ramp_s))
 
 
 class HostSimulator:
@@ -146,11 +133,7 @@ class HostSimulator:
         self._tracks = [SlotTrack(timeline, slot.number) for slot in host.slots]
         self._gpus = self._set_up()
         self._system = SystemSimulator(host, self._tracks)
-        self._missing = {
-            slot.index: gpu
-            for slot, gpu in zip(host.slots, self._gpus, strict=False)
-            if isinstance(gpu, MissingSimulatedGpu)
-        }
+        self._missing = [gpu for gpu in self._gpus if isinstance(gpu, MissingSimulatedGpu)]
 
     def report(self, now: float) -> Report | None:
         """What the host's agent sends at that moment; None while the host is dead."""
@@ -166,7 +149,7 @@ class HostSimulator:
             disks=self._system.disks(now),
             addresses=list(host.addresses),
             interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
-            problems=[f"GPU {index} {FELL_OFF}" for index, gpu in self._missing.items() if gpu.is_missing(now)],
+            problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in self._missing if gpu.is_missing(now)],
         )
 
     def turns(self, start: float, end: float) -> list[float]:
@@ -176,7 +159,7 @@ class HostSimulator:
             moments.update((life.opens(number), life.closes(number)))
         for slot in self.host.slots:
             moments.update(fault.at for fault in SimulatedFaults(slot, self.timeline).between(start, end))
-        for gpu in self._missing.values():
+        for gpu in self._missing:
             moments.update(gpu.turns(start, end))
         if self.host.mishap == "hot":
             moments.update(float(moment) for moment in range(int(start), int(end), _HOT_EVERY_S))
@@ -186,26 +169,18 @@ class HostSimulator:
         """A dead host has the boot id it died with."""
         return uuid_name(self.host.id, "boot", int(self._life.booted(now)))
 
-    def _set_up(self) -> list[SimulatedGpu | MissingSimulatedGpu]:
-        gpus: list[SimulatedGpu | MissingSimulatedGpu] = []
+    def _set_up(self) -> list[SimulatedGpu]:
+        gpus: list[SimulatedGpu] = []
         for _, group in groupby(self.host.slots, key=lambda slot: slot.index):
             slots = list(group)
-            if slots[0].parent is None:
-                gpus.append(self._whole_gpu(slots[0]))
-                continue
             board = MigBoard(slots, [self._tracks[slot.number] for slot in slots])
-            gpus.extend(GpuInstance(*self._parts(slot), board=board) for slot in slots)
+            for slot in slots:
+                parts = slot, self.timeline, self._tracks[slot.number], self._life
+                if slot.parent is None:
+                    gpus.append(_KINDS.get(slot.fault, SimulatedGpu)(*parts))
+                else:
+                    gpus.append(GpuInstance(*parts, board))
         return gpus
-
-    def _whole_gpu(self, slot: GpuSlot) -> SimulatedGpu | MissingSimulatedGpu:
-        if slot.fault == "missing":
-            return MissingSimulatedGpu(SimulatedGpu(*self._parts(slot)), slot, self._life)
-        kind = {"hot": HotGpu, "orphaned": OrphanedGpu}.get(slot.fault, SimulatedGpu)
-        return kind(*self._parts(slot))
-
-    def _parts(self, slot: GpuSlot) -> tuple[GpuSlot, SlotTrack, HostLifecycle, EnergyMeter, SimulatedFaults]:
-        track = self._tracks[slot.number]
-        return slot, track, self._life, EnergyMeter(self.timeline, track, slot), SimulatedFaults(slot, self.timeline)
 
 
 class SimulatedFleet:
@@ -226,33 +201,33 @@ class SimulatedFleet:
 
     def report(self, host: int, now: float) -> Report | None:
         """What that host would report at `now` (Unix seconds); None while it is dead and sends nothing."""
-        return self._station(host).report(now)
+        return self.station(host).report(now)
 
     def host_id(self, host: int) -> str:
         """What stays when the host is renamed or booted."""
-        return self._station(host).host.id
+        return self.station(host).host.id
 
     def boot_id(self, host: int, now: float) -> str:
         """New with every boot; a dead host has the one it died with."""
-        return self._station(host).boot_id(now)
+        return self.station(host).boot_id(now)
 
     def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
         """The truth behind the reports: every job that was on the host at some time from `start` until before `end`.
 
         Oldest first. A job that reaches beyond the span is given whole.
         """
-        return self._station(host).timeline.overlapping(start, end)
+        return self.station(host).timeline.overlapping(start, end)
 
     def turns(self, host: int, start: float, end: float) -> list[float]:
         """The moments from `start` until before `end`, in order, at which something may happen to that host that makes
         news: it dies, boots, loses a GPU, a driver reports a fault."""
-        return self._station(host).turns(start, end)
+        return self.station(host).turns(start, end)
 
     def group_of(self, login: str) -> str | None:
         """The group of a user; None for an unknown login."""
         return next((user.group for user in self._crowd.users if user.name == login), None)
 
-    def _station(self, number: int) -> HostSimulator:
+    def station(self, number: int) -> HostSimulator:
         station = self._stations.get(number)
         if station is None:
             name = self.names[number]
@@ -263,7 +238,7 @@ class SimulatedFleet:
         return station
 
 
-class SimulatedHost:
+class SimulatedHost(Collector):
     """One host of a fleet, read the way a real machine is read."""
 
     name = "simulated"
@@ -278,6 +253,3 @@ class SimulatedHost:
         if report is None:
             raise Temporary(f"{self._fleet.names[self._host]} is dead at the moment.", "It comes back within minutes.")
         return report
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -18,15 +18,13 @@ from gpudeck.collectors.simulated import physics
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.collectors.simulated.inventory import FELL_OFF, GpuSlot, HostLifecycle
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
-from gpudeck.collectors.simulated.physics import EnergyMeter, GpuLoad, LoadSegment, SlotTrack
+from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
 from gpudeck.collectors.sysfs import UNSUPPORTED as AMD_UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
 
 AMD_UNKNOWN = AMD_REASONS | {"fan_percent": AMD_UNSUPPORTED}
 """What amdgpu does not report of a board for servers."""
-_MIB = 1 << 20
-_DAY = 86_400
 _PCIE = ("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second")
 _ERRORS = ("ecc_corrected_count", "ecc_uncorrected_count")
 _ROWS = ("remapped_rows_count", "remapped_rows_pending")
@@ -61,14 +59,16 @@ _round_watts = GPU_METRICS["power_watts"].round
 def settled(slot: GpuSlot) -> dict[str, Number]:
     """The metrics that never change, or only where its memory wears. A MIG instance has the board's flags."""
     features = slot.model.features
-    values: dict[str, Number] = {"memory_total_bytes": slot.memory_mib * _MIB}
+    values: dict[str, Number] = {"memory_total_bytes": slot.memory_mib * MIB}
     if slot.parent is not None:
         return values | dict.fromkeys(("throttled_thermal", "throttled_hardware", "remapped_rows_pending"), 0)
     values["power_limit_watts"] = slot.model.limit_watts
     if features.has_ecc:
         values |= dict.fromkeys(_ERRORS, 0)
     if features.remaps_rows:
-        values |= dict(zip(_ROWS, _remapped_rows(slot), strict=True))
+        # Rows replaced in its whole life, and whether one more waits for a reset.
+        rows = (3 + slot.salt % 4, 1) if slot.fault == "worn" else (int(slot.salt % 29 == 0), 0)
+        values |= dict(zip(_ROWS, rows, strict=True))
     if features.links:
         down = int(slot.fault == "unlinked")
         values |= dict(zip(_LINKS, (features.links - down, down), strict=True))
@@ -101,16 +101,9 @@ def wears(slot: GpuSlot) -> bool:
 
 def errors(slot: GpuSlot, uptime_s: float) -> dict[str, Number]:
     """How many errors of its memory were counted since the host booted."""
-    days = uptime_s / _DAY
+    days = uptime_s / DAY
     counts = (5 + 31 * days, 1 + days / 9) if slot.fault == "worn" else (0.4 * days, 0)
     return dict(zip(_ERRORS, map(int, counts), strict=True))
-
-
-def _remapped_rows(slot: GpuSlot) -> tuple[int, int]:
-    """Rows replaced in its whole life, and whether one more waits for a reset."""
-    if slot.fault == "worn":
-        return 3 + slot.salt % 4, 1
-    return int(slot.salt % 29 == 0), 0
 
 
 class SimulatedFaults:
@@ -148,16 +141,13 @@ class SimulatedFaults:
         at = float(int((day + draw(salt, 4 * day + 1_000_004)) * DAY))
         choice = draw(salt, 4 * day + 1_000_005)
         if luck < _OF_BOARDS:
-            yield _fault(at, _BOARD_CODES[int(choice * len(_BOARD_CODES))], None)
+            code = _BOARD_CODES[int(choice * len(_BOARD_CODES))]
+            yield GpuEvent(at, code, text=_TEXTS[code])
             return
         run = self._timeline.tenure(self._slot.number, at).run
         if run is not None and run.start + 60 < at < run.end:
-            pid = run.pids[run.slots.index(self._slot.number)]
-            yield _fault(at, _PROGRAM_CODES[int(choice * len(_PROGRAM_CODES))], pid)
-
-
-def _fault(at: float, code: int, pid: int | None) -> GpuEvent:
-    return GpuEvent(at=at, code=code, process=pid, text=_TEXTS[code])
+            code = _PROGRAM_CODES[int(choice * len(_PROGRAM_CODES))]
+            yield GpuEvent(at, code, run.pids[run.slots.index(self._slot.number)], _TEXTS[code])
 
 
 class SimulatedGpu:
@@ -165,10 +155,13 @@ class SimulatedGpu:
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
-    def __init__(
-        self, slot: GpuSlot, track: SlotTrack, life: HostLifecycle, meter: EnergyMeter, faults: SimulatedFaults
-    ) -> None:
-        self._slot, self._track, self._life, self._meter, self._faults = slot, track, life, meter, faults
+    def __init__(self, slot: GpuSlot, timeline: Timeline, track: SlotTrack, life: HostLifecycle) -> None:
+        self._slot, self._track, self._life = slot, track, life
+        self._meter = EnergyMeter(timeline, track, slot)
+        self._faults = SimulatedFaults(slot, timeline)
+        self._gpu = GpuReading(
+            slot.uuid, slot.index, slot.name, slot.model.vendor, slot.parent, slot.instance, slot.pci_address
+        )
         self._offset_s = slot.salt % 24
         self._stretch: LoadSegment | None = None
         self._lively_until = 0.0
@@ -183,15 +176,9 @@ class SimulatedGpu:
         """The GPU's row at that moment."""
         stretch = self._track.at(now)
         self._make_frame(stretch, now)
-        slot, idle_since = self._slot, stretch.idle_since
-        return GpuReading(
-            uuid=slot.uuid,
-            index=slot.index,
-            name=slot.name,
-            vendor=slot.model.vendor,
-            parent=slot.parent,
-            instance=slot.instance,
-            pci_address=slot.pci_address,
+        idle_since = stretch.idle_since
+        return replace(
+            self._gpu,
             metrics=self._metrics.copy(),
             unknown=self.unknown.copy(),
             processes=self._processes.copy(),
@@ -229,21 +216,14 @@ class SimulatedGpu:
         if model.features.fan:
             metrics["fan_percent"] = round(physics.fan_percent(celsius))
         if model.vendor == "nvidia":
-            metrics |= self._read_driver(doing, celsius, watts, is_taken=is_taken)
+            metrics["encoder_percent"] = round(40 * doing.video) if model.features.encodes else 0
+            metrics["decoder_percent"] = round(100 * doing.video)
+            metrics["performance_state"] = model.features.states[is_taken]
+            metrics["throttled_power"] = int(watts >= physics.CAPPED * model.limit_watts)
+            metrics["throttled_thermal"] = int(celsius >= physics.STIFLED_CELSIUS)
+            metrics["throttled_hardware"] = int(celsius >= physics.SLOWDOWN_CELSIUS)
             metrics["energy_joules"] = int(self._meter.joules(self._slow_beat(stretch.start, t)))
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
-
-    def _read_driver(self, doing: GpuLoad, celsius: float, watts: float, *, is_taken: bool) -> dict[str, Number]:
-        """What NVIDIA's driver reports beside that."""
-        model = self._slot.model
-        return {
-            "encoder_percent": round(40 * doing.video) if model.features.encodes else 0,
-            "decoder_percent": round(100 * doing.video),
-            "performance_state": model.features.states[is_taken],
-            "throttled_power": int(physics.is_capped(model, watts)),
-            "throttled_thermal": int(physics.is_slowed_by_heat(celsius)),
-            "throttled_hardware": int(physics.is_slowed_down(celsius)),
-        }
 
     def _slow_beat(self, since: float, t: float) -> float:
         return max(since, t - (t + self._offset_s) % _SLOW_BEAT_S)
@@ -275,7 +255,7 @@ class SimulatedGpu:
             utilization_percent=self._process_percent(run, level, self._slow_beat(since, t)),
             container=run.container,
             job=run.job,
-            evidence=run.tell_owner(pid),
+            evidence=run.describe_owner(pid),
             reasons=self.process_reasons.copy(),
         )
 
@@ -333,7 +313,7 @@ class MigBoard:
             "clock_sm_mhz": physics.clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
             "clock_memory_mhz": model.clock_memory_mhz[is_taken],
             "performance_state": model.features.states[is_taken],
-            "throttled_power": int(physics.is_capped(model, watts)),
+            "throttled_power": int(watts >= physics.CAPPED * model.limit_watts),
         }
 
 
@@ -343,16 +323,9 @@ class GpuInstance(SimulatedGpu):
     process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": UNDER_MIG}
 
     def __init__(
-        self,
-        slot: GpuSlot,
-        track: SlotTrack,
-        life: HostLifecycle,
-        meter: EnergyMeter,
-        faults: SimulatedFaults,
-        *,
-        board: MigBoard,
+        self, slot: GpuSlot, timeline: Timeline, track: SlotTrack, life: HostLifecycle, board: MigBoard
     ) -> None:
-        super().__init__(slot, track, life, meter, faults)
+        super().__init__(slot, timeline, track, life)
         self._board = board
 
     def reading(self, now: float) -> GpuReading:
@@ -378,12 +351,12 @@ class OrphanedGpu(SimulatedGpu):
         return replace(super().reading(now), idle_seconds=round(now - self._life.booted(now)))
 
 
-class MissingSimulatedGpu:
-    """A GPU that belongs here and cannot be read any more. Every few days it works again for some minutes, as
-    `itself`."""
+class MissingSimulatedGpu(SimulatedGpu):
+    """A GPU that belongs here and cannot be read any more. Every few days it works again for some minutes."""
 
-    def __init__(self, itself: SimulatedGpu, slot: GpuSlot, life: HostLifecycle) -> None:
-        self._itself, self._slot, self._life = itself, slot, life
+    @property
+    def index(self) -> int:
+        return self._slot.index
 
     def is_missing(self, now: float) -> bool:
         return (now + self._slot.salt) % _TRIED_EVERY_S >= _LASTS_S
@@ -397,14 +370,9 @@ class MissingSimulatedGpu:
     def reading(self, now: float) -> GpuReading:
         """While it is missing what is still known: which one it is."""
         if not self.is_missing(now):
-            return self._itself.reading(now)
-        slot = self._slot
-        return GpuReading(
-            uuid=slot.uuid,
-            index=slot.index,
-            name=slot.name,
-            vendor=slot.model.vendor,
-            pci_address=slot.pci_address,
+            return super().reading(now)
+        return replace(
+            self._gpu,
             missing=FELL_OFF,
             unknown=dict.fromkeys(GPU_METRICS, FELL_OFF),
             processes_reason=FELL_OFF,

@@ -136,20 +136,14 @@ class MigProfile(Struct, frozen=True):
     share: float
 
 
-def _cut(profile: str, instance: int, sevenths: int, memory_mib: int) -> MigProfile:
-    return MigProfile(profile, instance, memory_mib, sevenths / 7)
-
-
-SEVEN_CUTS = tuple(_cut("1g.10gb", instance, 1, 9_728) for instance in range(7))
+SEVEN_CUTS = tuple(MigProfile("1g.10gb", instance, 9_728, 1 / 7) for instance in range(7))
 MIXED_CUTS = (
-    _cut("3g.40gb", 0, 3, 40_192),
-    _cut("2g.20gb", 1, 2, 19_968),
-    _cut("1g.10gb", 2, 1, 9_728),
-    _cut("1g.10gb", 3, 1, 9_728),
+    MigProfile("3g.40gb", 0, 40_192, 3 / 7),
+    MigProfile("2g.20gb", 1, 19_968, 2 / 7),
+    MigProfile("1g.10gb", 2, 9_728, 1 / 7),
+    MigProfile("1g.10gb", 3, 9_728, 1 / 7),
 )
 """How the two cut boards of an A100 80 GB server are divided: evenly, and as people asked for it."""
-
-
 _CAST: tuple[tuple[Chassis, Mishap], ...] = (
     (HGX_H100, "worn"),
     (RTX_6000_DESK, "hot"),
@@ -335,7 +329,7 @@ def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mish
         labels=_labels(number, chassis, group, in_slurm),
         salt=salt,
         volumes=_volumes(chassis, mishap, salt),
-        swap_gib=_swap_gib(chassis, salt),
+        swap_gib=32 if chassis.workstation else 8 if draw(salt, 4) < 0.5 else 0,
         addresses=_addresses(number, chassis),
     )
 
@@ -351,11 +345,6 @@ def _volumes(chassis: Chassis, mishap: Mishap, salt: int) -> tuple[Volume, ...]:
         Volume("/data", chassis.disk_tib, *data, salt + 1),
         Volume("/home", 180, 0.72, 0.06, 0),
     )
-
-
-def _swap_gib(chassis: Chassis, salt: int) -> int:
-    """Desks have swap; of the servers every other has none."""
-    return 32 if chassis.workstation else 8 if draw(salt, 4) < 0.5 else 0
 
 
 def _addresses(number: int, chassis: Chassis) -> tuple[str, ...]:
@@ -381,7 +370,19 @@ def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuS
     for index in range(chassis.gpus):
         board = _board(seed, host, chassis, index, _FAULTS.get(mishap, "none") if index == faulty else "none")
         cuts = {0: SEVEN_CUTS, 1: MIXED_CUTS}.get(index, ()) if mishap == "cut" else ()
-        for slot in [_instance(seed, board, cut) for cut in cuts] or [board]:
+        for slot in [
+            replace(
+                board,
+                uuid=f"MIG-{uuid_name(seed, board.uuid, cut.instance)}",
+                name=f"{board.name} MIG {cut.profile}",
+                memory_mib=cut.memory_mib,
+                salt=board.salt + cut.instance,
+                parent=board.uuid,
+                instance=cut.instance,
+                share=cut.share,
+            )
+            for cut in cuts
+        ] or [board]:
             slots.append(replace(slot, number=len(slots)))
     return tuple(slots)
 
@@ -400,20 +401,4 @@ def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> 
         salt=int(digits[:6], 16),
         fault=fault,
         has_display=chassis.workstation and index == 0,
-    )
-
-
-def _instance(seed: int, board: GpuSlot, cut: MigProfile) -> GpuSlot:
-    return GpuSlot(
-        number=0,
-        index=board.index,
-        uuid=f"MIG-{uuid_name(seed, board.uuid, cut.instance)}",
-        name=f"{board.name} MIG {cut.profile}",
-        model=board.model,
-        memory_mib=cut.memory_mib,
-        pci_address=board.pci_address,
-        salt=board.salt + cut.instance,
-        parent=board.uuid,
-        instance=cut.instance,
-        share=cut.share,
     )

@@ -40,7 +40,7 @@ class SimulatedJob(Struct, frozen=True):
     work: Work
     guest: "SimulatedJob | None" = None
 
-    def tell_owner(self, pid: int) -> str:
+    def describe_owner(self, pid: int) -> str:
         """What the owner of that process would be concluded from, in the words of `collectors.attribution`."""
         if self.job is not None:
             return f"slurm job {self.job} of {self.user}"
@@ -71,9 +71,9 @@ class _JobBlock(Struct, frozen=True):
 BlockCache = Callable[["Timeline", int], _JobBlock]
 
 
-def cache_blocks(most: int = 256) -> BlockCache:
+def cache_blocks() -> BlockCache:
     """Keeps the blocks worked out last, over all hosts; older ones are worked out again when asked for."""
-    return lru_cache(most)(lambda timeline, number: timeline.work_out(number))
+    return lru_cache(256)(lambda timeline, number: timeline.work_out(number))
 
 
 class Timeline:
@@ -88,7 +88,7 @@ class Timeline:
     def tenure(self, slot: int, t: float) -> Tenure:
         """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
         number = self._life.number(t)
-        block = self._block(number)
+        block = self._blocks(self, number)
         runs, starts = block.runs[slot], block.starts[slot]
         place = bisect(starts, t)
         if place and t < runs[place - 1].end:
@@ -102,9 +102,10 @@ class Timeline:
         """Every job, guests too, that was there at some time from `start` until just before `end`; oldest first."""
         found: dict[tuple[float, int], SimulatedJob] = {}
         for number in range(self._life.number(start), self._life.number(end) + 1):
-            for run in (run for runs in self._block(number).runs for run in runs):
+            for run in (run for runs in self._blocks(self, number).runs for run in runs):
                 found.update(((job.start, job.pids[0]), job) for job in (run, run.guest) if job)
-        return sorted((run for run in found.values() if run.start < end and run.end > start), key=_by_start)
+        there = [run for run in found.values() if run.start < end and run.end > start]
+        return sorted(there, key=lambda run: (run.start, run.pids))
 
     def counted(self, slot: int, t: float) -> tuple[float, list[SimulatedJob]]:
         """Since when the slot's counter of energy counts, and the jobs there from then up to `t`.
@@ -112,7 +113,7 @@ class Timeline:
         It starts anew with each block, or with the job that runs across the block's beginning.
         """
         number = self._life.number(t)
-        runs = [run for run in self._block(number).runs[slot] if run.start <= t]
+        runs = [run for run in self._blocks(self, number).runs[slot] if run.start <= t]
         if runs and runs[-1].end > self._life.opens(number + 1):
             return runs[-1].start, runs[-1:]
         opens = self._life.opens(number)
@@ -121,14 +122,10 @@ class Timeline:
     def _last_end(self, slot: int, number: int) -> float:
         if self._life.boots_at(number):
             return self._life.opens(number)
-        runs = self._block(number - 1).runs[slot]
+        runs = self._blocks(self, number - 1).runs[slot]
         return runs[-1].end if runs else self._life.opens(number - 1)
 
-    def _block(self, number: int) -> _JobBlock:
-        return self._blocks(self, number)
-
     def work_out(self, number: int) -> _JobBlock:
-        """The jobs of one block."""
         runs: tuple[list[SimulatedJob], ...] = tuple([] for _ in self._host.slots)
         crossing_in, crossing_out = self._crossing(number), self._crossing(number + 1)
         for run in (*crossing_in, *self._inside(number, crossing_in, crossing_out), *crossing_out):
@@ -215,7 +212,7 @@ class Timeline:
     def _run(self, rng: Random, kind: Kind, slots: list[GpuSlot], start: float, end: float) -> SimulatedJob:
         work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1)
         guest = self._guest(rng, work, rng.choice(slots), start, end)
-        return self._signed(rng, work, sorted(slots, key=_by_number), start, end, guest=guest)
+        return self._signed(rng, work, sorted(slots, key=lambda slot: slot.number), start, end, guest=guest)
 
     def _guest(self, rng: Random, work: Work, slot: GpuSlot, start: float, end: float) -> SimulatedJob | None:
         """Now and then a second job shares a GPU that has memory left."""
@@ -263,11 +260,3 @@ def _pids(start: float, slots: list[GpuSlot], as_guest: bool, *, one_program: bo
     """No two jobs that run together share a pid: it carries the slot, and whether it is the slot's guest."""
     base = 2000 + int(start) // 10 % 16_000 * 256 + as_guest
     return tuple(base + 2 * slots[0 if one_program else place].number for place in range(len(slots)))
-
-
-def _by_start(run: SimulatedJob) -> tuple[float, tuple[int, ...]]:
-    return run.start, run.pids
-
-
-def _by_number(slot: GpuSlot) -> int:
-    return slot.number

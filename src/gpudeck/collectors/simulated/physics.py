@@ -14,9 +14,12 @@ from gpudeck.collectors.simulated.work import Work
 
 _CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
-_STIFLED_CELSIUS = 88.0
-_SLOWDOWN_CELSIUS = 92.0
-_CAPPED = 0.95
+STIFLED_CELSIUS = 88.0
+"""From here on the driver slows a GPU."""
+SLOWDOWN_CELSIUS = 92.0
+"""From here on the GPU itself goes slow, a few degrees before it would switch off."""
+CAPPED = 0.95
+"""From this share of its power limit on a GPU slows itself to stay within it."""
 _COOLING_S = 55.0
 _LEAST_LEVEL = 0.08
 # What it was before is then below the last digit of any temperature, and dear to find out.
@@ -80,7 +83,7 @@ def temperature(model: GpuModel, warmth: float, room: float) -> float:
 
 def stifled_temperature(warmth: float, room: float) -> float:
     """What a GPU without airflow reads: always too hot, a little more so when it works."""
-    return min(HOTTEST_CELSIUS, max(_STIFLED_CELSIUS, _STIFLED_CELSIUS + 4.0 * warmth + room))
+    return min(HOTTEST_CELSIUS, max(STIFLED_CELSIUS, STIFLED_CELSIUS + 4.0 * warmth + room))
 
 
 def room_offset(salt: int, t: float) -> float:
@@ -93,27 +96,12 @@ def fan_percent(celsius: float) -> float:
     return min(100.0, max(30.0, 30.0 + (celsius - 42.0) * 1.7))
 
 
-def is_capped(model: GpuModel, watts: float) -> bool:
-    """Whether the GPU slows itself to stay within its power limit."""
-    return watts >= _CAPPED * model.limit_watts
-
-
-def is_slowed_by_heat(celsius: float) -> bool:
-    """Whether the driver slows the GPU because of its temperature."""
-    return celsius >= _STIFLED_CELSIUS
-
-
-def is_slowed_down(celsius: float) -> bool:
-    """Whether the GPU itself goes slow, a few degrees before it would switch off."""
-    return celsius >= _SLOWDOWN_CELSIUS
-
-
 def clock_sm_mhz(model: GpuModel, load: float, celsius: float, *, is_taken: bool) -> int:
     """Down while unused; near its limits of power and temperature a GPU slows itself. Steps of 15 MHz."""
     empty, full = model.clock_sm_mhz
     if not is_taken:
         return empty
-    pace = 1.0 - 0.14 * load * load - (0.22 if is_slowed_by_heat(celsius) else 0.0)
+    pace = 1.0 - 0.14 * load * load - (0.22 if celsius >= STIFLED_CELSIUS else 0.0)
     return int(full * pace) // 15 * 15
 
 
@@ -272,7 +260,6 @@ class SlotTrack:
         return self._stretch
 
     def tenure(self, t: float) -> Tenure:
-        """Who is on the slot at `t`."""
         self.at(t)
         return self._tenure
 
@@ -312,15 +299,12 @@ class EnergyMeter:
     def joules(self, t: float) -> float:
         """What it shows at `t`; cheapest for moments in the same job."""
         if not self._start <= t < self._end:
-            self._turn_to(t)
+            tenure = self._track.tenure(t)
+            self._since, runs = self._timeline.counted(self._slot.number, t)
+            self._start, self._end, self._run = max(self._since, tenure.start), tenure.end, tenure.run
+            self._before = sum(self._taken(run, t) for run in runs if run is not tenure.run)
         idle = self._slot.model.idle_watts * (t - self._since)
         return idle + self._before + (self._taken(self._run, t) if self._run else 0.0)
-
-    def _turn_to(self, t: float) -> None:
-        tenure = self._track.tenure(t)
-        self._since, runs = self._timeline.counted(self._slot.number, t)
-        self._start, self._end, self._run = max(self._since, tenure.start), tenure.end, tenure.run
-        self._before = sum(self._taken(run, t) for run in runs if run is not tenure.run)
 
     def _taken(self, run: SimulatedJob, t: float) -> float:
         """What the job took until `t`, beyond what the GPU would have taken without it."""

@@ -62,7 +62,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """The groups of the lab and what they work on."""
 
-_FIRST_NAMES = (
+FIRST_NAMES = (
     *("mara", "jonas", "aylin", "tomas", "priya", "lukas", "ines", "kenji", "sofia", "emil", "noor", "felix"),
     *("leila", "oskar", "yuki", "clara", "dmitri", "anouk", "rafael", "hanna", "bjorn", "chiara", "malik", "greta"),
     *("ivan", "zeynep", "paul", "amara", "henrik", "linh", "diego", "frieda", "samir", "elif", "mateo", "ruth"),
@@ -147,7 +147,6 @@ _T = TypeVar("_T")
 
 
 def pick(rng: Random, weights: dict[_T, float]) -> _T:
-    """One of the keys, by weight."""
     keys = tuple(weights)
     bounds = tuple(accumulate(weights.values()))
     return keys[bisect(bounds, rng.random() * bounds[-1], 0, len(keys) - 1)]
@@ -181,7 +180,6 @@ def draw_work(rng: Random, kind: Kind, *, brisk: bool, room: float = 1.0) -> Wor
 
 
 def write_command(rng: Random, kind: Kind, project: str, gpus: int) -> str:
-    """A command line such a job could have."""
     habit = PROFILES[kind]
     form = rng.choice(habit.parallel_commands if gpus > 1 and habit.parallel_commands else habit.commands)
     module = project.replace("-", "_")
@@ -205,13 +203,12 @@ class LabUsers:
 
     def __init__(self, seed: int, hosts: int) -> None:
         rng = seeded_random(seed, "people")
-        firsts = rng.sample(_FIRST_NAMES, len(_FIRST_NAMES))
+        firsts = rng.sample(FIRST_NAMES, len(FIRST_NAMES))
         names = [*firsts, *(name + letter for letter in "kmst" for name in firsts)]
         self.users = tuple(_user(rng, uid, name) for uid, name in enumerate(names[: round(12 + 4 * log2(hosts + 1))]))
         self._weights = {group: tuple(accumulate(self._appetite(group))) for group in GROUPS}
 
     def pick(self, rng: Random, group: str) -> User:
-        """A user who starts a job on a machine of that group."""
         weights = self._weights[group]
         return self.users[bisect(weights, rng.random() * weights[-1], 0, len(weights) - 1)]
 

@@ -16,17 +16,16 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.api.callers import Refusal
+from gpudeck.api.answers import RequestRefused
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
+from gpudeck.compat.vesta import store
 from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
-from gpudeck.compat.vesta.register import LONGEST, Registered, VestaRegister, fleet_name, make_name
-from gpudeck.compat.vesta.samples import ImportedSpans, Json, Moment, Samples, TimeSpan
 from gpudeck.compat.vesta.states import describe_post
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import Ask, HistoryRefused, Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.sight import EVERYTHING
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
@@ -45,13 +44,13 @@ _SETTINGS: Final = AvailabilitySettings()
 
 Identify = Callable[[Scope], Awaitable[Caller]]
 _Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
-_Name = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
+_Name = Annotated[str, Meta(min_length=1, max_length=store.LONGEST)]
 _Time = Annotated[float, Meta(ge=0, le=1e11)]
 _Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MOST_GPUS)]
 
 
 class ImportedHost(Struct, frozen=True):
-    """A machine as the old server knew it. `gpus` are the UUIDs of those that it told of last."""
+    """A machine as the old server knew it. `gpus` are the UUIDs of its last report."""
 
     id: _Id
     name: _Name
@@ -88,13 +87,13 @@ class PastTaken(Struct, frozen=True):
     kept_since: float
 
 
-class Shelf(Struct, frozen=True):
-    """Where the past goes. `has_room` tells whether the history keeps up with what it is given, `settle` blocks until
-    that is on the disk and tells whether it is. What is older than `keeps` seconds it does not keep."""
+class ImportStorage(Struct, frozen=True):
+    """Where the past goes. `has_room`: the history keeps up with what it is given. `settle` blocks until
+    that is on the disk and returns whether it is. What is older than `keeps` seconds it does not keep."""
 
     history: Store | None
-    samples: Samples
-    taken: ImportedSpans
+    samples: store.Samples
+    taken: store.ImportedSpans
     has_room: Callable[[], bool]
     settle: Callable[[], bool]
     keeps: float
@@ -104,10 +103,12 @@ Outcome = Literal["new", "there", "anew", "taken"]
 """`anew`: the same machine is registered with another id. `taken`: another one has the name."""
 
 
-class ImportDoor:
-    """A side door for admins, in the shapes of our own interface."""
+class VestaImportRoutes:
+    """Routes for admins, in the shapes of our own interface."""
 
-    def __init__(self, fleet: Fleet, register: VestaRegister, shelf: Shelf, *, identify: Identify, now: Clock) -> None:
+    def __init__(
+        self, fleet: FleetState, register: store.VestaRegister, shelf: ImportStorage, *, identify: Identify, now: Clock
+    ) -> None:
         self._fleet = fleet
         self._register = register
         self._shelf = shelf
@@ -122,9 +123,14 @@ class ImportDoor:
             body = await self._read(scope, receive)
             if body is None:
                 return
-            answer = await self._take_hosts(body) if scope["path"] == HOSTS else await self._take_past(body)
+            answer: object
+            if scope["path"] == HOSTS:
+                wanted = msgspec.json.decode(body, type=NewHosts)
+                answer = {"outcomes": [await self._take_host(host, only_ask=wanted.only_ask) for host in wanted.hosts]}
+            else:
+                answer = await self._take_past(body)
             await send_json(send, 200, msgspec.json.encode(answer))
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
         except ReportRefused as refusal:
             close = (b"connection", b"close")
@@ -138,17 +144,13 @@ class ImportDoor:
         caller = await self._identify(scope)
         if not caller.is_at_least("admin"):
             status, code = (401, "unauthorized") if caller.role == "nobody" else (403, "forbidden")
-            raise Refusal(
+            raise RequestRefused(
                 status, code, "an import is for admins", "Run it on the hub's machine, or set $GPUDECK_TOKEN."
             )
         if scope["method"] != "POST":
-            raise Refusal(405, "method_not_allowed", "imports are posted")
+            raise RequestRefused(405, "method_not_allowed", "imports are posted")
         (length,) = read_headers(scope, b"content-length")
         return await read_body(receive, length)
-
-    async def _take_hosts(self, body: bytes) -> dict[str, list[Outcome]]:
-        wanted = msgspec.json.decode(body, type=NewHosts)
-        return {"outcomes": [await self._take_host(host, only_ask=wanted.only_ask) for host in wanted.hosts]}
 
     async def _take_host(self, host: ImportedHost, *, only_ask: bool) -> Outcome:
         known = self._register.get(host.id) or await self._register.find(host.id)
@@ -157,7 +159,7 @@ class ImportDoor:
         if self._find_anew(host.name, host.gpus) is not None:
             return "anew"
         # A name as the old server gave it is one already: what this one would make another of is none.
-        if make_name(host.name, lambda _: False) != host.name or self._register.named(host.name) is not None:
+        if store.make_name(host.name, lambda _: False) != host.name or self._register.named(host.name) is not None:
             return "taken"
         if only_ask:
             return "new"
@@ -167,28 +169,30 @@ class ImportDoor:
     async def _take_past(self, body: bytes) -> PastTaken:
         history = self._shelf.history
         if history is None:
-            raise Refusal(409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml.")
+            raise RequestRefused(
+                409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml."
+            )
         wanted = msgspec.json.decode(body, type=PastRows)
         host = self._register.get(wanted.id) or self._find_anew(wanted.name, wanted.gpus)
         since = self._now() - self._shelf.keeps
         if not wanted.rows:
             # Also of one that is not registered: a dry run asks before the hosts are there.
-            return _tell(0, await self._find_spans(history, wanted.id, host, since), since)
+            return _describe_import(0, await self._find_spans(history, wanted.id, host, since), since)
         if host is None:
-            raise Refusal(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
+            raise RequestRefused(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
         if history.problem is not None or not self._shelf.has_room():
             raise _busy(history)
         spans = await self._shelf.taken.find(wanted.id)
         rows = [row for row in wanted.rows if row[0] >= since and not any(span.has(row[0]) for span in spans)]
         if rows:
-            name = fleet_name(host.name, host.id)
+            name = store.fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
             await self._shelf.samples.add(host.id, await parse_in_thread(_describe, rows, name))
             host.last_at = max(host.last_at or 0.0, *(at for at, _ in rows))
             spans = await self._keep(history, wanted.id, samples, wanted.span)
-        return _tell(len(rows), spans, since)
+        return _describe_import(len(rows), spans, since)
 
-    def _find_anew(self, name: str | None, gpus: Sequence[str]) -> Registered | None:
+    def _find_anew(self, name: str | None, gpus: Sequence[str]) -> store.Registered | None:
         """The sender that is registered under that name now, where it is known to have one of these GPUs."""
         found = None if name is None else self._register.named(name)
         if found is None:
@@ -196,13 +200,15 @@ class ImportDoor:
         hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
         return found if any(uuid in gpus for host in hosts for uuid in host.gpus) else None
 
-    async def _find_spans(self, history: Store, host_id: str, host: Registered | None, since: float) -> list[TimeSpan]:
+    async def _find_spans(
+        self, history: Store, host_id: str, host: store.Registered | None, since: float
+    ) -> list[store.TimeSpan]:
         """What was taken, unless the history has been lost since: then it may come again."""
         spans = await self._shelf.taken.find(host_id)
         kept = [span for span in spans if span.end >= since]
         if not kept or host is None:
             return spans
-        name = fleet_name(host.name, host.id)
+        name = store.fleet_name(host.name, host.id)
         for span in kept:
             ask = Ask("gpus_busy", max(span.start, since), span.end + 1.0, _FEW_POINTS, host=name)
             if await asyncio.to_thread(_has_any, history, ask):
@@ -213,20 +219,20 @@ class ImportDoor:
 
     async def _keep(
         self, history: Store, host_id: str, samples: list[HostSample], span: tuple[float, float] | None
-    ) -> list[TimeSpan]:
+    ) -> list[store.TimeSpan]:
         """It counts as taken when it is on the disk: what a full one has dropped is sent again."""
         history.take(samples)
         if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
             raise _busy(history)
         times = [*(sample.at for sample in samples), *(span or ())]
-        return await self._shelf.taken.add(host_id, TimeSpan(min(times), max(times)))
+        return await self._shelf.taken.add(host_id, store.TimeSpan(min(times), max(times)))
 
 
 def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
 
 
-def _tell(taken: int, spans: list[TimeSpan], since: float) -> PastTaken:
+def _describe_import(taken: int, spans: list[store.TimeSpan], since: float) -> PastTaken:
     return PastTaken(taken, [(span.start, span.end) for span in spans], since)
 
 
@@ -238,7 +244,7 @@ def _has_any(history: Store, ask: Ask) -> bool:
     return any(point[1] is not None for series in answer.series for point in series.points)
 
 
-def _describe(rows: list[tuple[float, Json]], host: str) -> list[Moment]:
+def _describe(rows: list[tuple[float, store.Json]], host: str) -> list[store.Moment]:
     return [(at, describe_post(read_gpus(gpus, host), EVERYTHING)) for at, gpus in rows]
 
 
@@ -249,13 +255,15 @@ def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -
 
 
 def _sample_gpu(gpu: GpuReading) -> GpuSample:
-    values = {name: value for name, value in gpu.metrics.items() if _is_believed(name, value)}
+    values = {
+        name: value for name, value in gpu.metrics.items() if GPU_METRICS[name].low <= value <= GPU_METRICS[name].high
+    }
     state, _ = judge(
         processes=None if gpu.processes is None else len(gpu.processes),
         memory_used_bytes=values.get("memory_used_bytes"),
         utilization_percent=values.get("utilization_percent"),
         idle_seconds=0.0,
-        booked=False,
+        reserved=False,
         settings=_SETTINGS,
     )
     processes = None if gpu.processes is None else tuple(map(_sample_process, gpu.processes))
@@ -265,7 +273,3 @@ def _sample_gpu(gpu: GpuReading) -> GpuSample:
 
 def _sample_process(process: Process) -> ProcessSample:
     return ProcessSample(process.pid, None, process.user, process.command, None, None, process.memory_used_bytes, None)
-
-
-def _is_believed(name: str, value: float) -> bool:
-    return GPU_METRICS[name].low <= value <= GPU_METRICS[name].high

@@ -16,13 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.redaction import show
-from gpudeck.compat.readings import is_display_server
+from gpudeck.compat.readings import MIB, is_display_server
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.printable import clean
 from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.text import clean
 from gpudeck.wire import MAX_PROCESSES
 
-MIB: Final = 1024 * 1024
 MOST_GPUS: Final = 64
 MOST_PROCESSES: Final = 1024
 _KEY: Final = re.compile(r"gpu:([0-9]{1,4})")
@@ -37,7 +36,7 @@ _METRICS: Final = (
 _decode = msgspec.json.Decoder().decode
 
 
-class Told(Struct, frozen=True):
+class PostedFields(Struct, frozen=True):
     """What readers of vesta get as the sender posted it: when a GPU was read, and its free memory in MiB, which is less
     than the rest by what the driver reserves. None where it was not posted."""
 
@@ -49,7 +48,7 @@ class VestaPost(Struct, frozen=True):
     """`told` is by the GPU's uuid."""
 
     report: Report
-    told: dict[str, Told]
+    told: dict[str, PostedFields]
 
 
 def read_post(body: bytes, host: str) -> VestaPost:
@@ -72,11 +71,15 @@ def read_gpus(posted: object, host: str) -> VestaPost:
     """The same for what is unpacked already. `host` is for GPUs that tell no uuid."""
     if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
         raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
-    listed = sum(len(gpu["processes"]) for gpu in posted.values() if isinstance(gpu, dict) and _lists(gpu))
+    listed = sum(
+        len(gpu["processes"])
+        for gpu in posted.values()
+        if isinstance(gpu, dict) and isinstance(gpu.get("processes"), list)
+    )
     if listed > MAX_PROCESSES:
         raise ReportRefused(422, "too_many_processes", f"the post lists more than {MAX_PROCESSES} processes")
     gpus: dict[str, GpuReading] = {}
-    words: dict[str, Told] = {}
+    words: dict[str, PostedFields] = {}
     problems: list[str] = []
     for key, told in posted.items():
         number = _KEY.fullmatch(key) if isinstance(key, str) else None
@@ -88,14 +91,10 @@ def read_gpus(posted: object, host: str) -> VestaPost:
             problems.append(f"the sender tells of {gpu.uuid} twice")
             continue
         gpus[gpu.uuid] = gpu
-        words[gpu.uuid] = Told(_text(told.get("timestamp"), 64) or "", _number(told.get("available_memory")))
+        words[gpu.uuid] = PostedFields(_text(told.get("timestamp"), 64) or "", _number(told.get("available_memory")))
     if posted and not gpus:
         raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
     return VestaPost(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
-
-
-def _lists(gpu: dict[str, Any]) -> bool:
-    return isinstance(gpu.get("processes"), list)
 
 
 def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
@@ -107,7 +106,7 @@ def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
             unknown[name] = _why(told.get(key))
         else:
             metrics[name] = value * unit
-    processes = _read_processes(told.get("processes"))
+    processes = read_processes(told.get("processes"))
     uuid = _text(told.get("uuid"), 128)
     return GpuReading(
         uuid=uuid or f"{host}/gpu{number}",
@@ -121,8 +120,8 @@ def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
     )
 
 
-def _read_processes(told: object) -> list[Process] | None:
-    """None where it is no list. An entry that makes no sense is a process of which nothing is known: its GPU is not
+def read_processes(told: object) -> list[Process] | None:
+    """None if it is no list. An entry that makes no sense is a process of which nothing is known: its GPU is not
     free."""
     if not isinstance(told, list):
         return None

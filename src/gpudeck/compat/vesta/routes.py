@@ -15,25 +15,22 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import parse_qsl
 
-from litestar.exceptions import HTTPException
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.api.access import Policy
-from gpudeck.api.callers import Refusal
+from gpudeck.api.answers import RequestRefused
+from gpudeck.api.page import is_on
 from gpudeck.api.reports import read_body
-from gpudeck.api.text import is_on
 from gpudeck.auth.caller import Caller
+from gpudeck.compat.settings import VestaSettings
 from gpudeck.compat.vesta.ingest import VestaPost, read_gpus, read_post
-from gpudeck.compat.vesta.past import PastOfHost
-from gpudeck.compat.vesta.register import Registered, VestaRegister
-from gpudeck.compat.vesta.samples import MOST, Moment, Samples
-from gpudeck.compat.vesta.settings import VestaSettings
-from gpudeck.compat.vesta.states import Json, Shown, States, describe_post
+from gpudeck.compat.vesta.states import PastOfHost, VestaHost, VestaStates, describe_post
+from gpudeck.compat.vesta.store import MOST, Json, Moment, Registered, Samples, VestaRegister
 from gpudeck.compat.vesta.text import draw_boxes, draw_memory, draw_table
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.history.base import Store
-from gpudeck.hub.hub import Hub
-from gpudeck.hub.sight import EVERYTHING, Sight
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import LoopBudget, parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
@@ -54,7 +51,7 @@ _TABLE: Final = "/gpu_table"
 _MOST_SAMPLES: Final = 20_000
 _QUIET_SECONDS: Final = 60.0
 _MOST_PARAMETERS: Final = 16
-_OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "width", "color", "refresh"})
+_OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "columns", "color", "refresh"})
 _LONGEST_QUERY: Final = 4096
 _LARGE_BYTES: Final = 32 * 1024
 """Posts from this size on are read in the thread for large input: 8 GPUs with 20 processes each post 20 kB."""
@@ -81,8 +78,8 @@ NOT_FOUND: Final = _error(404, "not found")
 TAKEN: Final = VestaReply(json.dumps({"status": "OK", "status_code": 200}).encode())
 
 
-class VestaDoor:
-    """A side door of the hub. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
+class VestaRoutes:
+    """Routes beside the API. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
 
     def __init__(
         self,
@@ -104,15 +101,17 @@ class VestaDoor:
         self._policy = policy
         self._history = history
         self._now = now
-        self._states = States(hub.fleet, register, settings)
+        self._states = VestaStates(hub.fleet, register, settings)
         self._token = settings.token.encode()
         self._readers = Networks(settings.read_from)
         self._run_id = secrets.token_hex(8)
-        self._told_at: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
     def takes(self, path: str, query: bytes) -> bool:
         if path == "/":
-            return b"term=" in query and _is_for_vesta(_read_query(query))
+            # Other parameters than `detail` mean the hub's own text, which knows `term` too.
+            parameters = _read_query(query) if b"term=" in query else {}
+            return is_on(parameters.get("term")) and not parameters.keys() & _OWN_WORDS
         return self.owns(path) or path in {_STATES, _TABLE, f"{_TABLE}/"} or path.startswith("/states/")
 
     def owns(self, path: str) -> bool:
@@ -132,7 +131,7 @@ class VestaDoor:
         return body == FORBIDDEN.body
 
     async def refuse(self, send: Send) -> None:
-        """As what it may not do: told of an unknown id, a sender would register, and come even more often."""
+        """As forbidden: after the answer that the id is unknown, a sender would register, and come even more often."""
         await _send(send, FORBIDDEN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,14 +170,14 @@ class VestaDoor:
             at, gpus = await self._take(host, body)
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)
-            self._tell(host_id, f"what a vesta sender at {_address(scope)} posts is not taken: {refusal}")
+            self._warn(host_id, f"what a vesta sender at {_address(scope)} posts is not taken: {refusal}")
             return FORBIDDEN
         try:
             await self._samples.keep(host.id, at, gpus)
             await self._register.note_seen(host, _address(scope))
         except Temporary as error:
             # The fleet has it: the sender did nothing wrong.
-            self._tell("samples", f"what vesta senders post is not kept for fetch_num: {error}")
+            self._warn("samples", f"what vesta senders post is not kept for fetch_num: {error}")
         return TAKEN
 
     async def _take(self, host: Registered, body: bytes) -> tuple[float, Json]:
@@ -211,7 +210,7 @@ class VestaDoor:
         wanted = _read_query(scope["query_string"]).get("host_name", "")
         made = await self._register.add(wanted, _address(scope))
         if made is None:
-            self._tell("register", f"a vesta sender that asks to be called {wanted[:80]!r} is not registered")
+            self._warn("register", f"a vesta sender that asks to be called {wanted[:80]!r} is not registered")
             return FORBIDDEN
         log.info("a vesta sender at %s has registered as %s", made.address, made.name)
         told = {"id": made.id, "register_name": made.name, "status": "OK", "status_code": 200}
@@ -221,7 +220,7 @@ class VestaDoor:
         is_right = self._has_token(scope)
         if not is_right:
             address = _address(scope)
-            self._tell(address, f"a vesta sender at {address} was turned away: it comes with a wrong token")
+            self._warn(address, f"a vesta sender at {address} was turned away: it comes with a wrong token")
         return is_right
 
     def _has_token(self, scope: Scope) -> bool:
@@ -229,65 +228,61 @@ class VestaDoor:
         token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
         return hmac.compare_digest(token, self._token)
 
-    def _is_near(self, scope: Scope) -> bool:
-        """Whether this address may read. Senders are never asked: the original restricted readers alone."""
-        return self._readers.is_empty or self._readers.has(_address(scope))
-
     async def _read(self, path: str, scope: Scope) -> VestaReply:
         if scope["method"] not in {"GET", "HEAD"}:
             return NOT_FOUND
-        if not self._is_near(scope):
+        # Senders are never asked: the original restricted readers alone.
+        if not self._readers.is_empty and not self._readers.has(_address(scope)):
             return ELSEWHERE
         try:
             caller = await self._identify(scope)
             self._policy.check("read", caller)
-        except (Refusal, HTTPException):
+        except RequestRefused:
             return FORBIDDEN
-        return await self._show(path, _read_query(scope["query_string"]), self._policy.sight(caller))
+        return await self._show(path, _read_query(scope["query_string"]), self._policy.visibility(caller))
 
-    async def _show(self, path: str, parameters: dict[str, str], sight: Sight) -> VestaReply:
-        is_text = is_on(parameters.get("term"))
+    async def _show(self, path: str, parameters: dict[str, str], visibility: Visibility) -> VestaReply:
+        is_text, width = is_on(parameters.get("term")), self._settings.term_width
         if path == "/":
-            return self._draw(sight, detail=is_on(parameters.get("detail")))
+            hosts, has_boxes = self._states.hosts(self._now()), is_on(parameters.get("detail"))
+            boxes = draw_boxes(hosts, self._states, visibility, width) if has_boxes else None
+            return _send_text(boxes or draw_table(hosts, self._states, width))
         if path.startswith(_TABLE):
-            table = draw_memory(self._states.hosts(self._now()), self._states, self._settings.term_width)
+            table = draw_memory(self._states.hosts(self._now()), self._states, width)
             return _send_text(table) if is_text else _send_page(table)
         name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))
         if not name:
-            return VestaReply(await self._describe_all(sight, count))
+            return VestaReply(await self._describe_all(visibility, count))
         one = self._states.find(name, self._now())
         if one is None:
             return NOT_FOUND
         if is_text:
-            return _send_text(draw_boxes([one], self._states, sight, self._settings.term_width))
-        return VestaReply(json.dumps({one.name: await self._describe(one, sight, count)}).encode())
+            return _send_text(draw_boxes([one], self._states, visibility, width))
+        return VestaReply(json.dumps({one.name: await self._describe(one, visibility, count)}).encode())
 
-    def _draw(self, sight: Sight, *, detail: bool) -> VestaReply:
-        hosts, width = self._states.hosts(self._now()), self._settings.term_width
-        text = draw_boxes(hosts, self._states, sight, width) if detail else draw_table(hosts, self._states, width)
-        return _send_text(text)
-
-    async def _describe_all(self, sight: Sight, count: int) -> bytes:
+    async def _describe_all(self, visibility: Visibility, count: int) -> bytes:
         if count == 1:
-            return self._states.encoded(self._now(), sight)
+            return self._states.encoded(self._now(), visibility)
         hosts = self._states.hosts(self._now())
-        # A sample of a host is about a kilobyte: of many hosts a few are told, so that the answer is bounded.
+        # A sample of a host is about a kilobyte: of many hosts a few are sent, so that the answer is bounded.
         count = min(count, max(1, _MOST_SAMPLES // max(1, len(hosts))))
         told, budget = {}, LoopBudget()
         for one in hosts:
-            described = self._states.summarize(one, sight) if one.is_down else await self._describe(one, sight, count)
+            described = (
+                self._states.summarize(one, visibility) if one.is_down else await self._describe(one, visibility, count)
+            )
             told[json.dumps(one.name)] = json.dumps(described)
             await budget.checkpoint()
         return f"{{{', '.join(f'{name}: {text}' for name, text in told.items())}}}".encode()
 
-    async def _describe(self, one: Shown, sight: Sight, count: int) -> Json:
+    async def _describe(self, one: VestaHost, visibility: Visibility, count: int) -> Json:
         """Its newest state is the last. Before it stands what was posted or imported, each at its own time; of a host
         with an agent also what the history has since then."""
         wanted = min(count, MOST) - one.is_heard
-        past = await self._read_past(one, sight, wanted) if wanted > 0 else []
-        return self._states.describe(one, sight, [self._states.entry(gpus, at) for at, gpus in past])
+        past = await self._read_past(one, visibility, wanted) if wanted > 0 else []
+        return self._states.describe(one, visibility, [self._states.entry(gpus, at) for at, gpus in past])
 
-    async def _read_past(self, one: Shown, sight: Sight, wanted: int) -> list[Moment]:
+    async def _read_past(self, one: VestaHost, visibility: Visibility, wanted: int) -> list[Moment]:
         registered, state = one.registered, one.state
         newest = float("inf") if state is None or not one.is_heard else state.observed_at
         if registered is not None and registered.posted_at is not None and one.is_of_vesta:
@@ -295,20 +290,22 @@ class VestaDoor:
         past = [] if registered is None else await self._samples.newest(registered.id, newest, wanted)
         if state is not None and not one.is_of_vesta and self._history is not None:
             models = {gpu.uuid: gpu.name for gpu in state.view().gpus}
-            reader = PastOfHost(self._history, one.id, models, sight)
+            reader = PastOfHost(self._history, one.id, models, visibility)
             since = past[-1][0] if past else 0.0
             measured = await asyncio.to_thread(reader.read, since, newest // 10 * 10, wanted)
             past = [*past, *measured][-wanted:]
-        return past if sight.commands == "all" else await asyncio.to_thread(_hide_commands, past, one.id, sight)
+        return (
+            past if visibility.commands == "all" else await asyncio.to_thread(_hide_commands, past, one.id, visibility)
+        )
 
-    def _tell(self, about: str, sentence: str) -> None:
-        """Once a minute at most for each: who does something wrong does it often. A query is never told: the token."""
+    def _warn(self, about: str, sentence: str) -> None:
+        """At most once a minute for each: wrong requests are repeated. Queries are not logged: they hold tokens."""
         now = time.monotonic()
-        if now - self._told_at.get(about, float("-inf")) < _QUIET_SECONDS:
+        if now - self._warned_at.get(about, float("-inf")) < _QUIET_SECONDS:
             return
-        if len(self._told_at) > 1000:
-            self._told_at.clear()
-        self._told_at[about] = now
+        if len(self._warned_at) > 1000:
+            self._warned_at.clear()
+        self._warned_at[about] = now
         log.warning("%s", sentence)
 
 
@@ -327,13 +324,8 @@ def _send_page(text: str) -> VestaReply:
     return VestaReply(body.encode("utf-8", "replace"), media=b"text/html; charset=utf-8")
 
 
-def _hide_commands(past: list[Moment], host: str, sight: Sight) -> list[Moment]:
-    return [(at, describe_post(read_gpus(gpus, host), sight)) for at, gpus in past]
-
-
-def _is_for_vesta(parameters: dict[str, str]) -> bool:
-    """Whoever asks for more than `detail` wants the hub's own text, which knows `term` too."""
-    return is_on(parameters.get("term")) and not parameters.keys() & _OWN_WORDS
+def _hide_commands(past: list[Moment], host: str, visibility: Visibility) -> list[Moment]:
+    return [(at, describe_post(read_gpus(gpus, host), visibility)) for at, gpus in past]
 
 
 def _read_query(query: bytes) -> dict[str, str]:
@@ -357,7 +349,7 @@ def _read_count(text: str | None) -> int:
 
 
 def _address(scope: Scope) -> str:
-    """As the original told it: one of IPv4 is never written as one of IPv6."""
+    """As the original shows it: one of IPv4 is never written as one of IPv6."""
     told = str(scope["client"][0])[:64] if scope.get("client") else ""
     return str(parse_address(told) or told)
 

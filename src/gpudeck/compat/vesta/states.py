@@ -1,33 +1,44 @@
 """The fleet as vesta's readers know it: `{host: {"data": [{"gpu_data": …, "timestamp": …}], "ip_address", "status"}}`.
 
 All hosts of the fleet are in it, by whatever way they report: a site whose senders become agents one by one keeps its
-scripts. A host's part is encoded when it has changed; the whole is put together for each who asks.
+scripts. A host's part is encoded when it has changed; the whole is put together for each request.
 """
 
 import json
 import time
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Final, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
-from gpudeck.compat.vesta.ingest import MIB, Told, VestaPost
-from gpudeck.compat.vesta.register import Registered, VestaRegister, make_name
-from gpudeck.compat.vesta.settings import VestaSettings
-from gpudeck.hub.fleet import Fleet
-from gpudeck.hub.host import HostState
-from gpudeck.hub.sight import EVERYTHING, Sight
+from gpudeck.compat.readings import mebibytes, round_known
+from gpudeck.compat.settings import VestaSettings
+from gpudeck.compat.vesta.ingest import PostedFields, VestaPost
+from gpudeck.compat.vesta.store import Json, Moment, Registered, VestaRegister, make_name
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
 from gpudeck.model.catalog import Value
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.view import Gpu, Host, ShownProcess
 
-Json = dict[str, Any]
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
+_STEP: Final = 10.0
+_FINE_SPAN: Final = _STEP * MOST_POINTS
+_LONG_SPAN: Final = 30 * 86_400.0
+_METRICS: Final = {
+    "temperature": "temperature_celsius",
+    "total_memory": "memory_total_bytes",
+    "used_memory": "memory_used_bytes",
+    "gpu_volatile": "utilization_percent",
+}
+_SIZES: Final = frozenset({"total_memory", "used_memory"})
 
 
-class Shown(Struct, frozen=True):
-    """One host as readers see it. `state` is None for one that has registered and not been heard of since the start,
+class VestaHost(Struct, frozen=True):
+    """One host as readers see it. `state` is None for one that has registered and not reported since the start,
     `registered` for one whose sender is none of vesta's."""
 
     name: str
@@ -62,7 +73,7 @@ class Shown(Struct, frozen=True):
 
     @property
     def last_at(self) -> float | None:
-        """When it was heard of last, also before the hub's start; None where it never was."""
+        """When it last reported, also before the hub's start; None where it never did."""
         reported = None if self.state is None else self.state.last_report_at
         posted = None if self.registered is None else self.registered.last_at
         return max((at for at in (reported, posted) if at), default=None)
@@ -72,48 +83,50 @@ class Shown(Struct, frozen=True):
         return "down" if self.is_down else "running"
 
 
-class States:
+class VestaStates:
     """One event loop owns it."""
 
-    def __init__(self, fleet: Fleet, register: VestaRegister, settings: VestaSettings) -> None:
+    def __init__(self, fleet: FleetState, register: VestaRegister, settings: VestaSettings) -> None:
         self._fleet = fleet
         self._register = register
         self._settings = settings
         self._parts: dict[str, tuple[Host | None, tuple[object, ...], bytes]] = {}
 
-    def hosts(self, now: float) -> list[Shown]:
+    def hosts(self, now: float) -> list[VestaHost]:
         """All hosts, in the order that the settings say."""
         shown = {one.name: one for one in self._all(now)}
         if self._settings.sort_by == "ip":
             return sorted(shown.values(), key=lambda one: (_address_order(one.address), one.name))
         return sorted(shown.values(), key=lambda one: one.name)
 
-    def find(self, name: str, now: float) -> Shown | None:
+    def find(self, name: str, now: float) -> VestaHost | None:
         """By the name that it has here, or by its own."""
         shown = self.hosts(now)
         own = (one for one in shown if one.state is not None and one.state.name == name)
         return next((one for one in shown if one.name == name), None) or next(own, None)
 
-    def encoded(self, now: float, sight: Sight = EVERYTHING) -> bytes:
+    def encoded(self, now: float, visibility: Visibility = EVERYTHING) -> bytes:
         """Everything, the newest of each host."""
-        parts = b", ".join([self._part(one, sight) for one in self.hosts(now)])
+        parts = b", ".join([self._part(one, visibility) for one in self.hosts(now)])
         return b"{" + parts + b"}"
 
-    def summarize(self, one: Shown, sight: Sight) -> Json:
-        """A host among all others: of one that is down no GPU is told there."""
+    def summarize(self, one: VestaHost, visibility: Visibility) -> Json:
+        """A host among all others: one that is down lists no GPUs there."""
         if one.is_down or one.state is None:
             return _frame(one, [self.entry({}, one.last_at)])
-        return _frame(one, [self.newest(one, sight)])
+        return _frame(one, [self.newest(one, visibility)])
 
-    def describe(self, one: Shown, sight: Sight, past: list[Json] | None = None) -> Json:
+    def describe(self, one: VestaHost, visibility: Visibility, past: list[Json] | None = None) -> Json:
         """A host by itself, also with its data from before it was down. `past` is what stands before the newest."""
         is_newest_told = one.is_heard or (one.state is not None and not past)
-        return _frame(one, [*(past or ()), *([self.newest(one, sight)] if is_newest_told else [])])
+        return _frame(one, [*(past or ()), *([self.newest(one, visibility)] if is_newest_told else [])])
 
-    def newest(self, one: Shown, sight: Sight) -> Json:
-        assert one.state is not None  # noqa: S101 - whoever asks has looked
-        host = sight.host(one.state.kept_view())
-        return self.entry(gpu_data(host, self._told(one)), host.last_report_at)
+    def newest(self, one: VestaHost, visibility: Visibility) -> Json:
+        assert one.state is not None  # noqa: S101 - callers have looked
+        host = visibility.host(one.state.kept_view())
+        # In the sender's own words; not of a host that another source reports.
+        told = one.registered.told if one.registered is not None and one.is_of_vesta else {}
+        return self.entry(gpu_data(host, told), host.last_report_at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
         """`timestamp` is what the README of vesta promises, `timestamp_text` what its server sent there. Local time."""
@@ -121,21 +134,17 @@ class States:
             return {"gpu_data": gpus, "timestamp": None, "timestamp_text": ""}
         return {"gpu_data": gpus, "timestamp": int(_format(at, "%Y%m%d%H%M%S")), "timestamp_text": self.write_time(at)}
 
-    def write_last(self, one: Shown) -> str:
-        """When it was heard of last."""
+    def write_last(self, one: VestaHost) -> str:
+        """When it last reported."""
         return "no entry received." if one.last_at is None else self.write_time(one.last_at)
 
     def write_time(self, at: float) -> str:
         return _format(at, _TEXT_FORMATS[self._settings.timestamp_format])
 
-    def _told(self, one: Shown) -> dict[str, Told]:
-        """Of each GPU, in the sender's own words; empty for a host of whom another way tells more."""
-        return one.registered.told if one.registered is not None and one.is_of_vesta else {}
-
-    def _part(self, one: Shown, sight: Sight) -> bytes:
+    def _part(self, one: VestaHost, visibility: Visibility) -> bytes:
         """`"name": {…}`. It stays as long as the host's own view does."""
-        if sight is not EVERYTHING and sight.commands != "all":
-            return self._encode(one, sight)
+        if visibility is not EVERYTHING and visibility.commands != "all":
+            return self._encode(one, visibility)
         version = None if one.state is None else one.state.kept_view()
         rest = one.is_down, one.address, one.last_at
         kept = self._parts.get(one.name)
@@ -143,60 +152,59 @@ class States:
             return kept[2]
         if len(self._parts) > 2 * len(self._fleet.hosts) + 2 * len(self._register) + 100:
             self._parts.clear()
-        part = self._encode(one, sight)
+        part = self._encode(one, visibility)
         self._parts[one.name] = version, rest, part
         return part
 
-    def _encode(self, one: Shown, sight: Sight) -> bytes:
-        return f"{json.dumps(one.name)}: {json.dumps(self.summarize(one, sight))}".encode()
+    def _encode(self, one: VestaHost, visibility: Visibility) -> bytes:
+        return f"{json.dumps(one.name)}: {json.dumps(self.summarize(one, visibility))}".encode()
 
-    def _all(self, now: float) -> Iterator[Shown]:
-        """Where two have one name, the one that is up is told last, and so counts."""
+    def _all(self, now: float) -> Iterator[VestaHost]:
+        """Of two with one name, the one that is up comes last, and so counts."""
         named = {host.name: host for host in self._fleet.hosts.values()}
         own = [self._show_registered(one, named.get(one.host), now) for one in self._register]
         taken = {one.registered.host for one in own if one.registered is not None and one.state is not None}
         others = (self._show_other(host) for name, host in named.items() if name not in taken)
         yield from sorted((*own, *others), key=lambda one: not one.is_down)
 
-    def _show_registered(self, one: Registered, state: HostState | None, now: float) -> Shown:
+    def _show_registered(self, one: Registered, state: HostState | None, now: float) -> VestaHost:
         if state is not None and state.via != "vesta":
-            return Shown(one.name, state, one, state.status in {"down", "never"})
+            return VestaHost(one.name, state, one, state.status in {"down", "never"})
         limit = one.silence_limit(self._settings.down_after)
         is_down = one.posted_at is None or now - one.posted_at > limit
-        return Shown(one.name, state, one, is_down)
+        return VestaHost(one.name, state, one, is_down)
 
-    def _show_other(self, host: HostState) -> Shown:
+    def _show_other(self, host: HostState) -> VestaHost:
         name = make_name(host.name, lambda _: False) or host.name
-        return Shown(name, host, None, host.status in {"down", "never"})
+        return VestaHost(name, host, None, host.status in {"down", "never"})
 
 
-def gpu_data(host: Host, told: dict[str, Told]) -> Json:
-    """The GPUs of a host, in vesta's words. What is unknown is null."""
+def gpu_data(host: Host, told: dict[str, PostedFields]) -> Json:
+    """The GPUs of a host, in vesta's words."""
     read_at = _format(host.last_report_at or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
-    return {f"gpu:{gpu.label}": _describe_gpu(gpu, gpu, told.get(gpu.uuid), EVERYTHING, read_at) for gpu in host.gpus}
+    return {
+        f"gpu:{gpu.label}": _describe_gpu(gpu, partial(getattr, gpu), told.get(gpu.uuid), EVERYTHING, read_at)
+        for gpu in host.gpus
+    }
 
 
-def describe_post(post: VestaPost, sight: Sight) -> Json:
+def describe_post(post: VestaPost, visibility: Visibility) -> Json:
     """The same for a post from before."""
     return {
-        f"gpu:{gpu.index}": _describe_gpu(gpu, convert(gpu.metrics, _Metrics), post.told[gpu.uuid], sight)
+        f"gpu:{gpu.index}": _describe_gpu(gpu, gpu.metrics.get, post.told[gpu.uuid], visibility)
         for gpu in post.report.gpus or ()
     }
 
 
-class _Metrics(Struct, frozen=True):
-    """What vesta tells of a GPU in numbers."""
-
-    utilization_percent: Value = None
-    memory_used_bytes: Value = None
-    memory_total_bytes: Value = None
-    temperature_celsius: Value = None
-
-
 def _describe_gpu(
-    gpu: Gpu | GpuReading, metrics: Gpu | _Metrics, told: Told | None, sight: Sight, read_at: str = ""
+    gpu: Gpu | GpuReading,
+    read: Callable[[str], Value],
+    told: PostedFields | None,
+    visibility: Visibility,
+    read_at: str = "",
 ) -> Json:
-    used, total = mebibytes(metrics.memory_used_bytes), mebibytes(metrics.memory_total_bytes)
+    """`read` gives a metric by its name. What is unknown is null."""
+    used, total = mebibytes(read("memory_used_bytes")), mebibytes(read("memory_total_bytes"))
     available = None if told is None else told.available_memory
     if available is None and used is not None and total is not None:
         available = total - used
@@ -204,21 +212,23 @@ def _describe_gpu(
         "device_num": gpu.index,
         "uuid": gpu.uuid,
         "gpu_name": gpu.name,
-        "temperature": _whole(metrics.temperature_celsius),
+        "temperature": round_known(read("temperature_celsius")),
         "total_memory": total,
         "available_memory": available,
         "used_memory": used,
         "timestamp": (told.timestamp if told is not None else "") or read_at,
-        "gpu_volatile": _whole(metrics.utilization_percent),
-        "processes": None if gpu.processes is None else [_describe_process(one, told, sight) for one in gpu.processes],
+        "gpu_volatile": round_known(read("utilization_percent")),
+        "processes": None
+        if gpu.processes is None
+        else [_describe_process(one, told, visibility) for one in gpu.processes],
     }
 
 
-def _describe_process(process: Process | ShownProcess, told: Told | None, sight: Sight) -> Json:
+def _describe_process(process: Process | ShownProcess, told: PostedFields | None, visibility: Visibility) -> Json:
     name = process.command if told is not None else name_program(process.command)
     return {
         "pid": str(process.pid),
-        "name": name if sight.shows_commands_of(process.user) else None,
+        "name": name if visibility.shows_commands_of(process.user) else None,
         "user": process.user,
         "used_memory": mebibytes(process.memory_used_bytes),
     }
@@ -229,15 +239,7 @@ def name_program(command: str | None) -> str | None:
     return None if command is None else command.partition(" ")[0]
 
 
-def mebibytes(size: float | None) -> int | None:
-    return None if size is None else int(size // MIB)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
-def _frame(one: Shown, data: list[Json]) -> Json:
+def _frame(one: VestaHost, data: list[Json]) -> Json:
     return {"data": data, "ip_address": one.address, "status": one.status}
 
 
@@ -252,3 +254,76 @@ def _address_order(address: str) -> tuple[bool, tuple[int, ...], str]:
     parts = address.split(".")
     numbers = tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else ()
     return not address, numbers, address
+
+
+class PastOfHost:
+    """`models` are the names of the models by UUID, as they are now."""
+
+    def __init__(self, store: Store, host: str, models: dict[str, str], visibility: Visibility) -> None:
+        self._store = store
+        self._host = host
+        self._visibility = visibility
+        self._models = models
+
+    def read(self, since: float, until: float, count: int) -> list[Moment]:
+        """The `count` newest between both times, in order; fewer where there are no more. Blocks. Raises Temporary.
+
+        Their resolution is ten seconds; for a host that has been silent for long, minutes.
+        """
+        for span in (_FINE_SPAN, _LONG_SPAN):
+            try:
+                found = self._read(max(since + _STEP, until - span), until)
+            except HistoryRefused:
+                return []
+            if found:
+                return [moment for moment in found if moment[0] > since][-count:]
+        return []
+
+    def _read(self, start: float, end: float) -> list[Moment]:
+        moments: dict[float, dict[str, Json]] = {}
+        labels: dict[str, str] = {}
+        for word, metric in _METRICS.items():
+            ask = Ask(metric, start, end, MOST_POINTS, host=self._host, by="gpu")
+            for series in self._store.series(ask).series:
+                uuid = series.gpu or ""
+                labels[uuid] = series.label or "0"
+                if series.model is not None:
+                    self._models.setdefault(uuid, series.model)
+                for at, mean, _, _ in series.points:
+                    if mean is not None and at < end:
+                        moments.setdefault(at, {}).setdefault(uuid, {})[word] = mean
+        runs = self._store.runs(RunsAsk(start=start, end=end, host=self._host, limit=1000)).runs if moments else []
+        return [(at, self._describe(gpus, labels, runs, at)) for at, gpus in sorted(moments.items())]
+
+    def _describe(self, gpus: dict[str, Json], labels: dict[str, str], runs: list[Run], at: float) -> Json:
+        ordered = sorted(gpus, key=lambda uuid: (len(labels[uuid]), labels[uuid]))
+        return {
+            f"gpu:{labels[uuid]}": self._describe_gpu(
+                uuid, labels[uuid], gpus[uuid], [run for run in runs if _is_on(run, uuid, at)]
+            )
+            for uuid in ordered
+        }
+
+    def _describe_gpu(self, uuid: str, label: str, values: Json, runs: list[Run]) -> Json:
+        told = {word: (mebibytes if word in _SIZES else round_known)(values.get(word)) for word in _METRICS}
+        used, total = told["used_memory"], told["total_memory"]
+        free = None if used is None or total is None else total - used
+        number = label.partition(".")[0]
+        facts = {"device_num": int(number) if number.isdigit() else None, "uuid": uuid}
+        model = self._models.get(uuid) or next((run.model for run in runs), None)
+        processes = [self._describe_run(run) for run in runs]
+        return facts | {"gpu_name": model} | told | {"available_memory": free, "processes": processes}
+
+    def _describe_run(self, run: Run) -> Json:
+        return {
+            "pid": str(run.pid),
+            "name": name_program(run.command) if self._visibility.shows_commands_of(run.user) else None,
+            "user": run.user,
+            # The history has it of all its GPUs together.
+            "used_memory": None if run.mean_memory_bytes is None else mebibytes(run.mean_memory_bytes / len(run.gpus)),
+        }
+
+
+def _is_on(run: Run, uuid: str, at: float) -> bool:
+    """A sample stands for some seconds, within which a program may have come or gone."""
+    return uuid in run.gpus and run.seen_at < at + _STEP and (run.ended_at is None or run.ended_at >= at)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpudeck import __version__
-from gpudeck.compat.vesta.states import Json, Shown, States, mebibytes
-from gpudeck.hub.sight import Sight
-from gpudeck.model.printable import clean
+from gpudeck.compat.readings import mebibytes
+from gpudeck.compat.vesta.states import VestaHost, VestaStates
+from gpudeck.compat.vesta.store import Json
+from gpudeck.fleet.visibility import Visibility
+from gpudeck.model.text import clean
 from gpudeck.model.view import Gpu
 from gpudeck.views.table import fit, width_of
 
@@ -21,7 +23,7 @@ _TITLE: Final = f"gpudeck {__version__}"
 _UNKNOWN: Final = "-"
 
 
-def draw_table(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
+def draw_table(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80) -> str:
     """`/?term=true`: one row a GPU."""
     free = width - _BORDERS - _MEMORY - _VOLATILE - _TEMPERATURE
     host = (free * 18) // 42
@@ -29,7 +31,7 @@ def draw_table(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
     return _draw(hosts, states, "gpu info.", (" host", " gpu", " memory usage", " volat.", " temp."), widths)
 
 
-def draw_memory(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
+def draw_memory(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80) -> str:
     """`/gpu_table`: one row a GPU, with its memory alone."""
     free = width - 4 - _WIDE_MEMORY
     host = (free * 30) // 57
@@ -37,7 +39,9 @@ def draw_memory(hosts: Sequence[Shown], states: States, width: int = 80) -> str:
     return _draw(hosts, states, "gpu table", (" host name", " gpu name", " memory usage (MiB)"), widths)
 
 
-def _draw(hosts: Sequence[Shown], states: States, title: str, heads: Sequence[str], widths: Sequence[int]) -> str:
+def _draw(
+    hosts: Sequence[VestaHost], states: VestaStates, title: str, heads: Sequence[str], widths: Sequence[int]
+) -> str:
     rule = f"+{'+'.join('-' * one for one in widths)}+"
     width = len(rule)
     lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 4 - len(title))}{title} |"]
@@ -51,14 +55,14 @@ def _draw(hosts: Sequence[Shown], states: States, title: str, heads: Sequence[st
     return "\n".join(lines) + "\n"
 
 
-def _draw_without_gpus(one: Shown, states: States, width: int) -> list[str]:
-    """A host that is down, or has none: over all columns, with its address and when it was heard of last."""
+def _draw_without_gpus(one: VestaHost, states: VestaStates, width: int) -> list[str]:
+    """A host that is down, or has none: over all columns, with its address and when it last reported."""
     end = f" ({clean(one.address) or _UNKNOWN}) last update: {states.write_last(one):<20}"
     name = fit(clean(one.name), max(_SHORTEST_NAME, width - 5 - width_of(end)))
     return [f"|{fit(text, width - 2)}|" for text in (f" status: {_tell_status(one)}", f"   {name}{end}")]
 
 
-def _tell_status(one: Shown) -> str:
+def _tell_status(one: VestaHost) -> str:
     return one.status if one.is_down else "no GPU"
 
 
@@ -79,27 +83,27 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"|{'|'.join(map(fit, cells, widths))}|"
 
 
-def draw_boxes(hosts: Sequence[Shown], states: States, sight: Sight, width: int = 80) -> str:
-    """One box a GPU, with who is on it."""
+def draw_boxes(hosts: Sequence[VestaHost], states: VestaStates, visibility: Visibility, width: int = 80) -> str:
+    """One box a GPU, with its processes."""
     lines = [_TITLE]
     for one in hosts:
-        lines += ["", *_draw_host(one, states, sight, width)]
+        lines += ["", *_draw_host(one, states, visibility, width)]
     return "\n".join(lines) + "\n"
 
 
-def _draw_host(one: Shown, states: States, sight: Sight, width: int) -> list[str]:
+def _draw_host(one: VestaHost, states: VestaStates, visibility: Visibility, width: int) -> list[str]:
     head = f"#### {clean(one.name)} :: {one.address or _UNKNOWN} "
     lines = [
         fit(head, width - 1) + "#" if width_of(head) >= width else head + "#" * (width - width_of(head)),
         fit(f"  last update: {states.write_last(one)}", width),
         "-" * width,
     ]
-    gpus = [] if one.state is None or one.is_down else sight.host(one.state.kept_view()).gpus
+    gpus = [] if one.state is None or one.is_down else visibility.host(one.state.kept_view()).gpus
     if not gpus:
         texts = ("", f"  status: {_tell_status(one)}", "")
         boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
         return [*lines, f"  ┌{'─' * (width - 6)}┐", *boxed, f"  └{'─' * (width - 6)}┘", "_" * width]
-    data = states.newest(one, sight)["gpu_data"]
+    data = states.newest(one, visibility)["gpu_data"]
     for gpu in gpus:
         lines += [*_draw_box(gpu, data[f"gpu:{gpu.label}"], width), ""]
     return [*lines, "_" * width]
@@ -118,7 +122,8 @@ def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
         "",
         _draw_bar(used, total, inner),
     ]
-    title = fit_within(f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(told['timestamp'])} ]", inner)
+    title = f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(told['timestamp'])} ]"
+    title = title if width_of(title) <= inner else fit(title, inner).rstrip()
     return [
         f"  ┌{title}{'─' * (inner - width_of(title))}┐",
         *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, told, inner))),
@@ -157,11 +162,6 @@ def _keep_end(text: str, width: int) -> str:
     while width_of(text) >= width:
         text = text[1:]
     return f"…{text}"
-
-
-def fit_within(text: str, width: int) -> str:
-    """The text, cut to at most so many columns."""
-    return text if width_of(text) <= width else fit(text, width).rstrip()
 
 
 def _show(value: float | None) -> str:

@@ -1,6 +1,5 @@
 """`gpudeck history export` and `stats`: samples as rows of a table; how large the file and its tables are."""
 
-import sqlite3
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,10 @@ from gpudeck.history.hour import ABSENT, Hour
 from gpudeck.history.sample import GPU_NAMES, STATES
 
 Cell = str | float | None
-_TABLES = ("chunks", "quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "runs", "journal")
+_BYTES = "CAST(total(length(body)) AS INTEGER)"
+_TABLES = dict.fromkeys(("chunks", "quarters", "host_hours", "fleet_quarters"), _BYTES)
+_TABLES |= {"uses": "NULL", "uses_of_all": "NULL", "runs": "NULL", "journal": _BYTES}
+"""How the size of what is inside is asked for."""
 
 
 class ExportSelection(Struct, frozen=True):
@@ -58,6 +60,7 @@ def _rows_of(
     hour: Hour, host: str, known: dict[int, KnownGpu], choice: ExportSelection, view: HistoryView
 ) -> Iterator[list[Cell]]:
     owners = {part.run: view.owner(part.run) for part in hour.runs}
+    tables = [hour.metric(name) for name in choice.metrics]
     for place in np.flatnonzero((hour.times >= choice.start) & (hour.times < choice.end)).tolist():
         at = float(hour.times[place])
         time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
@@ -69,15 +72,10 @@ def _rows_of(
             if hour.states[row, place] == ABSENT or (choice.gpus and gpu.uuid not in choice.gpus):
                 continue
             users = {owners[part.run] or "?" for part in hour.runs if part.gpu == row and part.present[place]}
-            values = [_cell(hour, name, row, place) for name in choice.metrics]
+            numbers = [float(table[row, place]) for table in tables]
+            values = [None if np.isnan(number) else round(number, 6) for number in numbers]
             state = STATES[hour.states[row, place]]
             yield [time, at, host, gpu.uuid, gpu.label, gpu.model, state, " ".join(sorted(users)), *values]
-
-
-def _cell(hour: Hour, name: str, row: int, place: int) -> float | None:
-    table = hour.metrics.get(name)
-    value = float("nan") if table is None else float(table[row, place])
-    return None if np.isnan(value) else round(value, 6)
 
 
 class TableSize(Struct, frozen=True):
@@ -107,11 +105,8 @@ def measure_file(view: HistoryView, path: Path) -> FileUsage:
         gpus=len(view.gpus()),
         oldest=min((host.first for host in hosts), default=None),
         newest=max((host.last for host in hosts), default=None),
-        parts=[_part(view.connection, name) for name in _TABLES],
+        parts=[
+            TableSize(name, *view.connection.execute(f"SELECT count(*), {size} FROM {name}").fetchone())  # noqa: S608
+            for name, size in _TABLES.items()
+        ],
     )
-
-
-def _part(connection: sqlite3.Connection, name: str) -> TableSize:
-    has_body = any(row[1] == "body" for row in connection.execute(f"PRAGMA table_info({name})"))
-    size = "CAST(total(length(body)) AS INTEGER)" if has_body else "NULL"
-    return TableSize(name, *connection.execute(f"SELECT count(*), {size} FROM {name}").fetchone())  # noqa: S608

@@ -1,42 +1,47 @@
-"""The journal: each batch of samples as one row, until its hours are sealed.
+"""Samples in columns, and the journal: each batch of them as one row of the file, until its hours are sealed.
 
     byte 0       the version
     bytes 1–4    CRC-32 of everything after them
-    the rest     msgpack: `_PackedEntry`
+    the rest     zstd, and in it msgpack: `_PackedEntry`
 
-A `SampleBatch` holds the samples that came in at once as one table of all hosts, one of all GPUs and one line of all
-runs, so that numpy is called a few times per batch. Values that all GPUs share are written once. Version 2 had no
-checksum. Version 1 wrote every value of every GPU; its entries are msgpack arrays, whose first byte is no version.
+A `SampleBatch` has the samples that came in at once: numpy is called a few times for all hosts together. Values are
+whole steps of their metric's precision, in the smallest type that has room; what all GPUs share is one number.
 """
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+import zstandard
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from gpudeck.history.codec import Bytes, Damaged, Floats, add_checksum, strip_checksum
 from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, Values
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 
-MOMENT: Final = 2
-"""The first columns of a host's own: when it was, and the time to the next sample."""
 log = logging.getLogger(__name__)
 
-_VERSION: Final = 3
-_UNCHECKED: Final = b"\x02"
-_FIRST: Final = bytes([_VERSION])
-_ARRAY: Final = b"\x80"
+Whole = NDArray[Any]
+"""Whole numbers of any type; the lowest number of a signed type is unknown."""
+_VERSION: Final = 1
+_TYPES: Final = (np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
+_LARGEST: Final = 2.0**62
+"""Steps beyond which a value is unknown."""
+_MOST_BYTES: Final = 1 << 28
+"""In an entry: much more than the samples that may wait to be written."""
 _LAST: Final = 7e9
 """Unix seconds that no sample is taken after."""
-_Head = tuple[int, bytes, tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]]
+_RUN_STEPS: Final = np.array([MIB, 1.0])
+_Runs = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
+_Column = float | tuple[int, bytes] | None
+"""One number of steps for all rows, None where that is unknown; or the bytes of each type's number."""
 
 
 class MetricLayout(NamedTuple):
@@ -52,67 +57,117 @@ class GpuRuns(NamedTuple):
     gpus: tuple[int, ...]
     runs: tuple[tuple[int, ...] | None, ...]
 
-
-class SampleHead(NamedTuple):
-    """Whose sample it is, and the states of the GPUs in the order of the gpu_runs."""
-
-    host: int
-    states: bytes
-    gpu_runs: GpuRuns
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Each run with the GPU that it is on."""
+        return [(run, gpu) for gpu, runs in zip(self.gpus, self.runs, strict=True) for run in runs or ()]
 
 
-class SampleRow(NamedTuple):
-    """One sample of a batch. `own` is moment, interval and the host's values; `table` is (GPUs, values). `run_values`
-    is the memory in bytes of each run, GPU by GPU, and after those the utilization of each."""
+class StepTable(Struct):
+    """Columns of values in whole steps. A column is an array, or one number for all rows; NaN: unknown in all."""
 
-    host: int
-    gpu_runs: GpuRuns
-    own: Floats
-    states: Bytes
-    table: Floats
-    run_values: Floats
+    rows: int
+    columns: list[Whole | float]
+
+    @classmethod
+    def pack(cls, table: Floats, steps: Floats) -> "StepTable":
+        """`table` is (rows, columns)."""
+        if not len(table):
+            return cls(0, [np.nan] * table.shape[1])
+        bits = np.ascontiguousarray(table).view(np.int64)  # an unknown is like another then
+        is_same = (bits == bits[0]).all(axis=0)
+        places = np.flatnonzero(~is_same)
+        with np.errstate(over="ignore"):
+            alone = np.rint(table[0] / steps)
+            columns: list[Whole | float] = np.where(np.abs(alone) < _LARGEST, alone, np.nan).tolist()
+            counts = np.rint(table.T[places] / steps[places, None])
+        is_known = np.abs(counts) < _LARGEST
+        if not is_known.all():
+            counts[~is_known] = np.nan
+        lows, highs = np.fmin.reduce(counts, axis=1), np.fmax.reduce(counts, axis=1)
+        for place, row, known, low, high in zip(places.tolist(), counts, is_known, lows, highs, strict=True):
+            columns[place] = _narrow(row, known, max(-low, high))
+        return cls(len(table), columns)
+
+    def column(self, place: int, rows: slice | NDArray[np.int64], step: float) -> "Floats | float":
+        """The values of these rows, or the one value of all."""
+        found = self.columns[place]
+        return scale(found, step) if isinstance(found, float) else unpack_steps(found[rows], step)
+
+
+def _narrow(counts: Floats, known: NDArray[np.bool_], most: float) -> "Whole | float":
+    if most != most:  # noqa: PLR0124 - NaN: nothing is known
+        return np.nan
+    kind = next(kind for kind in _TYPES if most < np.iinfo(kind).max)
+    if known.all():
+        return counts.astype(kind)
+    whole = np.where(known, counts, 0.0).astype(kind)
+    whole[~known] = np.iinfo(kind).min
+    return whole
+
+
+def unpack_steps(whole: Whole, step: float) -> Floats:
+    values = whole.astype(np.float64)
+    values[whole == np.iinfo(whole.dtype).min] = np.nan
+    return scale(values, step)
+
+
+Number = TypeVar("Number", float, Floats)
+
+
+def scale(steps: Number, step: float) -> Number:
+    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
+    return steps if step == 1 else steps * step if step > 1 else steps / round(1 / step)
 
 
 class SampleBatch(Struct):
-    """`own`, `table` and `run_values` are those of all rows, one after another."""
+    """Samples of hosts. `states` and `table` have a row for each GPU, `runs` one for each run on a GPU: its memory and
+    utilization. Those of sample `n` begin at `gpu_starts[n]` and `run_starts[n]`."""
 
-    heads: list[SampleHead]
-    own: Floats
-    table: Floats
-    run_values: Floats
-
-    def rows(self) -> Iterator[SampleRow]:
-        states = np.frombuffer(b"".join([head.states for head in self.heads]), dtype=np.uint8)
-        own, table, run_values = self.own, self.table, self.run_values
-        gpu = run = 0
-        for place, (host, _, gpu_runs) in enumerate(self.heads):
-            gpus, runs = gpu + len(gpu_runs.gpus), run + 2 * count_runs(gpu_runs)
-            yield SampleRow(host, gpu_runs, own[place], states[gpu:gpus], table[gpu:gpus], run_values[run:runs])
-            gpu, run = gpus, runs
-
-
-def count_runs(gpu_runs: GpuRuns) -> int:
-    """How many there are, on each GPU by itself."""
-    return sum([len(runs) for runs in gpu_runs.runs if runs])
+    layout: MetricLayout
+    hosts: NDArray[np.int64]
+    times: Floats
+    intervals: Floats
+    gpu_runs: list[GpuRuns]
+    states: Bytes
+    own: StepTable
+    table: StepTable
+    runs: StepTable
+    gpu_starts: NDArray[np.int64]
+    run_starts: NDArray[np.int64]
 
 
 def make_batch(
-    heads: list[SampleHead],
-    own: Sequence[Values],
-    tables: Sequence[Values],
-    run_values: Iterable[Sequence[float | None]],
+    hosts: Sequence[int],
+    moments: Floats,
+    gpu_runs: list[GpuRuns],
+    states: bytes,
+    tables: tuple[Floats, Floats, Floats],
+    *,
+    layout: MetricLayout = MetricLayout(),  # noqa: B008 - it cannot change
 ) -> SampleBatch:
-    """`own` are two for each head: moment with interval, and values. `tables` are the values of each GPU."""
-    others = list(run_values)
-    hosts, gpus, runs = sum(map(len, own)), sum(map(len, tables)), sum(map(len, others))
-    # All in one go: to begin an array costs more than to fill it.
-    numbers = np.fromiter(chain.from_iterable((*own, *tables, *others)), "<f8", hosts + gpus + runs)
+    """`moments` is time and interval of each sample, kept in milliseconds; `tables` are of hosts, GPUs and runs."""
+    own, table, runs = tables
+    moments = np.rint(moments * 1000) / 1000
+    gpu_steps, host_steps = precisions_of(layout)
     return SampleBatch(
-        heads,
-        numbers[:hosts].reshape(len(heads), -1),
-        numbers[hosts : hosts + gpus].reshape(len(tables), -1 if tables else 0),
-        numbers[hosts + gpus :],
+        layout,
+        np.array(hosts, np.int64),
+        moments[:, 0],
+        moments[:, 1],
+        gpu_runs,
+        np.frombuffer(states, np.uint8),
+        StepTable.pack(own, host_steps),
+        StepTable.pack(table, gpu_steps),
+        StepTable.pack(runs, _RUN_STEPS),
+        *_find_starts(gpu_runs),
     )
+
+
+def _find_starts(gpu_runs: list[GpuRuns]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    gpus = [len(one.gpus) for one in gpu_runs]
+    runs = [sum([len(some) for some in one.runs if some]) for one in gpu_runs]
+    return np.cumsum([0, *gpus]), np.cumsum([0, *runs])
 
 
 @cache
@@ -124,159 +179,161 @@ def precisions_of(layout: MetricLayout) -> tuple[Floats, Floats]:
     )
 
 
-class NewerEntry(Damaged):
-    """An entry that a newer gpudeck wrote."""
-
-
 class _PackedEntry(Struct, array_like=True, frozen=True):
-    """Numbers are little-endian doubles. `same` has a bit a column of the GPUs' table: whether all have the value that
-    is in `shared`; `table` has the other columns."""
+    """Numbers are little-endian."""
 
-    heads: list[_Head]
-    own: bytes
-    same: bytes
-    shared: bytes
-    table: bytes
-    run_values: bytes
-
-
-class _OldRow(NamedTuple):
-    """A host's sample of the first version. Of each GPU: the GPU, its state and values, the runs on it, their memories
-    and utilizations."""
-
-    at: float
-    interval: float
-    values: Values
-    gpus: list[tuple[int, int, Values, tuple[int, ...] | None, list[int | None], list[float | None]]]
+    hosts: bytes
+    times: bytes
+    intervals: bytes
+    gpu_runs: Sequence[_Runs]
+    states: bytes
+    own: list[_Column]
+    table: list[_Column]
+    runs: list[_Column]
 
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(_PackedEntry).decode
-_unpack_old = msgspec.msgpack.Decoder(list[tuple[int, _OldRow]]).decode
 
 
 def encode_entry(batch: SampleBatch) -> bytes:
-    table, own = batch.table, batch.own
-    if not len(table):
-        return add_checksum(_VERSION, _pack((batch.heads, own.tobytes(), b"", b"", b"", batch.run_values.tobytes())))
-    bits = table.view(np.int64)  # an unknown is like another then
-    same = (bits == bits[0]).all(axis=0)
-    shared, others = table[0][same], table[:, ~same]
-    packed = np.packbits(same).tobytes(), shared.tobytes(), others.tobytes(), batch.run_values.tobytes()
-    return add_checksum(_VERSION, _pack((batch.heads, own.tobytes(), *packed)))
+    packed = _PackedEntry(
+        batch.hosts.tobytes(),
+        batch.times.tobytes(),
+        batch.intervals.tobytes(),
+        batch.gpu_runs,
+        batch.states.tobytes(),
+        *([_pack_column(column) for column in table.columns] for table in (batch.own, batch.table, batch.runs)),
+    )
+    return add_checksum(_VERSION, zstandard.ZstdCompressor(level=1).compress(_pack(packed)))
+
+
+def _pack_column(column: Whole | float) -> _Column:
+    if isinstance(column, float):
+        return None if column != column else column  # noqa: PLR0124 - NaN
+    return column.itemsize, column.tobytes()
 
 
 def decode_entry(body: bytes, layout: MetricLayout) -> SampleBatch:
-    """Raises Damaged for what cannot be read, and Newer for an entry of a later version."""
-    if not isinstance(body, bytes):
-        raise Damaged("an entry of the journal is damaged: it is no bytes")
-    if _FIRST < body[:1] < _ARRAY:
-        raise NewerEntry(f"it has version {body[0]}, and this gpudeck reads up to {_VERSION}: a newer one wrote it")
+    """Raises Damaged for what cannot be read."""
     try:
-        return _decode(_content(body), layout) if body[:1] in {_FIRST, _UNCHECKED} else _decode_old(body)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        plain = zstandard.ZstdDecompressor().decompress(
+            strip_checksum(_VERSION, body), max_output_size=_MOST_BYTES, allow_extra_data=False
+        )
+        return _decode(_unpack(plain), layout)
+    except (msgspec.DecodeError, zstandard.ZstdError, RecursionError, ValueError) as error:
         raise Damaged(f"an entry of the journal is damaged: {error}") from error
 
 
-def _content(body: bytes) -> memoryview:
-    return strip_checksum(_VERSION, body) if body[:1] == _FIRST else memoryview(body)[1:]
-
-
-def _decode(content: memoryview, layout: MetricLayout) -> SampleBatch:
-    packed = _unpack(content)
-    heads = [SampleHead(host, states, GpuRuns(*gpu_runs)) for host, states, gpu_runs in packed.heads]
-    gpus, runs = sum(len(head.states) for head in heads), sum(count_runs(head.gpu_runs) for head in heads)
-    if any(not len(head.states) == len(head.gpu_runs.gpus) == len(head.gpu_runs.runs) for head in heads):
+def _decode(packed: _PackedEntry, layout: MetricLayout) -> SampleBatch:
+    gpu_runs = [_same_runs(*one) for one in packed.gpu_runs]
+    gpu_starts, run_starts = _find_starts(gpu_runs)
+    samples, gpus, runs = len(gpu_runs), int(gpu_starts[-1]), int(run_starts[-1])
+    states = np.frombuffer(packed.states, np.uint8)
+    if len(states) != gpus or any(len(one.gpus) != len(one.runs) for one in gpu_runs):
         raise Damaged("states, GPUs and runs do not fit together")
-    own = _read(packed.own, len(heads), MOMENT + len(layout.host))
-    return SampleBatch(heads, own, _read_table(packed, gpus, len(layout.gpu)), _read(packed.run_values, 1, 2 * runs)[0])
+    return SampleBatch(
+        layout,
+        _read(packed.hosts, "<i8", samples),
+        _read(packed.times, "<f8", samples),
+        _read(packed.intervals, "<f8", samples),
+        gpu_runs,
+        states,
+        _read_table(packed.own, samples, len(layout.host)),
+        _read_table(packed.table, gpus, len(layout.gpu)),
+        _read_table(packed.runs, runs, len(_RUN_STEPS)),
+        gpu_starts,
+        run_starts,
+    )
 
 
-def _read_table(packed: _PackedEntry, gpus: int, width: int) -> Floats:
-    table = np.empty((gpus, width))
-    if gpus:
-        same = np.unpackbits(np.frombuffer(packed.same, dtype=np.uint8), count=width).view(np.bool_)
-        count = int(np.count_nonzero(same))
-        table[:, same] = _read(packed.shared, 1, count)
-        table[:, ~same] = _read(packed.table, gpus, width - count)
-    return table
+@cache
+def _same_runs(gpus: tuple[int, ...], runs: tuple[tuple[int, ...] | None, ...]) -> GpuRuns:
+    """One object for all that are equal."""
+    return GpuRuns(gpus, runs)
 
 
-def _read(numbers: bytes, rows: int, width: int) -> Floats:
-    if len(numbers) != 8 * rows * width:
-        raise Damaged(f"{len(numbers)} bytes are not {rows} × {width} numbers")
-    return np.frombuffer(numbers, dtype="<f8").reshape(rows, width)
+def _read_table(columns: list[_Column], rows: int, width: int) -> StepTable:
+    if len(columns) != width:
+        raise Damaged(f"{len(columns)} columns are not {width}")
+    return StepTable(rows, [_read_column(column, rows) for column in columns])
 
 
-def _decode_old(body: bytes) -> SampleBatch:
-    heads: list[SampleHead] = []
-    own: list[Values] = []
-    tables: list[Values] = []
-    run_values: list[list[int | None] | list[float | None]] = []
-    for host, (at, interval, values, gpus) in _unpack_old(body):
-        gpu_runs = GpuRuns(tuple(gpu[0] for gpu in gpus), tuple(gpu[3] for gpu in gpus))
-        heads.append(SampleHead(host, bytes(gpu[1] for gpu in gpus), gpu_runs))
-        own += (at, interval), values
-        tables += (gpu[2] for gpu in gpus)
-        run_values.append(list(chain.from_iterable(gpu[4] for gpu in gpus if gpu[3])))
-        run_values.append(list(chain.from_iterable(gpu[5] for gpu in gpus if gpu[3])))
-    return make_batch(heads, own, tables, run_values)
+def _read_column(column: _Column, rows: int) -> Whole | float:
+    if not isinstance(column, tuple):
+        return np.nan if column is None else float(column)
+    kind = next((kind for kind in _TYPES if kind.itemsize == column[0]), None)
+    if kind is None:
+        raise Damaged(f"numbers of {column[0]} bytes")
+    return _read(column[1], kind, rows)
 
 
-def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleRow, int, MetricLayout]]:
-    """Row, number of the entry and layout of everything that no sealed hour has yet, in order. An entry that cannot be
-    read costs its second. The log has one line about all of a kind, at the end."""
-    layouts: dict[int, MetricLayout] = {}
+def _read(numbers: bytes, kind: "str | np.dtype[Any]", count: int) -> NDArray[Any]:
+    found = np.frombuffer(numbers, kind)
+    if len(found) != count:
+        raise Damaged(f"{len(numbers)} bytes are not {count} numbers")
+    return found
+
+
+def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleBatch, int]]:
+    """Batch and number of each entry, in order, without the samples that a sealed hour has. An entry that cannot be
+    read costs its second. The log has one line about all of them, at the end."""
     sealed: dict[int, int] = {}
     left_out: list[tuple[int, Damaged]] = []
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id").fetchall():
         try:
-            if layout not in layouts:
-                layouts[layout] = _find_layout(connection, layout)
-            rows = _rows_of(decode_entry(body, layouts[layout]))
+            batch = _decode_row(connection, layout, body)
         except Damaged as error:
             left_out.append((entry, error))
             continue
-        for row in rows:
-            key = key_of(row.host, row.own[0] // SECONDS * SECONDS)
+        keys = [
+            key_of(*of) for of in zip(batch.hosts.tolist(), (batch.times // SECONDS * SECONDS).tolist(), strict=True)
+        ]
+        for key in keys:
             if key not in sealed:
-                sealed[key] = _sealed_upto(connection, key)
-            if entry > sealed[key]:
-                yield row, entry, layouts[layout]
-    for sentence in summarize(left_out):
-        log.warning("left out of the history's journal: %s", sentence)
+                # The last entry that is in that sealed hour.
+                row = connection.execute("SELECT upto FROM sealed WHERE key = ?", (key,)).fetchone()
+                sealed[key] = row[0] if row is not None and isinstance(row[0], int) else -1
+        is_open = np.array([entry > sealed[key] for key in keys], np.bool_)
+        yield batch if is_open.all() else pick(batch, np.flatnonzero(is_open)), entry
+    _same_runs.cache_clear()
+    if left_out:
+        more = f" and {len(left_out) - 1} more up to {left_out[-1][0]}" if len(left_out) > 1 else ""
+        log.warning("left out of the history's journal: entry %d%s: %s", left_out[0][0], more, left_out[0][1])
+
+
+def pick(batch: SampleBatch, samples: NDArray[np.int64]) -> SampleBatch:
+    """Some of its samples."""
+    gpu_runs = [batch.gpu_runs[place] for place in samples.tolist()]
+    gpus, runs = rows_of(batch.gpu_starts, samples), rows_of(batch.run_starts, samples)
+    own, table, run_values = (
+        StepTable(len(rows), [one if isinstance(one, float) else one[rows] for one in table.columns])
+        for table, rows in ((batch.own, samples), (batch.table, gpus), (batch.runs, runs))
+    )
+    moments = batch.hosts[samples], batch.times[samples], batch.intervals[samples]
+    starts = _find_starts(gpu_runs)
+    return SampleBatch(batch.layout, *moments, gpu_runs, batch.states[gpus], own, table, run_values, *starts)
+
+
+def rows_of(starts: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    spans = [np.arange(starts[place], starts[place + 1]) for place in samples.tolist()]
+    return np.concatenate([np.empty(0, np.int64), *spans])
 
 
 def find_damaged_entries(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:
     """Number and reason of each entry that cannot be read."""
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
         try:
-            _rows_of(decode_entry(body, _find_layout(connection, layout)))
+            _decode_row(connection, layout, body)
         except Damaged as error:
             yield entry, error
 
 
-def time_of(connection: sqlite3.Connection, layout: int, body: bytes) -> float:
-    """When the newest sample of an entry was taken. Raises Damaged."""
-    return float(
-        max((row.own[0] for row in _rows_of(decode_entry(body, _find_layout(connection, layout)))), default=0.0)
-    )
-
-
-def _rows_of(batch: SampleBatch) -> list[SampleRow]:
-    times = batch.own[:, 0]
-    if not ((times >= 0) & (times < _LAST)).all():
+def _decode_row(connection: sqlite3.Connection, layout: int, body: bytes) -> SampleBatch:
+    batch = decode_entry(body, _find_layout(connection, layout))
+    if not ((batch.times >= 0) & (batch.times < _LAST)).all():
         raise Damaged("an entry of the journal is damaged: it is of no time")
-    return list(batch.rows())
-
-
-def summarize(left_out: list[tuple[int, Damaged]]) -> Iterator[str]:
-    """A sentence about the entries of each kind."""
-    for kind in (NewerEntry, Damaged):
-        found = [(entry, error) for entry, error in left_out if type(error) is kind]
-        if found:
-            more = f" and {len(found) - 1} more up to {found[-1][0]}" if len(found) > 1 else ""
-            yield f"entry {found[0][0]}{more}: {found[0][1]}"
+    return batch
 
 
 def join_layout(layout: MetricLayout) -> tuple[str, ...]:
@@ -295,9 +352,3 @@ def _find_layout(connection: sqlite3.Connection, key: int) -> MetricLayout:
     except (msgspec.DecodeError, TypeError, ValueError) as error:
         raise Damaged(f"layout {key} cannot be read: {error}") from error
     return MetricLayout(tuple(names[:middle]), tuple(names[middle + 1 :]))
-
-
-def _sealed_upto(connection: sqlite3.Connection, key: int) -> int:
-    """The last entry that is in that sealed hour; -1 where it is not sealed."""
-    row = connection.execute("SELECT upto FROM sealed WHERE key = ?", (key,)).fetchone()
-    return row[0] if row is not None and isinstance(row[0], int) else -1

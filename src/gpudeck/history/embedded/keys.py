@@ -10,16 +10,16 @@ import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field, structs
 
-from gpudeck.history.base import KnownGpu
-from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, SampleHead, make_batch
-from gpudeck.history.embedded.tables import split_key
-from gpudeck.history.sample import GpuSample, HostSample, ProcessSample, Values
+from gpudeck.history.base import KnownGpu, KnownHost
+from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
+from gpudeck.history.embedded.tables import checksum, split_key
+from gpudeck.history.live import Devices, Sample, as_batch
+from gpudeck.history.sample import ProcessSample
 from gpudeck.model.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ _TextRow = tuple[int, str]
 _HOST_COLUMNS: Final = "id, host_id, name, first, last"
 _GPU_COLUMNS: Final = "id, uuid, host, label, model, first, last"
 _RUN_COLUMNS: Final = "id, host, pid, started_at, user, gpus, first, last"
+_NO_SUMS: Final = (0.0,) * 10
+"""Of a run before its first hour is sealed: the columns after `ended`."""
 _LAST: Final = 7e9
 """Unix seconds: later times are damage."""
 _SAME_START = 2.0
@@ -52,22 +54,19 @@ class OpenRun(Struct):
     last: float
 
 
-class HostKeys(Struct):
+class HostKeys(KnownHost):
     """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID. An
-    open run was last seen when its host was. While a sample equals `seen_devices`, its GPUs and runs are those of
+    open run was last seen when its host was. While a sample has the same `devices`, its GPUs and runs are those of
     `gpu_runs`, and nothing has to be looked up."""
 
-    key: int
-    host_id: str
-    name: str
-    first: float
-    last: float
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
     past_runs: dict[int, OpenRun] = field(default_factory=dict)
-    seen_devices: tuple[object, ...] | None = None
+    devices: Devices | None = None
     gpu_runs: GpuRuns = GpuRuns((), ())
     is_changed: bool = False
+    is_new: bool = False
+    """No sample of it was taken before this one: the file has no runs of it."""
 
 
 class KeyRegistry:
@@ -81,6 +80,8 @@ class KeyRegistry:
         self._words: dict[str, int] = {}
         self._layouts: dict[tuple[str, ...], int] = {}
         self._newest: dict[str, int] = {}
+        self._inserts: dict[str, list[tuple[object, ...]]] = {}
+        """New rows by table, with their checksums: all of a transaction are written together."""
         self.load()
 
     def load(self) -> None:
@@ -101,6 +102,7 @@ class KeyRegistry:
         for key, names in self._read(_TextRow, "id, names", "layouts"):
             with contextlib.suppress(msgspec.DecodeError):
                 self._layouts[msgspec.json.decode(names, type=tuple[str, ...])] = key
+        self._inserts.clear()
         self._newest = {table: self._find_newest(table) for table in ("hosts", "gpus", "runs", "words", "layouts")}
 
     def _open_run(self, row: _RunRow) -> OpenRun:
@@ -125,23 +127,21 @@ class KeyRegistry:
             found += [split_key(key)[0] for key in hours if isinstance(key, int)]
         return max((number for number in found if isinstance(number, int)), default=0)
 
-    def host(self, sample: HostSample) -> HostKeys:
-        host = self.hosts.get(sample.host_id)
+    def host(self, host_id: str, name: str, at: float) -> HostKeys:
+        host = self.hosts.get(host_id)
         if host is None:
-            key = self._insert(
-                "hosts", "host_id, name, first, last", (sample.host_id, sample.name, sample.at, sample.at)
-            )
-            host = HostKeys(key, sample.host_id, sample.name, sample.at, sample.at)
-            self.hosts[sample.host_id] = self.by_key[key] = host
-        elif host.name != sample.name:
-            host.name = sample.name
-            self._connection.execute("UPDATE hosts SET name = ? WHERE id = ?", (sample.name, host.key))
+            key = self._insert("hosts", (host_id, name, at, at))
+            host = HostKeys(key, host_id, name, at, at, is_new=True)
+            self.hosts[host_id] = self.by_key[key] = host
+        elif host.name != name:
+            host.name = name
+            self._execute("UPDATE hosts SET name = ? WHERE id = ?", (name, host.key))
         return host
 
-    def gpu(self, host: HostKeys, sample: GpuSample, at: float) -> int:
-        gpu = host.gpus.get(sample.uuid)
-        if gpu is None or gpu.label != sample.label or gpu.model != sample.model:
-            gpu = self._settle_gpu(host, sample, at)
+    def gpu(self, host: HostKeys, uuid: str, label: str, model: str, at: float) -> int:
+        gpu = host.gpus.get(uuid)
+        if gpu is None or gpu.label != label or gpu.model != model:
+            gpu = self._settle_gpu(host, uuid, label, model, at)
         return gpu.key
 
     def run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
@@ -163,7 +163,7 @@ class KeyRegistry:
 
     def write_seen(self, host: HostKeys) -> None:
         """What is known of that host and of its runs, into the file."""
-        self._connection.execute("UPDATE hosts SET first = ?, last = ? WHERE id = ?", (host.first, host.last, host.key))
+        self._execute("UPDATE hosts SET first = ?, last = ? WHERE id = ?", (host.first, host.last, host.key))
         for run in host.runs.values():
             run.last = max(run.last, host.last)
             self._write_run(run, ended=False)
@@ -172,15 +172,10 @@ class KeyRegistry:
         host.past_runs.clear()
         host.is_changed = False
 
-    def write_all_seen(self) -> None:
-        for host in self.hosts.values():
-            if host.is_changed:
-                self.write_seen(host)
-
     def end_at(self, now: float) -> None:
         """Cut times after `now`, which a clock that was ahead has left."""
         for table in ("hosts", "gpus", "runs"):
-            self._connection.execute(
+            self._execute(
                 f"UPDATE {table} SET first = min(first, ?1), last = min(last, ?1) WHERE last > ?1",  # noqa: S608
                 (now,),
             )
@@ -198,35 +193,28 @@ class KeyRegistry:
             return 0
         key = self._words.get(text)
         if key is None:
-            key = self._words[text] = self._insert("words", "text", (text,))
+            key = self._words[text] = self._insert("words", (text,))
         return key
 
     def layout(self, names: Sequence[str]) -> int:
         names = tuple(names)
         key = self._layouts.get(names)
         if key is None:
-            key = self._layouts[names] = self._insert("layouts", "names", (json.dumps(names),))
+            key = self._layouts[names] = self._insert("layouts", (json.dumps(names),))
         return key
 
-    def _settle_gpu(self, host: HostKeys, sample: GpuSample, at: float) -> KnownGpu:
+    def _settle_gpu(self, host: HostKeys, uuid: str, label: str, model: str, at: float) -> KnownGpu:
         """A GPU that is new here: to the file, to this host (cards are moved), or under this label."""
-        known = self._by_uuid.get(sample.uuid)
+        known = self._by_uuid.get(uuid)
         if known is None:
-            key = self._insert(
-                "gpus",
-                "uuid, host, label, model, first, last",
-                (sample.uuid, host.key, sample.label, sample.model, at, at),
-            )
-            return self._put(KnownGpu(key, sample.uuid, host.key, sample.label, sample.model, at, at))
+            row = uuid, host.key, label, model, at, at
+            return self._put(KnownGpu(self._insert("gpus", row), *row))
         if known.host in self.by_key:
-            self.by_key[known.host].gpus.pop(sample.uuid, None)
-        self._connection.execute(
-            "UPDATE gpus SET host = ?, label = ?, model = ? WHERE id = ?",
-            (host.key, sample.label, sample.model, known.key),
+            self.by_key[known.host].gpus.pop(uuid, None)
+        self._execute(
+            "UPDATE gpus SET host = ?, label = ?, model = ? WHERE id = ?", (host.key, label, model, known.key)
         )
-        return self._put(
-            KnownGpu(known.key, sample.uuid, host.key, sample.label, sample.model, known.first, known.last)
-        )
+        return self._put(KnownGpu(known.key, uuid, host.key, label, model, known.first, known.last))
 
     def _put(self, gpu: KnownGpu) -> KnownGpu:
         self.gpus[gpu.key] = self._by_uuid[gpu.uuid] = gpu
@@ -240,7 +228,8 @@ class KeyRegistry:
         past = host.past_runs.get(process.pid)
         if is_late and past is not None and _is_same(past.started_at, process.started_at):
             return past
-        run = self._find_run(host, process) or self._begin_run(host, process, gpu, at)
+        is_first = host.is_new and process.pid not in host.runs
+        run = (None if is_first else self._find_run(host, process)) or self._begin_run(host, process, gpu, at)
         if not is_late:
             self.end(host, process.pid)
             host.runs[process.pid] = run
@@ -251,16 +240,16 @@ class KeyRegistry:
         return run
 
     def _write_run(self, run: OpenRun, *, ended: bool) -> None:
-        self._connection.execute(
+        self._execute(
             "UPDATE runs SET gpus = ?, first = ?, last = ?, ended = ? WHERE id = ?",
-            (join_gpus(run.gpus), run.first, run.last, ended, run.key),
+            (",".join(map(str, sorted(run.gpus))), run.first, run.last, ended, run.key),
         )
 
     def _find_run(self, host: HostKeys, process: ProcessSample) -> OpenRun | None:
         """One that seemed to have ended, or that a late sample has again."""
         if process.started_at is None:
             return None
-        row = self._connection.execute(
+        row = self._execute(
             f"SELECT {_RUN_COLUMNS} FROM runs WHERE host = ? AND pid = ? "  # noqa: S608
             "AND abs(started_at - ?) <= ? ORDER BY last DESC",
             (host.key, process.pid, process.started_at, _SAME_START),
@@ -275,25 +264,40 @@ class KeyRegistry:
         gpu = self.gpus.get(key)
         if gpu is not None and (first < gpu.first or last > gpu.last):
             gpu = structs.replace(gpu, first=min(first, gpu.first), last=max(last, gpu.last))
-            self._connection.execute("UPDATE gpus SET first = ?, last = ? WHERE id = ?", (gpu.first, gpu.last, key))
+            self._execute("UPDATE gpus SET first = ?, last = ? WHERE id = ?", (gpu.first, gpu.last, key))
             self._put(gpu)
 
     def _begin_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
-        key = self._insert(
-            "runs",
-            "host, pid, started_at, user, command, container, job, gpus, first, last, ended",
-            (host.key, *process[:6], str(gpu), at, at, at < host.last),
-        )
+        pid, started_at, *texts = process[:6]
+        began = None if started_at is None else float(started_at)
+        known = (host.key, pid, began, *texts, str(gpu), at, at, int(at < host.last))
+        key = self._insert("runs", (*known, *_NO_SUMS))
         self.owners[key] = process.user
         return OpenRun(key, process.pid, process.started_at, process.user, {gpu}, at, at)
 
-    def _insert(self, table: str, columns: str, values: tuple[object, ...]) -> int:
+    def _insert(self, table: str, values: tuple[object, ...]) -> int:
+        """`values` are all columns of the table after `id`, each of the column's type."""
         key = self._newest[table] = self._newest[table] + 1
-        marks = ", ".join("?" * (len(values) + 1))
-        # A row that is there already under this name, but is damaged, gives way.
-        self._connection.execute(f"INSERT OR REPLACE INTO {table} (id, {columns}) VALUES ({marks})", (key, *values))  # noqa: S608
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"newest_{table}", key))
+        row = key, *values
+        crc = checksum(*[value.encode() if isinstance(value, str) else value for value in row])
+        self._inserts.setdefault(table, []).append((*row, crc))
         return key
+
+    def write_new(self) -> None:
+        """Before the transaction ends: what is new in it, and which numbers were assigned."""
+        inserts, self._inserts = self._inserts, {}
+        for table, rows in inserts.items():
+            marks = ", ".join("?" * len(rows[0]))
+            # A row that is there already under this name, but is damaged, gives way.
+            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)  # noqa: S608
+            values = f"newest_{table}", self._newest[table]
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
+
+    def _execute(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
+        """A statement that may be about new rows."""
+        if self._inserts:
+            self.write_new()
+        return self._connection.execute(statement, values)
 
 
 def _span(first: float | None, last: float | None) -> tuple[float, float]:
@@ -317,77 +321,50 @@ def split_gpus(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.isascii() and part.isdigit()) if text else ()
 
 
-def join_gpus(gpus: set[int]) -> str:
-    return ",".join(map(str, sorted(gpus)))
-
-
 class BatchBuilder:
     def __init__(self, keys: KeyRegistry, now: Clock) -> None:
         self._keys = keys
         self._now = now
 
-    def take(self, samples: list[HostSample]) -> SampleBatch:
+    def take(self, samples: Sequence[Sample]) -> SampleBatch:
         """Inside of a transaction: what is new gets its number."""
-        heads: list[SampleHead] = []
-        own: list[Values] = []
-        tables: list[Values] = []
-        run_values: list[tuple[float | None, ...]] = []
-        for sample in samples:
-            _, _, at, interval, values, gpus = sample
-            host = self._keys.host(sample)
-            own += (at, interval), values
-            if gpus:
-                # Column by column: each is taken, or compared with the last one, at once.
-                uuids, labels, models, states, rows, processes = zip(*gpus, strict=True)
-                tables += rows
-                everybody = tuple(chain.from_iterable(filter(None, processes)))
-                seen_devices: tuple[object, ...] = (uuids, labels, models, [some and len(some) for some in processes])
-                if everybody:
-                    pids, starts, _, _, _, _, memories, utilizations = zip(*everybody, strict=True)
-                    seen_devices = (*seen_devices, pids, starts)
-                    run_values += memories, utilizations
-                gpu_runs = self._gpu_runs(host, at, seen_devices, gpus)
-                heads.append(SampleHead(host.key, bytes(states), gpu_runs))
-            else:
-                heads.append(SampleHead(host.key, b"", self._gpu_runs(host, at, (), ())))
-            host.last = max(host.last, at)
-            host.first = min(host.first, at)
+        batch = as_batch(samples)
+        hosts: list[int] = []
+        gpu_runs: list[GpuRuns] = []
+        for names, at, devices in zip(batch.names, batch.moments[:, 0].tolist(), batch.devices, strict=True):
+            host = self._keys.host(*names, at)
+            hosts.append(host.key)
+            gpu_runs.append(self._gpu_runs(host, at, devices))
+            if at > host.last:
+                host.last = at
+            elif at < host.first:
+                host.first = at
             host.is_changed = True
-        return make_batch(heads, own, tables, run_values)
+        return make_batch(hosts, batch.moments, gpu_runs, batch.states, (batch.own, batch.table, batch.runs))
 
-    def _gpu_runs(
-        self, host: HostKeys, at: float, seen_devices: tuple[object, ...], gpus: tuple[GpuSample, ...]
-    ) -> GpuRuns:
+    def _gpu_runs(self, host: HostKeys, at: float, devices: Devices) -> GpuRuns:
         """Nearly always a sample has the GPUs and processes of the one before."""
-        is_late = at < host.last and self._is_late(host, at)
-        if seen_devices == host.seen_devices and not is_late:
+        is_late = at < host.last
+        if is_late and host.last > self._now() + _AHEAD:
+            # Samples of a clock that ran ahead and was set right do not count: else no run would start or end until
+            # their time.
+            host.last, is_late = at, False
+        if not is_late and (devices is host.devices or devices == host.devices):
             return host.gpu_runs
-        keys = [self._keys.gpu(host, gpu, at) for gpu in gpus]
-        gpu_runs = GpuRuns(
-            tuple(keys), tuple([self._runs(host, gpu, key, at) for gpu, key in zip(gpus, keys, strict=True)])
-        )
+        keys = [
+            self._keys.gpu(host, *one, at) for one in zip(devices.uuids, devices.labels, devices.models, strict=True)
+        ]
+        runs = [
+            there if there is None else tuple([self._keys.run(host, process, key, at).key for process in there])
+            for there, key in zip(devices.processes, keys, strict=True)
+        ]
+        gpu_runs = GpuRuns(tuple(keys), tuple(runs))
+        host.is_new = False
         if not is_late:
-            host.seen_devices, host.gpu_runs = seen_devices, gpu_runs
-            self._end_runs(host, gpus)
+            host.devices, host.gpu_runs = devices, gpu_runs
+            # Where it is not known who is on some GPU, no run is said to be gone.
+            if all(there is not None for there in devices.processes):
+                present = {process.pid for there in devices.processes for process in there or ()}
+                for pid in host.runs.keys() - present:
+                    self._keys.end(host, pid)
         return gpu_runs
-
-    def _runs(self, host: HostKeys, gpu: GpuSample, key: int, at: float) -> tuple[int, ...] | None:
-        if gpu.processes is None:
-            return None
-        return tuple([self._keys.run(host, process, key, at).key for process in gpu.processes])
-
-    def _is_late(self, host: HostKeys, at: float) -> bool:
-        """Whether newer samples of that host are known. Those of a clock that ran ahead and was set right do not count:
-        else nobody would come or go until their time."""
-        if host.last <= self._now() + _AHEAD:
-            return True
-        host.last = at
-        return False
-
-    def _end_runs(self, host: HostKeys, gpus: tuple[GpuSample, ...]) -> None:
-        """Runs that are no longer there. Where it is not known who is on some GPU, none is said to be gone."""
-        if any(gpu.processes is None for gpu in gpus):
-            return
-        present = {process.pid for gpu in gpus for process in gpu.processes or ()}
-        for pid in [pid for pid in host.runs if pid not in present]:
-            self._keys.end(host, pid)

@@ -1,381 +1,479 @@
-"""A host's hour while it is still being written.
+"""The hours that are being written, in memory.
 
-Rows are written into preallocated arrays. In a large fleet every few rows are packed into smaller numbers
-(`PackedRows`), because an hour of doubles takes five times the memory. Readers get a snapshot as an `Hour`.
+Batches are kept as they came (`LooseBatches`) until there are many; then all of them together become a `Piece` for each
+few hosts: a matrix a metric, a row per GPU, of differences from sample to sample, compressed. All hosts are worked on
+at once: a call of numpy costs more than the numbers of one host. An `OpenHour` finds the samples of one host, and
+readers get them as an `Hour`.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from itertools import chain
+import math
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+import zstandard
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from gpudeck.history.codec import Bytes, Flags, Floats
-from gpudeck.history.embedded.journal import MOMENT, MetricLayout, SampleRow, precisions_of
-from gpudeck.history.hour import Hour, RunSlice, cover
+from gpudeck.history.base import UsageAmounts
+from gpudeck.history.codec import Floats
+from gpudeck.history.embedded.journal import (
+    GpuRuns,
+    MetricLayout,
+    SampleBatch,
+    Whole,
+    precisions_of,
+    scale,
+    unpack_steps,
+)
+from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
+from gpudeck.history.totals import StepTotals
+from gpudeck.model.catalog import MIB
 
-_SMALL: Final = (np.uint8, np.uint16, np.uint32)
-ROWS_IN_PIECE: Final = 60
+HOST_BITS: Final = 4
+"""Hosts whose numbers differ in these bits only share pieces."""
+_MOST_BATCHES: Final = 200
+_MOST_LOOSE: Final = 4_000_000
+"""GPU samples in loose batches: about 25 bytes each."""
 MOST_CACHED: Final = 8
 """Answers about one open hour that are kept."""
+_NARROW: Final = (np.dtype("<i1"), np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
+_MOMENT, _OF_HOST, _OF_GPU, _STATE, _OF_RUN = range(5)
+"""The kinds of matrices: times and intervals, metrics of the host, of GPUs, states, runs."""
+_TIMES, _INTERVALS = range(2)
+_Key = tuple[int, int]
+"""A matrix of a piece: its kind, and which of them it is: a metric's place in the layout."""
+_Matrix = tuple[int, np.dtype[Any], np.dtype[Any], bytes] | float
+"""Rows, the type of its numbers and of their differences, and the bytes; or one number for all."""
+MatrixCache = dict[int, dict[_Key, "Floats | float"]]
+"""What was decoded, by the id of its piece."""
+_Indexes = NDArray[np.int64]
+_Places = dict[MetricLayout, int] | None
+_local = threading.local()
 
 T = TypeVar("T")
 
 
-class RunValues(Struct):
-    """Runs on GPUs in some rows in a row, from the one at `begin` on. `rows` has the memory of each run, in bytes, and
-    after those the utilization of each."""
+class Piece(Struct):
+    """Samples of some hosts. All matrices are `width` samples wide: where a host has fewer, its last is repeated."""
 
-    who: list[tuple[int, int]]
-    begin: int
-    rows: Floats
-
-
-class LooseRows(Struct):
-    """Some rows in a row, of the same GPUs, as they came. `table` is (samples, GPUs, values)."""
-
-    times: Floats
-    intervals: Floats
-    gpus: tuple[int, ...]
-    states: Bytes
     layout: MetricLayout
-    table: Floats
-    host: Floats
-    run_values: list[RunValues]
+    width: int
+    matrices: dict[_Key, _Matrix]
+
+    def read(self, key: _Key, step: float) -> "Floats | float":
+        found = self.matrices.get(key, np.nan)  # of no rows there is none
+        return scale(found, step) if isinstance(found, float) else unpack_steps(_decode(found, self.width), step)
+
+
+class PieceSlice(Struct, frozen=True):
+    """The samples of one host in a piece: its row, and the first of its GPUs and runs."""
+
+    piece: Piece
+    gpu_runs: GpuRuns
+    count: int
+    row: int
+    gpu: int
+    run: int
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return self.layout.gpu if self.gpus else ()
+    def layout(self) -> MetricLayout:
+        return self.piece.layout
+
+    def read(self, key: _Key, step: float, cache: MatrixCache) -> "Floats | float":
+        """(rows, samples) of its rows of that kind, or one number for all of them."""
+        known = cache.get(id(self.piece))
+        if known is None:
+            known = cache[id(self.piece)] = {}
+        found = known.get(key)
+        if found is None:
+            found = known[key] = self.piece.read(key, step)
+        if isinstance(found, float):
+            return found
+        kind = key[0]
+        first = self.row if kind <= _OF_HOST else self.run if kind == _OF_RUN else self.gpu
+        rows = 1 if kind <= _OF_HOST else len(self.gpu_runs.pairs) if kind == _OF_RUN else len(self.gpu_runs.gpus)
+        return found[first : first + rows, : self.count]
+
+
+class LooseSample(Struct, frozen=True):
+    """One sample of a batch."""
+
+    batch: SampleBatch
+    place: int
+    count: int = 1
 
     @property
-    def host_names(self) -> tuple[str, ...]:
-        return self.layout.host
-
-    def tables(self, names: Sequence[str]) -> Floats:
-        """(names, GPUs, samples)."""
-        return _pick(self.table.transpose(2, 1, 0), self.layout.gpu, names)
-
-    def host_tables(self, names: Sequence[str]) -> Floats:
-        return _pick(self.host.T, self.layout.host, names)
-
-
-class _Numbers(Struct):
-    """In a small type: `(base + places) * step`; the type's highest place is NaN. Or one number for all."""
-
-    base: float
-    step: float
-    places: np.ndarray | None
-
-    def unpack(self) -> "Floats | float":
-        if self.places is None:
-            return self.base * self.step
-        numbers = self.places.astype(np.float64)
-        numbers[self.places == np.iinfo(self.places.dtype).max] = np.nan
-        numbers += self.base
-        numbers *= self.step
-        return numbers
-
-
-class PackedRows(Struct):
-    """The same in a fifth of the room. A metric without readings is left out."""
-
-    times: Floats
-    intervals: Floats
-    gpus: tuple[int, ...]
-    states: Bytes
-    metrics: dict[str, _Numbers | Floats]
-    host: dict[str, _Numbers | Floats]
-    run_values: list[RunValues]
+    def layout(self) -> MetricLayout:
+        return self.batch.layout
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.metrics)
+    def gpu_runs(self) -> GpuRuns:
+        return self.batch.gpu_runs[self.place]
 
-    @property
-    def host_names(self) -> tuple[str, ...]:
-        return tuple(self.host)
-
-    def tables(self, names: Sequence[str]) -> Floats:
-        """(names, GPUs, samples)."""
-        return _unpack(self.metrics, names, (len(self.gpus), len(self.times)))
-
-    def host_tables(self, names: Sequence[str]) -> Floats:
-        return _unpack(self.host, names, (len(self.times),))
-
-
-Piece = LooseRows | PackedRows
+    def read(self, key: _Key, step: float, cache: MatrixCache) -> "Floats | float":
+        (kind, name), batch, place = key, self.batch, self.place
+        if kind == _MOMENT:
+            return float((batch.times if name == _TIMES else batch.intervals)[place])
+        starts = batch.run_starts if kind == _OF_RUN else batch.gpu_starts
+        rows = slice(place, place + 1) if kind == _OF_HOST else slice(int(starts[place]), int(starts[place + 1]))
+        if kind == _STATE:
+            return batch.states[rows, None].astype(np.float64)
+        table = (batch.own, batch.table, batch.runs)[(_OF_HOST, _OF_GPU, _OF_RUN).index(kind)]
+        found = table.column(name, rows, step)
+        return found if isinstance(found, float) else found[:, None]
 
 
-def pack(piece: LooseRows) -> PackedRows:
-    gpu_steps, host_steps = precisions_of(piece.layout)
-    return PackedRows(
-        times=piece.times.copy(),
-        intervals=piece.intervals.copy(),
-        gpus=piece.gpus,
-        states=piece.states.copy(),
-        metrics=_pack_all(piece.layout.gpu, piece.table.transpose(2, 1, 0), gpu_steps),
-        host=_pack_all(piece.layout.host, piece.host.T, host_steps),
-        run_values=[RunValues(one.who, one.begin, one.rows.copy()) for one in piece.run_values],
-    )
+Part = PieceSlice | LooseSample
+"""Some samples of one host, all of the same GPUs and runs."""
 
 
-def _pack_all(names: Sequence[str], table: Floats, precisions: Floats) -> dict[str, _Numbers | Floats]:
-    """Each metric in steps of its precision."""
-    if not table.size:
-        return {}
-    steps = np.rint(table.reshape(len(names), -1) / precisions[:, None])
-    lows, highs = np.fmin.reduce(steps, axis=1), np.fmax.reduce(steps, axis=1)
-    has_gaps: Flags = np.asarray(np.isnan(steps).any(axis=1))
-    return {
-        names[place]: _pack_one(steps[place].reshape(table.shape[1:]), precisions[place], has_gaps[place])
-        if has_gaps[place] or lows[place] != highs[place]
-        else _Numbers(float(lows[place]), float(precisions[place]), None)
-        for place in np.flatnonzero(~np.isnan(lows)).tolist()
-    }
+class _Assembly:
+    """One hour out of parts: in order of time, every moment once, of all GPUs that any of them has."""
 
+    def __init__(self, parts: Sequence[Part], cache: MatrixCache | None) -> None:
+        self._parts = parts
+        self._cache: MatrixCache = {} if cache is None else cache
+        ends = np.cumsum([0, *(part.count for part in parts)]).tolist()
+        self._count: int = ends[-1]
+        self._spans = [slice(*of) for of in pairwise(ends)]
+        self._times = self._line((_MOMENT, _TIMES), 0.001)
+        is_ordered = bool((self._times[1:] > self._times[:-1]).all())
+        self._order: _Indexes | slice = slice(None) if is_ordered else np.unique(self._times, return_index=True)[1]
+        self._gpus = list(dict.fromkeys(gpu for part in parts for gpu in part.gpu_runs.gpus))
+        self._rows = {gpu: row for row, gpu in enumerate(self._gpus)}
+        every = tuple(self._gpus)
+        self._is_even = bool(parts) and all(part.gpu_runs.gpus == every for part in parts)
+        self._where = [
+            slice(None) if part.gpu_runs.gpus == every else [self._rows[gpu] for gpu in part.gpu_runs.gpus]
+            for part in parts
+        ]
 
-def _pack_one(steps: Floats, precision: float, has_gaps: bool) -> _Numbers | Floats:
-    low, high = np.fmin.reduce(steps, axis=None), np.fmax.reduce(steps, axis=None)
-    kind = next((kind for kind in _SMALL if high - low < np.iinfo(kind).max), None)
-    if kind is None:
-        return np.asarray(steps * precision)
-    places = steps - low
-    if has_gaps:
-        places[np.isnan(places)] = np.iinfo(kind).max
-    return _Numbers(float(low), precision, places.astype(kind))
-
-
-def _unpack(kept: dict[str, _Numbers | Floats], names: Sequence[str], shape: tuple[int, ...]) -> Floats:
-    tables = np.full((len(names), *shape), np.nan)
-    for place, name in enumerate(names):
-        if name in kept:
-            numbers = kept[name]
-            tables[place] = numbers.unpack() if isinstance(numbers, _Numbers) else numbers
-    return tables
-
-
-def _pick(tables: Floats, layout: Sequence[str], names: Sequence[str]) -> Floats:
-    """Those of `names` out of tables in the order of the layout."""
-    if tuple(names) == layout:
-        return tables
-    if all(name in layout for name in names):
-        return tables[[layout.index(name) for name in names]]
-    found = np.full((len(names), *tables.shape[1:]), np.nan)
-    places = [place for place, name in enumerate(names) if name in layout]
-    found[places] = tables[[layout.index(names[place]) for place in places]]
-    return found
-
-
-def assemble(
-    start: int, pieces: Sequence[Piece], before: float | None, metrics: Collection[str] | None, *, runs: bool
-) -> Hour:
-    """One hour out of pieces: in order of time, every moment once, of all GPUs that any of them has."""
-    times = np.concatenate([piece.times for piece in pieces]) if pieces else np.empty(0)
-    intervals = np.concatenate([piece.intervals for piece in pieces]) if pieces else np.empty(0)
-    order = _order(times)
-    gpus = list(dict.fromkeys(gpu for piece in pieces for gpu in piece.gpus))
-    rows = {gpu: row for row, gpu in enumerate(gpus)}
-    spans = _spans(pieces)
-    among = [[rows[gpu] for gpu in piece.gpus] if list(piece.gpus) != gpus else slice(None) for piece in pieces]
-    names = [name for name in _union([piece.names for piece in pieces]) if metrics is None or name in metrics]
-    own = _union([piece.host_names for piece in pieces])
-    host_names = [name for name in own if metrics is None or f"host_{name}" in metrics]
-    states = np.zeros((len(gpus), len(times)), dtype=np.uint8)
-    is_whole = all(isinstance(where, slice) for where in among)
-    tables = (np.empty if is_whole else _blank)((len(names), len(gpus), len(times)))
-    hosts = np.empty((len(host_names), len(times)))
-    for piece, span, where in zip(pieces, spans, among, strict=True):
-        states[where, span] = piece.states
-        if names and piece.gpus:
-            tables[:, where, span] = piece.tables(names)
-        if host_names:
-            hosts[:, span] = piece.host_tables(host_names)
-    if order is not None:
-        times, intervals = times[order], intervals[order]
-        states, tables, hosts = states[:, order], tables[:, :, order], hosts[:, order]
-    return Hour(
-        start=start,
-        times=times,
-        covered=cover(times, intervals, before),
-        gpus=gpus,
-        states=states,
-        metrics=dict(zip(names, tables, strict=True)),
-        host=dict(zip(host_names, hosts, strict=True)),
-        runs=_lay_out_runs(pieces, spans, rows, order, spans[-1].stop if spans else 0) if runs else [],
-    )
-
-
-def _union(names: Iterable[tuple[str, ...]]) -> list[str]:
-    """Each once, in the order in which they come: pieces of the same layout need no other."""
-    return list(dict.fromkeys(chain.from_iterable(dict.fromkeys(names))))
-
-
-def _order(times: Floats) -> np.ndarray | None:
-    """The places in order of time, each moment once; None where they are in order."""
-    if bool((times[1:] > times[:-1]).all()):
-        return None
-    order: np.ndarray = np.unique(times, return_index=True)[1]
-    return order
-
-
-def _spans(pieces: Sequence[Piece]) -> list[slice]:
-    ends = np.cumsum([len(piece.times) for piece in pieces]).tolist()
-    return [slice(end - len(piece.times), end) for piece, end in zip(pieces, ends, strict=True)]
-
-
-def _blank(shape: tuple[int, ...]) -> Floats:
-    return np.full(shape, np.nan)
-
-
-def _lay_out_runs(
-    pieces: Sequence[Piece], spans: list[slice], rows: dict[int, int], order: np.ndarray | None, count: int
-) -> list[RunSlice]:
-    slices: dict[tuple[int, int], RunSlice] = {}
-    for piece, span in zip(pieces, spans, strict=True):
-        for run_values in piece.run_values:
-            begin = span.start + run_values.begin
-            here = slice(begin, begin + len(run_values.rows))
-            columns = run_values.rows.T
-            for number, key in enumerate(run_values.who):
-                part = slices.get(key)
-                if part is None:
-                    blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
-                    part = slices[key] = RunSlice(key[0], rows[key[1]], *blank)
-                part.present[here] = True
-                part.memory[here] = columns[number]
-                part.utilization[here] = columns[len(run_values.who) + number]
-    found = [part for _, part in sorted(slices.items())]
-    if order is None:
-        return found
-    return [
-        RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order]) for part in found
-    ]
-
-
-class _RunRows:
-    """The runs on a host's GPUs while none comes or goes: from the row `begin` on, `count` rows."""
-
-    def __init__(self, runs: tuple[tuple[int, ...] | None, ...], begin: int, rows: Floats) -> None:
-        self.runs = runs
-        self.begin = begin
-        self.count = 0
-        self.rows = rows
-
-    def snapshot(self, gpus: Sequence[int], upto: int) -> RunValues:
-        count = min(self.count, upto - self.begin)
-        who = [(run, gpu) for gpu, runs in zip(gpus, self.runs, strict=True) for run in runs or ()]
-        return RunValues(who, self.begin, self.rows[:count])
-
-    def trim(self) -> None:
-        self.rows = self.rows[: self.count].copy()
-
-
-class _RowBuffer:
-    """Consecutive rows of the same GPUs. Readers go by `count`, which changes last."""
-
-    def __init__(self, row: SampleRow, layout: MetricLayout, room: int) -> None:
-        gpus, width = row.table.shape
-        self.gpus = row.gpu_runs.gpus
-        self.layout = layout
-        self.room = room
-        self.count = 0
-        self._own: Floats = np.empty((room, len(row.own)))
-        self._states: Bytes = np.empty((room, gpus), dtype=np.uint8)
-        self._table: Floats = np.empty((room, gpus, width))
-        self._run_rows: list[_RunRows] = []
-
-    def append(self, row: SampleRow) -> None:
-        place = self.count
-        self._own[place] = row.own
-        # Without GPUs the width of the table is unknown.
-        if self.gpus:
-            self._states[place] = row.states
-            self._table[place] = row.table
-        if len(row.run_values):
-            self._append_runs(row, place)
-        self.count = place + 1
-
-    def _append_runs(self, row: SampleRow, place: int) -> None:
-        last = self._run_rows[-1] if self._run_rows else None
-        runs = row.gpu_runs.runs
-        if last is None or last.begin + last.count != place or (last.runs is not runs and last.runs != runs):
-            if last is not None:
-                last.trim()
-            last = _RunRows(runs, place, np.empty((self.room - place, len(row.run_values))))
-            self._run_rows.append(last)
-        last.rows[last.count] = row.run_values
-        last.count += 1
-
-    def snapshot(self) -> LooseRows:
-        count = self.count
-        return LooseRows(
-            times=self._own[:count, 0],
-            intervals=self._own[:count, 1],
-            gpus=self.gpus,
-            states=self._states[:count].T,
-            layout=self.layout,
-            table=self._table[:count],
-            host=self._own[:count, MOMENT:],
-            run_values=[one.snapshot(self.gpus, count) for one in list(self._run_rows) if one.begin < count],
+    def hour(self, start: int, before: float | None, metrics: Collection[str] | None, *, runs: bool) -> Hour:
+        times, intervals = self._times[self._order], self._line((_MOMENT, _INTERVALS), 0.001)[self._order]
+        layouts = list(dict.fromkeys(part.layout for part in self._parts))
+        return Hour(
+            start=start,
+            times=times,
+            covered=cover(times, intervals, before),
+            gpus=self._gpus,
+            states=self._table((_STATE, 0), 1.0, None, 0.0).astype(np.uint8),
+            metrics={
+                name: self._table((_OF_GPU, place), step, layout, np.nan)
+                for name, place, step, layout in _metrics_of(layouts, metrics, of_gpu=True)
+            }
+            if self._gpus
+            else {},
+            host={
+                name: self._line((_OF_HOST, place), step, layout)[self._order]
+                for name, place, step, layout in _metrics_of(layouts, metrics, of_gpu=False)
+            },
+            runs=self._runs() if runs else [],
         )
 
-    def trim(self) -> None:
-        """Release unused memory."""
-        self.room = count = self.count
-        self._own, self._table = self._own[:count].copy(), self._table[:count].copy()
-        self._states = self._states[:count].copy()
-        if self._run_rows:
-            self._run_rows[-1].trim()
+    def _line(self, key: _Key, step: float, places: _Places = None) -> Floats:
+        line = np.empty(self._count)
+        for span, values in zip(self._spans, self._read(key, step, places), strict=True):
+            line[span] = values
+        return line
+
+    def _table(self, key: _Key, step: float, places: _Places, blank: float) -> Floats:
+        """(GPUs, samples)."""
+        found = self._read(key, step, places)
+        shape = len(self._gpus), self._count
+        if self._is_even and _are_alike(found):
+            return np.full(shape, found[0])[:, self._order]
+        table = np.full(shape, blank)
+        for span, where, values in zip(self._spans, self._where, found, strict=True):
+            table[where, span] = values
+        return table[:, self._order]
+
+    def _read(self, key: _Key, step: float, places: _Places) -> "list[Floats | float]":
+        """Of each part. `places` are the metric's in each layout; without them it is the same in all."""
+        cache = self._cache
+        if places is None:
+            return [part.read(key, step, cache) for part in self._parts]
+        return [
+            part.read((key[0], places[part.layout]), step, cache) if part.layout in places else np.nan
+            for part in self._parts
+        ]
+
+    def _runs(self) -> list[RunSlice]:
+        slices: dict[tuple[int, int], RunSlice] = {}
+        for part, span in zip(self._parts, self._spans, strict=True):
+            pairs = part.gpu_runs.pairs
+            if not pairs:
+                continue
+            memory, use = part.read((_OF_RUN, 0), MIB, self._cache), part.read((_OF_RUN, 1), 1.0, self._cache)
+            for number, key in enumerate(pairs):
+                mine = slices.get(key)
+                if mine is None:
+                    count = self._count
+                    blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
+                    mine = slices[key] = RunSlice(key[0], self._rows[key[1]], *blank)
+                mine.present[span] = True
+                mine.memory[span] = memory if isinstance(memory, float) else memory[number]
+                mine.utilization[span] = use if isinstance(use, float) else use[number]
+        order = self._order
+        return [
+            RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order])
+            for _, part in sorted(slices.items())
+        ]
+
+
+def _are_alike(found: "list[Floats | float]") -> bool:
+    """Whether all of them are the same number, or unknown."""
+    first = found[0]
+    if not isinstance(first, float):
+        return False
+    is_unknown = math.isnan(first)
+    return all(isinstance(one, float) and (one == first or (is_unknown and math.isnan(one))) for one in found)
+
+
+def _metrics_of(
+    layouts: list[MetricLayout], wanted: Collection[str] | None, *, of_gpu: bool
+) -> Iterator[tuple[str, int, float, _Places]]:
+    """Name, place and step of each that is wanted; and its place in each layout, where there are several."""
+    prefix = "" if of_gpu else "host_"
+    all_names = [layout.gpu if of_gpu else layout.host for layout in layouts]
+    for name in dict.fromkeys(name for names in all_names for name in names):
+        if wanted is None or prefix + name in wanted:
+            places = {
+                layout: names.index(name) for layout, names in zip(layouts, all_names, strict=True) if name in names
+            }
+            layout, place = next(iter(places.items()))
+            step = float(precisions_of(layout)[0 if of_gpu else 1][place])
+            yield name, place, step, places if len(layouts) > 1 else None
+
+
+class LooseBatches:
+    """The newest batches. One thread appends and packs; others read. `oldest` is when the first sample was taken."""
+
+    def __init__(self) -> None:
+        self.batches: list[SampleBatch] = []
+        self.oldest = math.inf
+        self._rows = 0
+
+    def append(self, batch: SampleBatch) -> None:
+        self.batches.append(batch)
+        self.oldest = min(self.oldest, float(batch.times.min(initial=math.inf)))
+        self._rows += max(batch.table.rows, len(batch.hosts))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.batches) >= _MOST_BATCHES or self._rows >= _MOST_LOOSE
+
+    def pack(self) -> Iterator[tuple[int, int, PieceSlice]]:
+        """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
+        for _, some in groupby(self.batches, lambda batch: batch.layout):
+            yield from _Packing(list(some)).run()
+
+    def clear(self) -> None:
+        self.batches, self.oldest, self._rows = [], math.inf, 0
+
+    def samples(self, host: int, start: int) -> Iterator[LooseSample]:
+        for batch in self.batches:
+            for place in np.flatnonzero(batch.hosts == host).tolist():
+                if start <= batch.times[place] < start + SECONDS:
+                    yield LooseSample(batch, place)
+
+
+class _Segment(Struct):
+    """Pieces in the making: which samples, GPUs and runs of all batches together their matrices are made of."""
+
+    piece: Piece
+    samples: _Indexes
+    gpus: _Indexes
+    runs: _Indexes
+
+
+class _Packing:
+    """Batches of one layout become pieces."""
+
+    def __init__(self, batches: list[SampleBatch]) -> None:
+        self._batches = batches
+        self._layout = batches[0].layout
+        self._gpu_runs = [one for batch in batches for one in batch.gpu_runs]
+        self._compress = zstandard.ZstdCompressor(level=1).compress
+
+    def run(self) -> list[tuple[int, int, PieceSlice]]:
+        segments, slices = self._divide()
+        batches = self._batches
+        for place, name in ((_TIMES, "times"), (_INTERVALS, "intervals")):
+            moments = np.concatenate([getattr(batch, name) for batch in batches])
+            self._fill(segments, (_MOMENT, place), "samples", np.rint(moments * 1000).astype(np.int64))
+        states = np.concatenate([batch.states for batch in batches]).astype(np.int16)
+        self._fill(segments, (_STATE, 0), "gpus", states)
+        for kind, table, rows in ((_OF_HOST, "own", "samples"), (_OF_GPU, "table", "gpus"), (_OF_RUN, "runs", "runs")):
+            packed = [getattr(batch, table) for batch in batches]
+            for place in range(len(packed[0].columns)):
+                column = _join([(one.columns[place], one.rows) for one in packed if one.rows])
+                self._fill(segments, (kind, place), rows, column)
+        return slices
+
+    def _divide(self) -> tuple[list[_Segment], list[tuple[int, int, PieceSlice]]]:
+        """A host's samples with the same GPUs and runs are a row; rows of neighbours share a piece."""
+        batches = self._batches
+        hosts = np.concatenate([batch.hosts for batch in batches])
+        times = np.concatenate([batch.times for batch in batches])
+        kinds = np.array([id(one) for one in self._gpu_runs], np.int64)
+        starts = (times // SECONDS).astype(np.int64)
+        order = np.lexsort((times, kinds, hosts, starts))
+        sorted_keys = np.stack([starts[order], hosts[order] >> HOST_BITS, hosts[order], kinds[order]])
+        is_other = np.any(sorted_keys[:, 1:] != sorted_keys[:, :-1], axis=0)
+        begins = np.flatnonzero(np.concatenate([[True], is_other]))
+        counts = np.diff(begins, append=len(order))
+        groups = sorted_keys[:2, begins]
+        is_next = np.any(groups[:, 1:] != groups[:, :-1], axis=0)
+        cuts = [0, *(np.flatnonzero(is_next) + 1).tolist(), len(begins)]
+        gpu_starts, gpu_counts = self._offsets("gpu_starts")
+        run_starts, run_counts = self._offsets("run_starts")
+        segments: list[_Segment] = []
+        slices: list[tuple[int, int, PieceSlice]] = []
+        for first, end in pairwise(cuts):
+            mine = counts[first:end]
+            width = int(mine.max())
+            samples = order[begins[first:end, None] + np.minimum(np.arange(width), mine[:, None] - 1)]
+            gpus, gpu_rows = _spread(samples, gpu_starts, gpu_counts)
+            runs, run_rows = _spread(samples, run_starts, run_counts)
+            piece = Piece(self._layout, width, {})
+            segments.append(_Segment(piece, samples, gpus, runs))
+            for row, (sample, count) in enumerate(zip(samples[:, 0].tolist(), mine.tolist(), strict=True)):
+                found = PieceSlice(piece, self._gpu_runs[sample], count, row, gpu_rows[row], run_rows[row])
+                slices.append((int(hosts[sample]), int(starts[sample]) * SECONDS, found))
+        return segments, slices
+
+    def _offsets(self, name: str) -> tuple[_Indexes, _Indexes]:
+        """Where the GPUs or runs of each sample begin among those of all batches, and how many there are."""
+        all_starts = [getattr(batch, name) for batch in self._batches]
+        ends = np.cumsum([0, *(starts[-1] for starts in all_starts)])
+        begins = [starts[:-1] + end for starts, end in zip(all_starts, ends, strict=False)]
+        return np.concatenate(begins), np.concatenate([np.diff(starts) for starts in all_starts])
+
+    def _fill(self, segments: list[_Segment], key: _Key, rows: str, column: Whole | float) -> None:
+        for segment in segments:
+            index = getattr(segment, rows)
+            if isinstance(column, float):
+                segment.piece.matrices[key] = column
+            elif len(index):
+                segment.piece.matrices[key] = self._encode(column[index])
+
+    def _encode(self, matrix: Whole) -> _Matrix:
+        first = matrix[0, 0]
+        if (matrix == first).all():
+            return np.nan if first == np.iinfo(matrix.dtype).min else float(first)
+        steps = matrix[:, 1:] - matrix[:, :-1]  # what is too large wraps, and wraps back
+        low, high = int(steps.min(initial=0)), int(steps.max(initial=0))
+        narrow = next(kind for kind in _NARROW if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+        # All first bytes, then all second ones: those are nearly always the same.
+        planes = steps.astype(narrow).view(np.uint8).reshape(-1, narrow.itemsize).T
+        return len(matrix), matrix.dtype, narrow, self._compress(matrix[:, 0].tobytes() + planes.tobytes())
+
+
+def _decode(packed: tuple[int, np.dtype[Any], np.dtype[Any], bytes], width: int) -> Whole:
+    rows, kind, narrow, body = packed
+    # One a thread: to make one takes longer than to use it.
+    if not hasattr(_local, "decompress"):
+        _local.decompress = zstandard.ZstdDecompressor().decompress
+    plain = _local.decompress(body)
+    matrix = np.empty((rows, width), kind)
+    matrix[:, 0] = np.frombuffer(plain, kind, rows)
+    planes = np.frombuffer(plain, np.uint8, offset=rows * kind.itemsize).reshape(narrow.itemsize, -1)
+    matrix[:, 1:] = np.ascontiguousarray(planes.T).view(narrow).reshape(rows, width - 1)
+    return np.cumsum(matrix, axis=1, dtype=kind, out=matrix)
+
+
+def _spread(samples: _Indexes, starts: _Indexes, counts: _Indexes) -> tuple[_Indexes, list[int]]:
+    """The GPUs or runs of samples (rows, width), each in a row of its own; and the first row of each."""
+    mine = counts[samples[:, 0]]
+    first = np.cumsum(mine) - mine
+    owner = np.repeat(np.arange(len(mine)), mine)
+    within = np.arange(len(owner)) - first[owner]
+    return starts[samples[owner]] + within[:, None], first.tolist()
+
+
+def _join(columns: list[tuple[Whole | float, int]]) -> Whole | float:
+    """One column of several batches."""
+    alone = {column if column == column else None for column, _ in columns if isinstance(column, float)}  # noqa: PLR0124
+    arrays = [column for column, _ in columns if not isinstance(column, float)]
+    if not arrays and len(alone) <= 1:
+        return next((np.nan if one is None else one for one in alone), np.nan)
+    most = max((abs(one) for one in alone if one is not None), default=0.0)
+    kinds = {column.dtype for column in arrays} | {next(kind for kind in _NARROW[1:] if most < np.iinfo(kind).max)}
+    kind = max(kinds, key=lambda one: one.itemsize)
+    unknown = np.iinfo(kind).min
+    joined = np.empty(sum(rows for _, rows in columns), kind)
+    end = 0
+    for column, rows in columns:
+        begin, end = end, end + rows
+        if isinstance(column, float):
+            joined[begin:end] = unknown if column != column else column  # noqa: PLR0124 - NaN
+        else:
+            joined[begin:end] = column
+            if column.dtype != kind:
+                joined[begin:end][column == np.iinfo(column.dtype).min] = unknown
+    return joined
+
+
+class HourSummary(Struct, frozen=True):
+    """An open hour until a quarter hour that is over: its totals of the metrics that are asked of all hosts together,
+    and its usage by user and model."""
+
+    hour: StepTotals
+    quarters: list[StepTotals]
+    uses: dict[tuple[str | None, str], UsageAmounts]
 
 
 class OpenHour:
-    """`before` is when the host was last sampled before this hour. `first_entry` is the oldest journal entry in it.
-    `is_late`: the hour was sealed before; what is here comes on top of that. After every `rows_in_piece` rows they are
-    packed."""
+    """One host's. `before` is when the host was last sampled before this hour. `first_entry` is the oldest entry of the
+    journal in it. `samples` counts them. `is_late`: the hour was sealed before; what is here comes on top of that."""
 
     def __init__(
         self,
+        host: int,
         start: int,
         before: float | None,
         first_entry: int,
+        loose: LooseBatches,
         *,
         is_late: bool = False,
-        rows_in_piece: int = ROWS_IN_PIECE,
     ) -> None:
-        self._rows_in_piece = rows_in_piece
+        self.host = host
         self.start = start
         self.before = before
         self.first_entry = self.last_entry = first_entry
         self.is_late = is_late
         self.touched_at = 0.0
         self.newest = 0.0
-        self._layout = MetricLayout()
-        self._rows = 0
-        self._stretches: list[_RowBuffer] = []
-        self._pieces: list[PackedRows] = []
-        self._appended = 0
+        self.slices: list[PieceSlice] = []
+        self._loose = loose
+        self.samples = 0
         self._cached: dict[Hashable, tuple[int, Any]] = {}
+        self._summaries: dict[int, HourSummary] = {}
 
-    def append(self, row: SampleRow, at: float, entry: int, layout: MetricLayout | None = None) -> None:
-        """`layout` is that of the row, if an earlier version wrote it."""
-        if layout is not None:
-            self._layout = layout
-        stretch = self._stretches[-1] if self._stretches else None
-        if stretch is None or stretch.count == stretch.room or not self._is_like(stretch, row):
-            stretch = self._begin(row, stretch)
-        stretch.append(row)
+    def summary(self, until: int) -> HourSummary | None:
+        """As of that time; None where it was not made."""
+        return self._summaries.get(until)
+
+    def keep_summary(self, until: int, summary: HourSummary) -> None:
+        """The one before stays for views of it."""
+        newest = max(self._summaries, default=None)
+        kept = {} if newest is None else {newest: self._summaries[newest]}
+        self._summaries = {**kept, until: summary}
+
+    def note(self, at: float, entry: int, now: float) -> None:
+        """A sample of it is in the loose batches."""
         self.newest = max(self.newest, at)
         self.last_entry = entry
-        self._rows += 1
-        self._appended += 1
-        if self._rows >= self._rows_in_piece:
-            self._pack()
+        self.touched_at = now
+        self.samples += 1
 
     def cached(self, what: Hashable, work: Callable[[], T]) -> T:
         """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one. May
         be called from any thread. `what` names it."""
-        rows, kept = self._appended, self._cached.get(what)
+        rows, kept = self.samples, self._cached.get(what)
         if kept is not None and kept[0] == rows:
             return cast("T", kept[1])
         if len(self._cached) >= MOST_CACHED:
@@ -384,27 +482,11 @@ class OpenHour:
         self._cached[what] = rows, made
         return made
 
-    def snapshot(self, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
+    def snapshot(
+        self, metrics: Collection[str] | None = None, *, runs: bool = True, cache: MatrixCache | None = None
+    ) -> Hour:
         """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them. May be
-        called from any thread."""
-        # The stretches first: what is packed in between is then there twice, which the order of times takes out again.
-        loose = [stretch.snapshot() for stretch in list(self._stretches)]
-        pieces: list[Piece] = [*self._pieces, *loose]
-        return assemble(self.start, pieces, self.before, metrics, runs=runs)
-
-    def _is_like(self, stretch: _RowBuffer, row: SampleRow) -> bool:
-        gpus = row.gpu_runs.gpus
-        return (stretch.gpus is gpus or stretch.gpus == gpus) and stretch.layout == self._layout
-
-    def _begin(self, row: SampleRow, before: _RowBuffer | None) -> _RowBuffer:
-        if before is not None and before.count < before.room:
-            before.trim()
-        stretch = _RowBuffer(row, self._layout, min(ROWS_IN_PIECE, self._rows_in_piece))
-        self._stretches.append(stretch)
-        return stretch
-
-    def _pack(self) -> None:
-        # Readers find the rows either way, perhaps both ways, never neither.
-        self._pieces = [*self._pieces, *(pack(stretch.snapshot()) for stretch in self._stretches)]
-        self._stretches = []
-        self._rows = 0
+        called from any thread. `cache` keeps what neighbours need too."""
+        # The loose ones first: what is packed in between is then there twice, which the order of times takes out again.
+        loose = list(self._loose.samples(self.host, self.start))
+        return _Assembly([*self.slices, *loose], cache).hour(self.start, self.before, metrics, runs=runs)

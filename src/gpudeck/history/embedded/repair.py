@@ -1,25 +1,23 @@
-"""`gpudeck history repair`: set damaged parts aside, so that the rest can be read. Nothing is deleted.
+"""`gpudeck history verify` and `repair`: find what is damaged, and set it aside, so that the rest can be read.
 
-A file with damaged pages is copied row by row, as far as they can be read, and keeps its content under another name.
-Damaged rows of a sound file are moved to its table `set_aside`. A single flipped bit is found by the row's checksum and
-flipped back. Sums are made again from samples or quarter hours where these exist.
+Every row has a checksum, every journal entry one inside. Damaged rows are moved to the table `set_aside`; a file with
+damaged pages is copied row by row, as far as they can be read, and keeps its content under another name. Roll-ups are
+made again from samples where these exist. Nothing is deleted.
 """
 
 import contextlib
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct, field, structs
 
-from gpudeck.history.accounting import run_parts
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.check import Damage, Where, check_file, condition, find_damage
-from gpudeck.history.embedded.journal import time_of
+from gpudeck.history.embedded.journal import find_damaged_entries
 from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.retention import set_aside
 from gpudeck.history.embedded.seal import (
@@ -33,17 +31,17 @@ from gpudeck.history.embedded.seal import (
     write_uses,
 )
 from gpudeck.history.embedded.tables import (
-    BY_HAND,
-    DAMAGED,
+    WRONG,
+    check_tables,
     checked_columns,
     columns_of,
-    correct,
+    find_wrong,
     is_damage,
     key_of,
+    keys_of,
     lock_file,
     open_to_read,
     open_to_write,
-    select,
     set_file_aside,
     split_key,
     tables_and_columns,
@@ -55,9 +53,10 @@ from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
+Where = tuple[tuple[str, int], ...]
+"""The columns that name a row; empty: no single row."""
 _POSITIONS: Final = {"host_hours": "hour", "uses": "hour", "uses_of_all": "hour"}
 """By what the rows of a table are gone through, where that is not their number."""
-_NAMES: Final = frozenset({"layouts", "words", "hosts", "gpus"})
 _CALLED: Final = {
     "chunks": "samples",
     "quarters": "quarter hours",
@@ -66,13 +65,68 @@ _CALLED: Final = {
     "uses": "usage by host",
     "uses_of_all": "usage",
 }
-_ENTRIES: Final = (("id", "journal"), ("upto", "sealed"))
-"""Where the numbers of journal entries are."""
-_NEVER: Final = 1 << 62
+_MOST_TOLD: Final = 100
+"""Sentences about the file as a whole."""
 _Place = tuple[str, int, int]
 """Table, host or FLEET, and hour."""
 T = TypeVar("T")
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
+
+
+class Damage(Struct, frozen=True):
+    """A damaged row, or the file itself where `table` is empty."""
+
+    table: str
+    where: Where
+    text: str
+
+
+def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
+    """Reads every byte: minutes for gigabytes. Unreadable parts are reported, never raised."""
+    is_sound = True
+    for damage in check_file(connection):
+        is_sound = False
+        yield damage
+    if is_sound:
+        yield from _check_rows(connection)
+
+
+def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
+    """Its tables, pages and indexes."""
+    try:
+        check_tables(connection)
+        for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
+            if sentence != "ok":
+                yield Damage("", (), f"the file: {' '.join(sentence.split())}")
+    except sqlite3.Error as error:
+        yield Damage("", (), f"the file: {error}")
+
+
+def _check_rows(connection: sqlite3.Connection) -> Iterator[Damage]:
+    names = dict(connection.execute("SELECT id, name FROM hosts").fetchall())
+    found: dict[tuple[str, Where], str] = {}
+    for table, columns in checked_columns().items():
+        keys = keys_of(connection, table)
+        for row in find_wrong(connection, table, columns):
+            found[table, tuple(zip(keys, row, strict=True))] = WRONG
+        if "layout" in columns:
+            question = f"SELECT layout, {', '.join(keys)} FROM {table} WHERE layout NOT IN (SELECT id FROM layouts)"  # noqa: S608
+            for layout, *row in connection.execute(question):
+                found.setdefault((table, tuple(zip(keys, row, strict=True))), f"layout {layout} is missing")
+    for (table, where), why in found.items():
+        yield Damage(table, where, f"{table}: {_describe_row(where, names)}: {why}")
+    for entry, error in find_damaged_entries(connection):
+        yield Damage("journal", (("id", entry),), f"journal: entry {entry}: {error}")
+
+
+def _describe_row(where: Where, names: dict[int, str]) -> str:
+    named = dict(where)
+    if "id" in named:
+        return f"number {named['id']}"
+    if "start" in named:
+        return f"the quarter hour from {show_utc(named['start'])}"
+    host, start = split_key(named["key"]) if "key" in named else (named.get("host"), named["hour"])
+    return f"the hour from {show_utc(start)}" + ("" if host is None else f" of {names.get(host, f'host {host}')}")
 
 
 class RepairReport(Struct):
@@ -228,115 +282,80 @@ def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool =
         return RepairReport()
     connection.execute("BEGIN IMMEDIATE")
     try:
-        fixing, left = _RowRepair(connection, now), found
-        if fixing.correct(found):
-            # References to names that are lost now are only found now.
-            left = list(find_damage(connection))
-        if is_copied:
-            fixing.find_missing()
-        fixing.run(left)
-        if is_copied:
-            fixing.find_gaps()
+        repairing = _RowRepair(connection, now)
+        repairing.run(found, is_copied=is_copied)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    texts = dict.fromkeys(damage.text for damage in (*found, *left))
-    rebuilt, gone = fixing.describe()
-    return RepairReport(found=[*texts], rebuilt=rebuilt, gone=gone)
+    return RepairReport(found=[damage.text for damage in found], rebuilt=repairing.rebuilt, gone=repairing.gone)
 
 
 class _RowRepair:
+    """`rebuilt` and `gone` are sentences."""
+
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self.rebuilt: list[str] = []
+        self.gone: list[str] = []
         self._connection = connection
         self._ask = connection.execute
         self._now = now
         self._damaged: set[_Place] = set()
         self._made: set[_Place] = set()
-        self._sealed: dict[int, set[int]] = {}
-        """The hosts of each sealed hour."""
-        self._rebuilt: list[str] = []
-        self._gone: list[str] = []
 
-    def correct(self, found: list[Damage]) -> bool:
-        """Flip single bits back, and set unreadable names aside; whether there were any such rows."""
-        count = len(self._rebuilt) + len(self._gone)
-        for damage in found:
-            place = damage.text.partition(": the checksum")[0]
-            if damage.is_changed and damage.table not in BY_HAND and self._correct(damage):
-                self._rebuilt.append(f"{place}, by its checksum")
-            elif damage.table in _NAMES and damage.lost is None and damage.where:
-                self._set_aside(damage.table, damage.where, damage.text)
-                self._gone.append(place)
-        return len(self._rebuilt) + len(self._gone) > count
-
-    def _correct(self, damage: Damage) -> bool:
-        columns = checked_columns()[damage.table]
-        where, values = condition(damage.where)
-        row = self._ask(f"SELECT {select(columns)}, crc FROM {damage.table} WHERE {where}", values).fetchone()  # noqa: S608
-        whole = None if row is None or row[-1] == DAMAGED else correct(row[:-1], row[-1])
-        if whole is None:
-            return False
-        self._set_aside(damage.table, damage.where, damage.text)
-        texts = [
-            value.decode() if isinstance(value, bytes) and name != "body" else value
-            for name, value in zip(columns, whole, strict=True)
-        ]
-        return self._insert(damage.table, dict(zip(columns, texts, strict=True))) == 1
-
-    def _insert(self, table: str, values: Mapping[str, object]) -> int:
-        marks = ", ".join("?" * len(values))
-        statement = f"INSERT OR IGNORE INTO {table} ({', '.join(values)}) VALUES ({marks})"  # noqa: S608
-        return self._ask(statement, (*values.values(),)).rowcount
-
-    def run(self, found: list[Damage]) -> None:
-        for damage in found:
-            if damage.lost is not None:
-                self._replace_lost(*damage.lost, self._host_of(damage))
-            elif damage.table == "journal":
-                self._move_entries(damage)
-            elif damage.where:
-                self._move(damage)
-        self._keys = KeyRegistry(self._connection)
+    def run(self, found: list[Damage], *, is_copied: bool) -> None:
+        while found:
+            for damage in found:
+                self._set_aside(damage)
+            # Totals of a layout that is now missing are found only now.
+            found = list(_check_rows(self._connection)) if any(damage.table == "layouts" for damage in found) else []
+        if is_copied:
+            self._find_missing()
+        self._name_lost()
         self._restore_sealed()
-        for (key,) in self._ask("SELECT key FROM sealed"):
-            host, start = split_key(key)
-            self._sealed.setdefault(start, set()).add(host)
+        self._keys = KeyRegistry(self._connection)
         for host, start in sorted({(host, start) for _, host, start in self._damaged if host != FLEET}):
             self._make_hour(host, start)
         for start in sorted({start for _, _, start in self._damaged}):
             self._make_usage(start)
             self._make_fleet(start)
-        for damage in found:
-            if damage.table == "runs" and damage.lost is None:
-                place = damage.text.partition(": ")[2].partition(":")[0]
-                (self._rebuilt if self._make_run(dict(damage.where)["id"]) else self._gone).append(place)
+        self._keys.write_new()
+        self.rebuilt += self._describe(self._damaged & self._made)
+        self.gone += self._describe(self._damaged - self._made)
 
-    def find_missing(self) -> None:
-        """Lost sums of hours whose samples are there, also where nothing older is left."""
-        hours = {split_key(row[0]) for row in self._ask("SELECT key FROM chunks")}
-        for host, start in hours - {*self._ask("SELECT host, hour FROM host_hours")}:
-            self._damaged.add(("host_hours", host, start))
+    def _set_aside(self, damage: Damage) -> None:
+        table, named = damage.table, dict(damage.where)
+        where = " AND ".join(f"{column} IS ?" for column in named)
+        set_aside(self._connection, table, where, (*named.values(),), reason=damage.text, now=self._now)
+        if "key" in named and table in _CALLED:
+            self._damaged.add((table, *split_key(named["key"])))
+        elif table in _CALLED:
+            start = named.get("hour", named.get("start", 0))
+            self._damaged.add((table, named.get("host", FLEET), start // SECONDS * SECONDS))
+        elif table != "sealed":
+            self.gone.append(damage.text.rpartition(": ")[0])
 
-    def find_gaps(self) -> None:
-        """Hours that one table has and another has lost, though it has older ones."""
-        known = {row[0] for table in ("sealed", "chunks", "quarters") for row in self._ask(f"SELECT key FROM {table}")}  # noqa: S608
-        known |= {key_of(host, hour) for host, hour in self._ask("SELECT host, hour FROM host_hours")}
-        for table in ("chunks", "quarters"):
-            kept = {row[0] for row in self._ask(f"SELECT key FROM {table}")}  # noqa: S608
-            oldest = min((split_key(key)[1] for key in kept), default=_NEVER)
-            lost = [split_key(key) for key in known - kept]
-            self._damaged |= {(table, host, start) for host, start in lost if start >= oldest}
+    def _find_missing(self) -> None:
+        """Hours that one table has and another has lost, though it has older ones or the samples are there."""
+        chunks = self._hours("SELECT key FROM chunks")
+        quarters = self._hours("SELECT key FROM quarters")
+        totals = {*self._ask("SELECT host, hour FROM host_hours").fetchall()}
+        known = chunks | quarters | totals | self._hours("SELECT key FROM sealed")
+        for table, there in (("chunks", chunks), ("quarters", quarters), ("host_hours", totals)):
+            oldest = min((start for _, start in there), default=None)
+            lost = known - there
+            self._damaged |= {
+                (table, *hour) for hour in lost if hour in chunks or (oldest is not None and hour[1] >= oldest)
+            }
         fleet = {start // SECONDS * SECONDS for (start,) in self._ask("SELECT start FROM fleet_quarters")}
-        missing = {split_key(key)[1] for key in known} - fleet
-        self._damaged |= {("fleet_quarters", FLEET, start) for start in missing if start > min(fleet, default=_NEVER)}
+        lost_hours = {start for _, start in known} - fleet
+        self._damaged |= {("fleet_quarters", FLEET, start) for start in lost_hours if fleet and start > min(fleet)}
 
-    def describe(self) -> tuple[list[str], list[str]]:
-        """What is rebuilt and what is gone; a sentence per table, host and span of hours."""
-        spans = (self._describe(self._damaged & self._made), self._describe(self._damaged - self._made))
-        return [*self._rebuilt, *spans[0]], [*self._gone, *spans[1]]
+    def _hours(self, question: str) -> set[tuple[int, int]]:
+        return {split_key(key) for (key,) in self._ask(question)}
 
     def _describe(self, places: set[_Place]) -> list[str]:
+        """A sentence per table, host and span of hours."""
         names = {key: host.name for key, host in self._keys.by_key.items()} | {FLEET: "all hosts"}
         spans: list[tuple[str, int, int, int]] = []
         for table, host, start in sorted(places):
@@ -349,70 +368,36 @@ class _RowRepair:
             for table, host, start, end in spans
         ]
 
-    def _move(self, damage: Damage) -> None:
-        table, named = damage.table, dict(damage.where)
-        if table in {"chunks", "quarters"}:
-            self._damaged.add((table, *split_key(named["key"])))
-        elif table in _CALLED:
-            start = named.get("hour", named.get("start", 0))
-            self._damaged.add((table, named.get("host", FLEET), start // SECONDS * SECONDS))
-        # Of a run that differs from its samples, only the sums are made again: the rest of the row is right.
-        if table != "runs" or "by its samples" not in damage.text:
-            self._set_aside(table, damage.where, damage.text)
-
-    def _set_aside(self, table: str, where: Where, reason: str) -> None:
-        set_aside(self._connection, table, *condition(where), reason=reason, now=self._now)
-
-    def _move_entries(self, damage: Damage) -> None:
-        numbers = [number for _, number in damage.where]
-        if not numbers:
-            return
-        before, after = (
-            self._ask(f"SELECT layout, body FROM journal WHERE id {order}", (number,)).fetchone()  # noqa: S608
-            for order, number in (("< ? ORDER BY id DESC", numbers[0]), ("> ? ORDER BY id", numbers[-1]))
-        )
-        self._gone.append(
-            f"samples of all hosts in {len(numbers)} entries of the journal, "
-            f"from {self._time_of(before)} until {self._time_of(after)}"
-        )
-        for number in numbers:
-            self._set_aside("journal", (("id", number),), damage.text)
-
-    def _time_of(self, entry: tuple[int, bytes] | None) -> str:
-        try:
-            return "an unknown time" if entry is None else show_utc(time_of(self._connection, *entry))
-        except Damaged:
-            return "an unknown time"
-
     def _restore_sealed(self) -> None:
         """An hour with sums has to be known as sealed, or late samples would replace it. Pending journal entries count
         as part of it: better than counting them twice."""
-        ask = self._ask
-        numbers = [ask(f"SELECT max({name}) FROM {table}").fetchone()[0] for name, table in _ENTRIES]  # noqa: S608
-        newest = max((number for number in numbers if isinstance(number, int)), default=0)
-        sealed = {row[0] for row in ask("SELECT key FROM sealed")}
+        newest = "max((SELECT coalesce(max(id), 0) FROM journal), (SELECT coalesce(max(upto), 0) FROM sealed))"
+        (upto,) = self._ask(f"SELECT {newest}").fetchone()
+        sealed = {key for (key,) in self._ask("SELECT key FROM sealed")}
         since = min((split_key(key)[1] for key in sealed), default=0)
-        hours = ask("SELECT host, hour FROM host_hours WHERE hour >= ?", (since,)).fetchall()
-        for key in {key_of(host, hour) for host, hour in hours} - sealed:
-            self._insert("sealed", {"key": key, "upto": newest})
+        hours = self._ask("SELECT host, hour FROM host_hours WHERE hour >= ?", (since,)).fetchall()
+        missing = {key_of(host, hour) for host, hour in hours} - sealed
+        self._connection.executemany("INSERT INTO sealed (key, upto) VALUES (?, ?)", [(key, upto) for key in missing])
 
-    def _host_of(self, damage: Damage) -> int:
-        """The host of the row; 0 if unknown."""
-        named = dict(damage.where)
-        if damage.table == "runs":
-            row = self._ask("SELECT host FROM runs WHERE id = ?", (named["id"],)).fetchone()
-            return 0 if row is None else int(row[0])
-        return split_key(named["key"])[0] if "key" in named else named.get("host", 0)
-
-    def _replace_lost(self, table: str, number: int, host: int) -> None:
+    def _name_lost(self) -> None:
         """A name for what is only known by its number, so that it can be asked for."""
-        name, seen = f"lost-{number}", {"first": self._now, "last": self._now}
-        rows: dict[str, dict[str, object]] = {
-            "hosts": {"host_id": name, "name": name, **seen},
-            "gpus": {"uuid": name, "host": host, "label": str(number), "model": NO_MODEL, **seen},
-            "words": {"text": name},
+        hosts = {host for host, _ in self._hours("SELECT key FROM sealed UNION SELECT key FROM quarters")}
+        words = {word for (word,) in self._ask("SELECT user FROM uses_of_all UNION SELECT model FROM uses_of_all")}
+        gpus: dict[int, int] = {}
+        for key, body in self._ask("SELECT key, body FROM quarters"):
+            with contextlib.suppress(Damaged):
+                gpus |= dict.fromkeys(decode_quarters(body, ()).gpus, split_key(key)[0])
+        at = self._now
+        rows: dict[str, list[tuple[object, ...]]] = {
+            "hosts (id, host_id, name, first, last)": [(n, f"lost-{n}", f"lost-{n}", at, at) for n in hosts],
+            "gpus (id, uuid, host, label, model, first, last)": [
+                (n, f"lost-{n}", host, str(n), NO_MODEL, at, at) for n, host in gpus.items()
+            ],
+            "words (id, text)": [(n, f"lost-{n}") for n in words - {0}],
         }
-        self._insert(table, {"id": number, **rows[table]})
+        for table, found in rows.items():
+            marks = ", ".join("?" * (table.count(",") + 1))
+            self._connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", found)  # noqa: S608
 
     def _hour(self, host: int, start: int) -> Hour | None:
         return self._decoded(decode_hour, "chunks", host, start)
@@ -445,7 +430,8 @@ class _RowRepair:
         """Also those whose sums of that hour are gone."""
         found = {row[0] for row in self._ask("SELECT host FROM host_hours WHERE hour = ?", (start,))}
         gone = {host for table, host, hour in self._damaged if hour == start and table == "host_hours"}
-        return found | gone | self._sealed.get(start, set())
+        sealed = self._ask("SELECT key FROM sealed WHERE key & ? = ?", (key_of(1, 0) - 1, key_of(0, start)))
+        return found | gone | {split_key(key)[0] for (key,) in sealed}
 
     def _make_usage(self, start: int) -> None:
         """The usage of all hosts, if that of each is whole. Where samples are lost, only missing rows are added."""
@@ -475,18 +461,3 @@ class _RowRepair:
             write_fleet_quarter(self._connection, self._keys, whole)
         if parts:
             self._made.add(("fleet_quarters", FLEET, start))
-
-    def _make_run(self, run: int) -> bool:
-        row = self._ask("SELECT host, first FROM runs WHERE id = ?", (run,)).fetchone()
-        if row is None:
-            return False
-        bounds = key_of(row[0], max(0.0, row[1])), key_of(row[0], 7e9)
-        bodies = self._ask("SELECT body FROM chunks WHERE key BETWEEN ? AND ?", bounds).fetchall()
-        parts = [part for (body,) in bodies if (part := run_parts(decode_hour(body)).get(run)) is not None]
-        if parts:
-            whole, *others = parts
-            for part in others:
-                whole.add(part)
-            columns = ", ".join(f"{name} = ?" for name in whole.__struct_fields__)
-            self._ask(f"UPDATE runs SET {columns} WHERE id = ?", (*structs.astuple(whole), run))  # noqa: S608
-        return bool(parts)

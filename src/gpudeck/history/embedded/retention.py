@@ -21,8 +21,6 @@ _LAST: Final = 7e9
 """A time that no hour lies beyond."""
 _OF_HOSTS: Final = {"chunks": "samples", "quarters": "quarter hours", "sealed": None}
 """What a host's hours in each table are called in the log."""
-
-
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS set_aside (at REAL NOT NULL, reason TEXT NOT NULL, source TEXT NOT NULL, "
     "body BLOB NOT NULL)"
@@ -45,21 +43,12 @@ def set_aside(
     return len(rows)
 
 
-class _Deleted:
-    """What one run has deleted of one kind."""
-
-    def __init__(self) -> None:
-        self.count, self.first, self.last = 0, _LAST, 0.0
-
-    def add(self, count: int, first: float, last: float) -> None:
-        self.count, self.first, self.last = self.count + count, min(self.first, first), max(self.last, last)
-
-
 class HistoryRetention:
     def __init__(self, connection: sqlite3.Connection, settings: HistorySettings) -> None:
         self._connection = connection
         self._settings = settings
-        self._deleted: dict[str, _Deleted] = {}
+        self._deleted: dict[str, tuple[int, float, float]] = {}
+        """What this run has deleted, by kind: how many rows, from when until when."""
 
     def run(self, time: float, hosts: Sequence[int]) -> None:
         """Delete by age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
@@ -75,8 +64,12 @@ class HistoryRetention:
         self._delete("uses_of_all", "hour", time - settings.hour, "usage")
         self._delete("runs", "last", time - settings.hour, "runs", also="ended AND ")
         self._shrink(time, hosts)
-        if self._deleted:
-            log.info("retention deleted from the history: %s", "; ".join(map(_describe, self._deleted.items())))
+        deleted = [
+            f"{count} rows of {what} from {show_utc(first)} until {show_utc(last)}"
+            for what, (count, first, last) in self._deleted.items()
+        ]
+        if deleted:
+            log.info("retention deleted from the history: %s", "; ".join(deleted))
 
     def set_future_aside(self, now: float, hosts: Sequence[int]) -> int:
         """Move all hours that begin more than an hour after `now`; how many rows that were. Inside a transaction."""
@@ -118,7 +111,8 @@ class HistoryRetention:
             self._note(what, count, first, last)
 
     def _note(self, what: str, count: int, first: float, last: float) -> None:
-        self._deleted.setdefault(what, _Deleted()).add(count, first, last)
+        before = self._deleted.get(what, (0, first, last))
+        self._deleted[what] = before[0] + count, min(before[1], first), max(before[2], last)
 
     def _shrink(self, time: float, hosts: Sequence[int]) -> None:
         """While the file is too large: the oldest samples, then the oldest quarter hours."""
@@ -139,17 +133,6 @@ class HistoryRetention:
 
     def _oldest(self, table: str, hosts: Sequence[int]) -> float | None:
         """When the oldest hour of any host begins."""
-        found = [self._oldest_of(table, host) for host in hosts]
-        return min((start for start in found if start is not None), default=None)
-
-    def _oldest_of(self, table: str, host: int) -> float | None:
-        row = self._connection.execute(
-            f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?",  # noqa: S608
-            keys_between(host, 0, _LAST),
-        ).fetchone()
-        return None if row[0] is None else float(split_key(row[0])[1])
-
-
-def _describe(deleted: tuple[str, _Deleted]) -> str:
-    what, found = deleted
-    return f"{found.count} rows of {what} from {show_utc(found.first)} until {show_utc(found.last)}"
+        oldest = f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?"  # noqa: S608
+        found = [self._connection.execute(oldest, keys_between(host, 0, _LAST)).fetchone()[0] for host in hosts]
+        return min((float(split_key(key)[1]) for key in found if key is not None), default=None)

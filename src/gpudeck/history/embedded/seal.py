@@ -6,7 +6,7 @@ happens inside the caller's transaction.
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -14,21 +14,31 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from gpudeck.history.accounting import RunPart, run_parts, uses
+from gpudeck.history.accounting import run_parts, uses
 from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
-from gpudeck.history.embedded.open_hour import OpenHour
+from gpudeck.history.embedded.open_hour import HourSummary, MatrixCache, OpenHour
 from gpudeck.history.embedded.tables import checksum, is_sound, key_of, require_sound
-from gpudeck.history.hour import UNKNOWN, Hour, decode_hour, encode_hour, merge_hours
+from gpudeck.history.hour import UNKNOWN, Hour, cut_hour, decode_hour, encode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
-from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, extend_totals, subtract_totals
+from gpudeck.history.totals import (
+    StepTotals,
+    add_totals,
+    decode_totals,
+    encode_totals,
+    extend_totals,
+    subtract_totals,
+    utilization_of,
+)
 from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
-USE_COLUMNS: Final = ", ".join(UsageAmounts.__struct_fields__)
-USE_SUMS: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in UsageAmounts.__struct_fields__)
+_USE_COLUMNS: Final = ("held", "worked", *UsageAmounts.__struct_fields__[2:])
+"""Files of version 1 have these names for `used` and `active`."""
+USE_COLUMNS: Final = ", ".join(_USE_COLUMNS)
+USE_SUMS: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in _USE_COLUMNS)
 _ADD_USE: Final = (
     f"INSERT INTO uses_of_all (hour, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
     "ON CONFLICT DO UPDATE SET held = held + excluded.held, worked = worked + excluded.worked, "
@@ -48,6 +58,9 @@ _KEPT_QUARTERS: Final = 16
 NO_MODEL: Final = "unknown model"
 """Of a GPU whose row is lost."""
 
+SUMMARIZED: Final = ("utilization_percent", "power_watts", "memory_used_bytes", "memory_total_bytes")
+"""The metrics of a summary: what the overview shows, and what usage and observed time are made from."""
+
 UseWords = dict[tuple[int, int], UsageAmounts]
 """By the numbers of user and model."""
 
@@ -60,9 +73,13 @@ class HourSealer:
         self._keys = keys
         self._keep_samples = keep_samples
         self._fleet: dict[int, StepTotals] = {}
+        self._changed: set[int] = set()
+        """Quarter hours of the fleet that the file does not have yet."""
+        self._uses: dict[tuple[int, int, int], UsageAmounts] = {}
 
-    def seal(self, host: HostKeys, open_hour: OpenHour) -> None:
-        hour = open_hour.snapshot()
+    def seal(self, host: HostKeys, open_hour: OpenHour, cache: MatrixCache) -> None:
+        """Inside of a transaction that ends with `write_sums`."""
+        hour = open_hour.snapshot(cache=cache)
         if not len(hour.times):
             return
         old = self._sealed(host, open_hour.start) if open_hour.is_late else None
@@ -82,7 +99,10 @@ class HourSealer:
         self._write_host_hour(host, quarters, is_more=is_more)
         self._add_to_fleet(quarters, before)
         self._write_uses(host, hour, is_more=is_more)
-        self._add_runs(run_parts(hour), {} if old is None else run_parts(old))
+        runs, old_runs = run_parts(hour), {} if old is None else run_parts(old)
+        for run in runs.keys() & old_runs.keys():
+            runs[run].add(old_runs[run], -1.0)
+        self._connection.executemany(_ADD_RUN, [(*structs.astuple(part), run) for run, part in runs.items()])
         self._see_gpus(hour)
 
     def _sealed(self, host: HostKeys, start: int) -> Hour | None:
@@ -96,7 +116,8 @@ class HourSealer:
     def _write_host_hour(self, host: HostKeys, quarters: Quarters, *, is_more: bool) -> None:
         totals = hour_totals(quarters)
         if is_more:
-            question = "SELECT hour, host, layout, body, crc FROM host_hours WHERE hour = ? AND host = ?"
+            columns = "hour, host, layout, body, utilization_sum, utilization_seconds, crc"
+            question = f"SELECT {columns} FROM host_hours WHERE hour = ? AND host = ?"  # noqa: S608
             row = self._connection.execute(question, (quarters.start, host.key)).fetchone()
             try:
                 if row is not None:
@@ -121,9 +142,17 @@ class HourSealer:
                     whole = subtract_totals(whole, taken_out[totals.start])
                 whole = add_totals(whole, totals)
             self._fleet[totals.start] = whole
-            write_fleet_quarter(self._connection, self._keys, whole)
+            self._changed.add(totals.start)
+
+    def write_sums(self) -> None:
+        """What the hours since the last time add to the sums of all hosts."""
+        for start in self._changed:
+            write_fleet_quarter(self._connection, self._keys, self._fleet[start])
+        self._changed.clear()
         while len(self._fleet) > _KEPT_QUARTERS:
             del self._fleet[next(iter(self._fleet))]
+        self._connection.executemany(_ADD_USE, [(*key, *structs.astuple(use)) for key, use in self._uses.items()])
+        self._uses.clear()
 
     def _fleet_quarter(self, start: int) -> StepTotals | None:
         """Nearly always the host before was sealed into the same one. Raises Damaged."""
@@ -148,6 +177,8 @@ class HourSealer:
     def forget(self) -> None:
         """What is in the file counts: a transaction has failed."""
         self._fleet.clear()
+        self._changed.clear()
+        self._uses.clear()
 
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
         new = uses_by_words(hour, self._keys, self._connection)
@@ -164,16 +195,12 @@ class HourSealer:
             for key, use in old.items():
                 new.setdefault(key, UsageAmounts()).add(use)
         write_uses(self._connection, hour.start, host.key, new)
-        changes = {key: _difference(new.get(key), old.get(key)) for key in {**old, **new}} if old else new
-        self._connection.executemany(
-            _ADD_USE, [(hour.start, *key, *structs.astuple(change)) for key, change in changes.items()]
-        )
-
-    def _add_runs(self, new: Mapping[int, RunPart], old: Mapping[int, RunPart]) -> None:
-        for run, part in new.items():
-            if run in old:
-                part.subtract(old[run])
-        self._connection.executemany(_ADD_RUN, [(*structs.astuple(part), run) for run, part in new.items()])
+        for key in {**old, **new}:
+            change = structs.replace(new.get(key, UsageAmounts()))
+            if key in old:
+                # The peak stays the larger one: what was seen once was there.
+                change.add(structs.replace(old[key], peak=0.0), -1.0)
+            self._uses.setdefault((hour.start, *key), UsageAmounts()).add(change)
 
     def _see_gpus(self, hour: Hour) -> None:
         is_seen = hour.observed > 0
@@ -181,6 +208,15 @@ class HourSealer:
             places = np.flatnonzero(is_seen[row])
             if len(places):
                 self._keys.see_gpu(gpu, float(hour.times[places[0]]), float(hour.times[places[-1]]))
+
+
+def summarize(
+    open_hour: OpenHour, until: int, keys: KeyRegistry, connection: sqlite3.Connection, cache: MatrixCache
+) -> HourSummary:
+    """The hour so far, without what was sampled from `until` on. `cache` keeps what neighbours need too."""
+    hour = cut_hour(open_hour.snapshot(SUMMARIZED, cache=cache), until)
+    quarters = roll_up(hour)
+    return HourSummary(hour_totals(quarters), quarter_totals(quarters), uses_of(hour, keys, connection))
 
 
 def uses_of(
@@ -224,8 +260,9 @@ def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters)
 
 
 def write_host_hour(connection: sqlite3.Connection, keys: KeyRegistry, host: int, totals: StepTotals) -> None:
-    row = totals.start, host, keys.layout(totals.names), encode_totals(totals, totals.names)
-    connection.execute("INSERT OR REPLACE INTO host_hours (hour, host, layout, body) VALUES (?, ?, ?, ?)", row)
+    row = totals.start, host, keys.layout(totals.names), encode_totals(totals, totals.names), *utilization_of(totals)
+    columns = "hour, host, layout, body, utilization_sum, utilization_seconds"
+    connection.execute(f"INSERT OR REPLACE INTO host_hours ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def write_fleet_quarter(connection: sqlite3.Connection, keys: KeyRegistry, whole: StepTotals) -> None:
@@ -243,10 +280,3 @@ def _leave(what: str, start: int, why: object) -> None:
 def read_layout(names: str) -> tuple[str, ...]:
     """Raises msgspec.DecodeError."""
     return msgspec.json.decode(names, type=tuple[str, ...])
-
-
-def _difference(new: UsageAmounts | None, old: UsageAmounts | None) -> UsageAmounts:
-    """The peak stays the larger one: what was seen once was there."""
-    one, other = new or UsageAmounts(), old or UsageAmounts()
-    fields = [name for name in UsageAmounts.__struct_fields__ if name != "peak"]
-    return UsageAmounts(**{name: getattr(one, name) - getattr(other, name) for name in fields}, peak=one.peak)

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,8 @@ from gpudeck.history.base import (
     HistoryRefused,
     KnownGpu,
     KnownHost,
+    Overview,
+    OverviewAsk,
     Run,
     Runs,
     RunsAsk,
@@ -27,24 +29,24 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
-from gpudeck.history.embedded.open_hour import OpenHour
+from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
 from gpudeck.history.embedded.tables import key_of, open_to_read
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.sample import HostSample
+from gpudeck.history.live import Sample
+from gpudeck.history.overview import answer_overview
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
-from gpudeck.model.retention import RetentionClock
-from gpudeck.model.usage import Usage
+from gpudeck.model.view import Usage
 
 _FIELDS: Final = (
     "id, host, pid, started_at, user, command, container, job, gpus, first, last, ended, seconds, wall_seconds, "
     "memory_sum, memory_seconds, memory_peak, utilization_sum, utilization_seconds, idle, joules, metered"
 )
-_FOR_RUNS: Final = ("utilization_percent", "power_watts")
 _SILENT: Final = 300.0
 """Seconds without samples of a host after which its runs are not shown as running."""
 _FEW_SAMPLES = 2_000
@@ -53,8 +55,8 @@ _FEW_HOURS = 200
 
 class EmbeddedStore:
     """`history.base.Store` in one file. Questions may be asked from any thread. `keep_samples` is False beside another
-    store that has them: then sums and runs alone are kept. `find_group` tells the group of a login. `retention` is the
-    time by which old data are deleted."""
+    store that has them: then sums and runs alone are kept. `find_group` returns the group of a login. `retention` is
+    the time by which old data are deleted."""
 
     def __init__(
         self,
@@ -71,28 +73,23 @@ class EmbeddedStore:
         self._now = now
         self._prices = prices or UsageSettings()
         self._find_group = find_group
-        self._writer = EmbeddedWriter(
+        self.writer = EmbeddedWriter(
             path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
         )
         self._thread = threading.local()
         self._connections: list[sqlite3.Connection] = []
 
     @property
-    def waiting(self) -> int:
-        """Samples taken that are not on the disk yet."""
-        return self._writer.waiting
-
-    @property
     def dropped(self) -> int:
         """Samples that could not be kept."""
-        return self._writer.dropped
+        return self.writer.dropped
 
     @property
     def has_room(self) -> bool:
         """Whether it keeps up: few samples wait to be written, and few hours that are over wait to be sealed."""
         return (
-            self._writer.waiting < _FEW_SAMPLES
-            and len(self._writer.open_hours) < len(self._writer.keys.hosts) + _FEW_HOURS
+            self.writer.waiting < _FEW_SAMPLES
+            and len(self.writer.open_hours) < len(self.writer.keys.hosts) + _FEW_HOURS
         )
 
     @property
@@ -100,24 +97,24 @@ class EmbeddedStore:
         """When the newest sample was taken; None while there is none."""
         # Not those of a clock that was ahead.
         now = self._now()
-        lasts = [min(host.last, now) for host in list(self._writer.keys.by_key.values())]
+        lasts = [min(host.last, now) for host in list(self.writer.keys.by_key.values())]
         return max(lasts, default=None)
 
     @property
     def problem(self) -> str | None:
-        return self._writer.problem
+        return self.writer.problem
 
     @property
     def damage(self) -> str | None:
         """What cannot be read, or was set aside, for the hub's admin."""
-        return self._writer.set_aside or self._writer.damage.problem
+        return self.writer.set_aside or self.writer.damage.problem
 
-    def take(self, samples: list[HostSample]) -> None:
-        self._writer.take(samples)
+    def take(self, samples: Sequence[Sample]) -> None:
+        self.writer.take(samples)
 
     def flush(self, seconds: float = 60.0) -> bool:
         """Wait until everything taken so far is on the disk; False if that takes longer."""
-        return self._writer.flush(seconds)
+        return self.writer.flush(seconds)
 
     def series(self, ask: Ask) -> Answer:
         with self._view() as view:
@@ -131,6 +128,14 @@ class EmbeddedStore:
         with self._view() as view:
             return usage(view, ask, self._prices, self._find_group, self._now())
 
+    def overview(self, ask: OverviewAsk) -> Overview:
+        """Of a large fleet until the last quarter hour that is over, from its summary."""
+        until, now = self.writer.summarized, self._now()
+        if until is not None and not ask.start < until - SECONDS < now:
+            until = None
+        with self._view(summarized_until=until) as view:
+            return answer_overview(view, ask, self._prices, self._find_group, now if until is None else until)
+
     def runs(self, ask: RunsAsk) -> Runs:
         with self._view() as view:
             return find_runs(view, ask, self._now())
@@ -140,7 +145,7 @@ class EmbeddedStore:
             return find_run(view, key, self._now())
 
     def stats(self) -> StoreStats:
-        writer = self._writer
+        writer = self.writer
         with self._view() as view:
             parts = {
                 name: int(view.connection.execute(f"SELECT total(length(body)) FROM {name}").fetchone()[0])  # noqa: S608
@@ -163,14 +168,14 @@ class EmbeddedStore:
         )
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
         for connection in self._connections:
             connection.close()
 
     @contextmanager
-    def _view(self) -> Iterator[HistoryView]:
+    def _view(self, *, summarized_until: int | None = None) -> Iterator[HistoryView]:
         """The file and the open hours at one moment. Raises Temporary while the file cannot be read."""
-        writer = self._writer
+        writer = self.writer
         try:
             connection = self._connection()
             with writer.lock:
@@ -178,19 +183,19 @@ class EmbeddedStore:
                 connection.execute("SELECT value FROM meta").fetchone()  # the transaction begins with the first read
                 open_hours = dict(writer.open_hours)
             try:
-                yield HistoryView(connection, writer.keys, open_hours, writer.damage)
+                yield HistoryView(connection, writer.keys, open_hours, writer.damage, summarized_until)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            hint = "`gpudeck history verify`, on the hub's machine, tells what is wrong with it."
+            hint = "`gpudeck history verify`, on the hub's machine, shows what is damaged."
             raise Temporary(f"the history cannot be read: {error}.", hint) from error
 
     def _connection(self) -> sqlite3.Connection:
         """This thread's own."""
         connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
-        if connection is None or self._thread.opened != self._writer.opened:
-            self._thread.opened = self._writer.opened
+        if connection is None or self._thread.opened != self.writer.opened:
+            self._thread.opened = self.writer.opened
             connection = self._thread.connection = open_to_read(self.path)
             self._connections.append(connection)
         return connection
@@ -203,18 +208,25 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
         connection.execute("BEGIN")
         keys = KeyRegistry(connection)
         open_hours: dict[tuple[int, int], OpenHour] = {}
-        for row, entry, layout in read_journal(connection):
-            at = float(row.own[0])
-            start = int(at // SECONDS) * SECONDS
-            key = row.host, start
-            host = keys.by_key.get(row.host)
-            if host is None:
-                continue
-            host.first, host.last = min(host.first, at), max(host.last, at)
-            if key not in open_hours:
-                found = connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(*key),)).fetchone()
-                open_hours[key] = OpenHour(start, None, entry, is_late=found is not None)
-            open_hours[key].append(row, at, entry, layout)
+        loose = LooseBatches()
+        for batch, entry in read_journal(connection):
+            loose.append(batch)
+            for number, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
+                start = int(at // SECONDS) * SECONDS
+                host = keys.by_key.get(number)
+                if host is None:
+                    continue
+                host.first, host.last = min(host.first, at), max(host.last, at)
+                if (number, start) not in open_hours:
+                    found = connection.execute(
+                        "SELECT 1 FROM sealed WHERE key = ?", (key_of(number, start),)
+                    ).fetchone()
+                    hour = OpenHour(number, start, None, entry, loose, is_late=found is not None)
+                    open_hours[number, start] = hour
+        for number, start, packed in loose.pack():
+            if (number, start) in open_hours:
+                open_hours[number, start].slices.append(packed)
+        loose.clear()
         yield HistoryView(connection, keys, open_hours)
 
 
@@ -244,41 +256,30 @@ def find_run(view: HistoryView, key: int, now: float) -> Run | None:
 
 
 def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]) -> tuple[str, list[object]]:
-    clauses: list[str] = ["1"]
-    values: list[object] = []
-
-    def add(clause: str, *more: object) -> None:
-        clauses.append(clause)
-        values.extend(more)
-
-    if ask.now:
-        add("NOT ended")
-    if ask.start is not None:
+    keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
+    if ask.host is not None and not keys:
+        raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
+    gpu = next((gpu.key for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
+    if ask.gpu is not None and gpu is None:
+        raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
+    conditions: list[tuple[bool, str, list[object]]] = [
+        (ask.now, "NOT ended", []),
         # The file does not know yet until when a run goes on.
-        add("(last >= ? OR NOT ended)", ask.start)
-    if ask.end is not None:
-        add("first < ?", ask.end)
-    if ask.user is not None:
-        add("user = ?", ask.user)
-    if ask.host is not None:
-        keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
-        if not keys:
-            raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
-        add(f"host IN ({', '.join('?' * len(keys))})", *keys)
-    if ask.gpu is not None:
-        gpu = next((gpu for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
-        if gpu is None:
-            raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
-        add("(',' || gpus || ',') LIKE ?", f"%,{gpu.key},%")
-    if ask.before is not None:
-        add("(first, id) < (SELECT first, id FROM runs WHERE id = ?)", ask.before)
-    return " AND ".join(clauses), values
+        (ask.start is not None, "(last >= ? OR NOT ended)", [ask.start]),
+        (ask.end is not None, "first < ?", [ask.end]),
+        (ask.user is not None, "user = ?", [ask.user]),
+        (ask.host is not None, f"host IN ({', '.join('?' * len(keys))})", [*keys]),
+        (ask.gpu is not None, "(',' || gpus || ',') LIKE ?", [f"%,{gpu},%"]),
+        (ask.before is not None, "(first, id) < (SELECT first, id FROM runs WHERE id = ?)", [ask.before]),
+    ]
+    wanted = [(clause, values) for is_asked, clause, values in conditions if is_asked]
+    return " AND ".join(["1", *(clause for clause, _ in wanted)]), [one for _, values in wanted for one in values]
 
 
 def _open_parts(view: HistoryView, host: int) -> dict[int, RunPart]:
     parts: dict[int, RunPart] = {}
     for open_hour in view.open_hours_of(host):
-        for run, part in run_parts(open_hour.snapshot(_FOR_RUNS)).items():
+        for run, part in run_parts(open_hour.snapshot(("utilization_percent", "power_watts"))).items():
             parts.setdefault(run, RunPart()).add(part)
     return parts
 
@@ -328,7 +329,7 @@ def _make_run(
         seen_at=first,
         ended_at=None if is_there else min(last, max(now, first)),
         gpu_seconds=part.seconds,
-        idle_held_seconds=part.idle,
+        idle_seconds=part.idle,
         # Unknown is never zero: what has no seconds has no figure.
         peak_memory_bytes=part.memory_peak if part.memory_seconds > 0 else None,
         mean_memory_bytes=part.memory_sum / part.memory_seconds if part.memory_seconds > 0 else None,

@@ -3,8 +3,8 @@
 Every write is one transaction, so a killed hub leaves only whole ones. `key` combines the numbers of host and hour, so
 that a host's hours are stored together.
 
-The column `crc` is the CRC-32 of the row's other columns; NULL in rows of an earlier version. Triggers of the writing
-connection maintain it, except for large rows (`BY_HAND`), which a trigger would write twice. A row that was damaged
+The column `crc` is the CRC-32 of the row's other columns. Triggers of the writing connection maintain it, except for
+large rows (`BY_HAND`) and rows that are inserted with it: a trigger would write these twice. A row that was damaged
 before it is changed gets `DAMAGED`, which never matches: a change does not hide damage.
 """
 
@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 import sqlite3
-import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -25,15 +24,14 @@ from typing import IO, Any, Final
 import msgspec
 
 from gpudeck.history.codec import Damaged
+from gpudeck.history.totals import UTILIZATION, decode_totals, utilization_of
 from gpudeck.model.errors import Temporary, UsageError
 
 BY_HAND: Final = frozenset({"chunks", "quarters"})
 DAMAGED: Final = -1
 
-_DOUBLE: Final = struct.Struct("<d")
 _pack = msgspec.msgpack.Encoder().encode
 VERSION: Final = 2
-"""The first had no checksums of rows."""
 _HOUR_BITS: Final = 21
 
 _SCHEMA: Final = """
@@ -63,8 +61,10 @@ CREATE TABLE sealed (key INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
 CREATE TABLE chunks (key INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE quarters (key INTEGER PRIMARY KEY, count INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE host_hours (
-    hour INTEGER NOT NULL, host INTEGER NOT NULL, layout INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (hour, host)
+    hour INTEGER NOT NULL, host INTEGER NOT NULL, layout INTEGER NOT NULL, body BLOB NOT NULL,
+    utilization_sum REAL, utilization_seconds REAL, PRIMARY KEY (hour, host)
 ) WITHOUT ROWID;
+CREATE INDEX host_utilization ON host_hours (host, hour, utilization_sum, utilization_seconds);
 CREATE TABLE fleet_quarters (
     start INTEGER PRIMARY KEY, layout INTEGER NOT NULL, observed REAL NOT NULL, body BLOB NOT NULL
 );
@@ -82,8 +82,6 @@ CREATE TABLE uses_of_all (
 _CHECKED: Final = tuple(name for name in re.findall(r"CREATE TABLE (\w+)", _SCHEMA) if name not in {"meta", "journal"})
 """The tables whose rows have a checksum in the column `crc`, which is added to `_SCHEMA`. A journal entry has one
 inside; `meta` only has the version and upper limits of numbers."""
-
-
 WRONG: Final = "the checksum does not fit: the row has changed since it was written"
 
 
@@ -93,8 +91,7 @@ def checksum(*row: object) -> int:
 
 
 def is_sound(row: Sequence[Any], crc: object) -> bool:
-    """True also for a row of an earlier version, which has no checksum."""
-    return crc is None or crc == checksum(*row)
+    return crc == checksum(*row)
 
 
 def require_sound(row: Sequence[Any]) -> None:
@@ -120,10 +117,13 @@ def keep_checksums(connection: sqlite3.Connection, tables: dict[str, tuple[str, 
             continue
         new, old = (f"row_crc({select(columns, prefix)})" for prefix in ("new.", "old."))
         same = " AND ".join(f"{name} IS new.{name}" for name in keys_of(connection, table))
-        was_sound = f"old.crc IS NULL OR old.crc = {old}"
-        for event, crc in (("INSERT", new), ("UPDATE", f"CASE WHEN {was_sound} THEN {new} ELSE {DAMAGED} END")):
+        was_sound = f"old.crc IS NULL OR old.crc = {old}"  # NULL: before the trigger of the INSERT
+        changed = f"CASE WHEN {was_sound} THEN {new} ELSE {DAMAGED} END"
+        # A row that is inserted with a checksum keeps it.
+        for event, crc in (("INSERT", new), ("UPDATE", changed)):
+            when = "WHEN new.crc IS NULL " if event == "INSERT" else ""
             connection.execute(
-                f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} "  # noqa: S608
+                f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} {when}"  # noqa: S608
                 f"BEGIN UPDATE {table} SET crc = {crc} WHERE {same}; END"
             )
 
@@ -137,42 +137,10 @@ def keys_of(connection: sqlite3.Connection, table: str) -> list[str]:
 def find_wrong(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """The key of each row whose checksum does not fit. Raises sqlite3.Error where the table has none."""
     keys = keys_of(connection, table)
-    question = f"SELECT {', '.join(keys)}, {select(columns)}, crc FROM {table} WHERE crc IS NOT NULL"  # noqa: S608
+    question = f"SELECT {', '.join(keys)}, {select(columns)}, crc FROM {table}"  # noqa: S608
     for row in connection.execute(question):
         if not is_sound(row[len(keys) : -1], row[-1]):
             yield row[: len(keys)]
-
-
-def correct(row: Sequence[Any], crc: object) -> tuple[Any, ...] | None:
-    """The row with one bit flipped back, so that its checksum fits; None where more than one bit is damaged. Tries
-    every bit: for rows of some kilobytes. That a wrong one fits is as likely as 1 in 100,000."""
-    for place, value in enumerate(row):
-        for other in _neighbours(value):
-            tried = (*row[:place], other, *row[place + 1 :])
-            if crc == checksum(*tried):
-                return tried
-    return None
-
-
-def _neighbours(value: object) -> Iterator[object]:
-    """All values that differ by one bit of what the file holds: SQLite keeps a whole number as one, whatever it is."""
-    if isinstance(value, bytes):
-        yield from _flip(value)
-    elif isinstance(value, int):
-        yield from _whole_neighbours(value)
-    elif isinstance(value, float):
-        yield from (_DOUBLE.unpack(other)[0] for other in _flip(_DOUBLE.pack(value)))
-        if value.is_integer() and abs(value) < 1 << 53:
-            yield from (float(other) for other in _whole_neighbours(int(value)))
-
-
-def _whole_neighbours(number: int) -> Iterator[int]:
-    return (int.from_bytes(other, "little", signed=True) for other in _flip(number.to_bytes(8, "little", signed=True)))
-
-
-def _flip(body: bytes) -> Iterator[bytes]:
-    for place, octet in enumerate(body):
-        yield from (body[:place] + bytes([octet ^ 1 << bit]) + body[place + 1 :] for bit in range(8))
 
 
 def key_of(host: int, start: float) -> int:
@@ -291,14 +259,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.text_factory = _read_text
     version_of(connection)  # before anything is changed: it may be the file of something else
-    connection.execute("PRAGMA page_size = 2048")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA busy_timeout = 10000")
-    connection.execute("PRAGMA cache_size = -4000")
+    settings = ("page_size = 2048", "journal_mode = WAL", "synchronous = NORMAL", "busy_timeout = 10000")
     # Some builds of SQLite overwrite with zeros whatever is deleted: the journal of every hour would be written twice.
-    connection.execute("PRAGMA secure_delete = 0")
-    connection.execute("PRAGMA journal_size_limit = 16000000")
+    for setting in (*settings, "cache_size = -4000", "secure_delete = 0", "journal_size_limit = 16000000"):
+        connection.execute(f"PRAGMA {setting}")
     return connection
 
 
@@ -309,16 +273,40 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"the history in {path} is of version {found}, and this gpudeck knows {VERSION}.",
             "Install the gpudeck that wrote it, or a newer one.",
         )
-    if found == VERSION:
+    if found == 1:
+        _add_utilization(connection)
+    if found is not None:
         check_tables(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
-    if found is None:
-        _make_tables(connection)
-    else:
-        check_tables(connection)
-        _add_checksums(connection)
+    _make_tables(connection)
     connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('version', ?)", (VERSION,))
+    connection.execute("COMMIT")
+
+
+def _add_utilization(connection: sqlite3.Connection) -> None:
+    """Version 1 had no columns for the utilization of a host's hour: they are filled in, an hour at a time, and again
+    from where it was interrupted. Damaged rows stay as they are."""
+    if "utilization_sum" not in columns_of(connection, "host_hours"):
+        for column in ("utilization_sum", "utilization_seconds"):
+            connection.execute(f"ALTER TABLE host_hours ADD COLUMN {column} REAL")
+    columns = connection.execute("SELECT id, names FROM layouts").fetchall()
+    layouts = {number: msgspec.json.decode(names, type=tuple[str, ...]) for number, names in columns}
+    for (hour,) in connection.execute("SELECT DISTINCT hour FROM host_hours").fetchall():
+        question = "SELECT hour, host, layout, body, crc FROM host_hours WHERE hour = ? AND utilization_seconds IS NULL"
+        connection.execute("BEGIN IMMEDIATE")
+        for *row, crc in connection.execute(question, (hour,)).fetchall():
+            if is_sound(row, crc) and row[2] in layouts:
+                new = *row, *utilization_of(decode_totals(row[3], layouts[row[2]], (UTILIZATION,)))
+                connection.execute(
+                    "UPDATE host_hours SET utilization_sum = ?, utilization_seconds = ?, crc = ? "
+                    "WHERE hour = ? AND host = ?",
+                    (*new[4:], checksum(*new), *row[:2]),
+                )
+        connection.execute("COMMIT")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(next(line for line in _SCHEMA.splitlines() if line.startswith("CREATE INDEX host_utilization")))
+    connection.execute("UPDATE meta SET value = ? WHERE name = 'version'", (VERSION,))
     connection.execute("COMMIT")
 
 
@@ -326,21 +314,14 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     for statement in _SCHEMA.split(";\n"):
         if statement.strip():
             connection.execute(statement)
-    _add_checksums(connection)
-
-
-def _add_checksums(connection: sqlite3.Connection) -> None:
-    """Rows that are there have none: NULL."""
     for table in _CHECKED:
-        if "crc" not in columns_of(connection, table):
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Raises DamagedFile where a table or a column is missing; a file of the first version has no checksums."""
-    is_first = version_of(connection) == 1
+    """Raises DamagedFile where a table or a column is missing."""
     for table, columns in tables_and_columns().items():
-        missing = {*columns} - {*columns_of(connection, table)} - ({"crc"} if is_first else set())
+        missing = {*columns} - {*columns_of(connection, table)}
         if missing:
             raise DamagedFile(f"the table {table} is missing, or its column {min(missing)}")
 

@@ -10,17 +10,20 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
-from gpudeck.history.embedded.open_hour import OpenHour
-from gpudeck.history.embedded.seal import NO_MODEL, USE_COLUMNS, USE_SUMS, read_layout, uses_of
-from gpudeck.history.embedded.tables import WRONG, columns_of, is_damage, is_sound, keys_between, split_key
-from gpudeck.history.hour import QUARTER, SECONDS, Hour, decode_hour, merge_hours
+from gpudeck.history.embedded.open_hour import HourSummary, OpenHour
+from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
+from gpudeck.history.embedded.tables import WRONG, is_damage, is_sound, keys_between, split_key
+from gpudeck.history.hour import QUARTER, SECONDS, UNKNOWN, Hour, decode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.sample import STATES
 from gpudeck.history.totals import (
     FLEET,
+    UTILIZATION,
     StepTotals,
     TotalsStack,
     add_totals,
@@ -30,6 +33,7 @@ from gpudeck.history.totals import (
     join_stacks,
     stack_totals,
     subtract_totals,
+    sum_totals,
 )
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.times import show_utc
@@ -85,20 +89,25 @@ class HistoryView:
         keys: KeyRegistry,
         open_hours: dict[tuple[int, int], OpenHour],
         damage: DamageLog | None = None,
+        until: int | None = None,
     ) -> None:
+        """With `until`, open hours are as they were summarized until then, and late samples are left out: what is
+        asked of all hosts together is then read, not worked out."""
         self.connection = connection
         self.damage = damage or DamageLog()
         self._keys = keys
-        self._open_hours = open_hours
+        self._until = until
+        self._open_hours = (
+            open_hours
+            if until is None
+            else {key: one for key, one in open_hours.items() if one.summary(until) is not None}
+        )
 
     def gpus(self) -> dict[int, KnownGpu]:
         return dict(self._keys.gpus)
 
     def hosts(self) -> dict[int, KnownHost]:
-        return {
-            key: KnownHost(key, host.host_id, host.name, host.first, host.last)
-            for key, host in list(self._keys.by_key.items())
-        }
+        return {**self._keys.by_key}
 
     def run(self, key: int) -> KnownRun | None:
         row = self.connection.execute(
@@ -116,25 +125,21 @@ class HistoryView:
             return KnownRun(key, host, tuple(sorted(live.gpus)), user, live.first, self._keys.by_key[host].last)
         return KnownRun(key, host, split_gpus(gpus), user, first, last)
 
-    def raw_since(self) -> float:
-        """The oldest sample of any host."""
-        found = (self._oldest(host) for host in list(self._keys.by_key))
-        starts = [*(start for _, start in self._open_hours), *(start for start in found if start is not None)]
-        return float(min(starts, default=0))
+    def raw_since(self, hosts: Iterable[int]) -> float:
+        """When the oldest hour of any of these hosts with samples begins; 0 where there is none."""
+        wanted = set(hosts)
+        found = [self._oldest(host) for host in wanted]
+        found += [start for host, start in self._open_hours if host in wanted]
+        return float(min((start for start in found if start is not None), default=0))
 
     def _oldest(self, host: int) -> int | None:
         """When the oldest hour of a host with samples begins."""
         for table in ("chunks", "sealed"):
-            try:
+            with self._noting_damage(f"a part of the file, with the first hours of host {host},"):
                 row = self.connection.execute(
                     f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?",  # noqa: S608
                     keys_between(host, 0, 7e9),
                 ).fetchone()
-            except sqlite3.DatabaseError as error:
-                if not is_damage(error):
-                    raise
-                self.damage.note(f"a part of the file, with the first hours of host {host},", error)
-            else:
                 return None if row[0] is None else split_key(row[0])[1]
         return None
 
@@ -173,34 +178,53 @@ class HistoryView:
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         """The totals of each host that begin from `start` until before `end`."""
         more, sealed_too = {}, set()
-        for key, open_hour in checkpointed(self._open_hours.items()):
-            if start <= key[1] < end:
-                late = self._late_hour(*key, open_hour, metrics)
-                sealed_too |= {key} if late is None else set()
-                more[key] = _hour_of(open_hour, metrics) if late is None else hour_totals(roll_up(late[1]))
-        columns = f"host, hour, layout, body, {self._crc}"
+        for key, open_hour in checkpointed(self._open_between(start, end)):
+            late = self._late_hour(*key, open_hour, metrics)
+            sealed_too |= {key} if late is None else set()
+            more[key] = self._hour_of(open_hour, metrics) if late is None else hour_totals(roll_up(late[1]))
+        columns = "host, hour, layout, body, crc, utilization_sum, utilization_seconds"
         question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
         rows = self._span(question, start, end, SECONDS, column=1)
 
         def join_late(sealed: StepTotals, key: _Place) -> StepTotals:
             return extend_totals(more[key], sealed) if key in sealed_too else more[key]
 
-        whole = self._only_sound(rows, lambda host, hour, layout, body: (hour, host, layout, body))
+        whole = self._only_sound(rows, lambda host, hour, *more: (hour, host, *more))
         return self._stack(whole, more, join_late, metrics, SECONDS)
+
+    def host_utilization(self, start: int, end: int, step: int) -> TotalsStack:
+        """The sums and seconds of the utilization of each host, by steps that are a whole number of hours."""
+        open_hours = self._open_between(start, end)
+        if any(open_hour.is_late for _, open_hour in open_hours):
+            return self.host_hours(start, end, (UTILIZATION,))
+        # A question a column: one for all of them would have to sort what the index has in order.
+        question = (
+            "SELECT host, sum(utilization_sum), sum(utilization_seconds) FROM host_hours INDEXED BY host_utilization "
+            "WHERE host IN (SELECT id FROM hosts) AND hour >= ? AND hour < ? GROUP BY host"
+        )
+        begins = range(start, end, step)
+        columns = [self.connection.execute(question, (at, at + step)).fetchall() for at in checkpointed(begins)]
+        rows = np.concatenate([np.empty((0, 3)), *(np.array(column, np.float64) for column in columns if column)])
+        starts = np.repeat(np.array(begins), [len(column) for column in columns])
+        tables = np.full((len(rows), 1, 5), np.nan)
+        tables[:, 0, :2] = np.nan_to_num(rows[:, 1:])
+        states = np.zeros((len(rows), len(STATES)))
+        sealed = TotalsStack(step, (UTILIZATION,), rows[:, 0].astype(np.int64), starts, tables, states)
+        more = {key: self._hour_of(open_hour, (UTILIZATION,)) for key, open_hour in checkpointed(open_hours)}
+        return join_stacks([sealed, stack_totals(more, (UTILIZATION,), step)])
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         """The totals of all hosts together."""
-        more: dict[_Place, StepTotals] = {}
-        less: dict[_Place, StepTotals] = {}
-        for (host, hour), open_hour in checkpointed(self._open_hours.items()):
-            if start - SECONDS < hour < end:
-                late = self._late_hour(host, hour, open_hour, metrics)
-                _add_quarters(more, _quarters_of(open_hour, metrics) if late is None else _quarters_in(late[1]))
-                if late is not None:
-                    _add_quarters(less, _quarters_in(late[0]))
-        for key in [key for key in more if not start <= key[1] < end]:
-            del more[key]
-        columns = f"{FLEET}, start, layout, body, {self._crc}, observed"
+        of_hosts: dict[_Place, list[StepTotals]] = {}
+        were: dict[_Place, list[StepTotals]] = {}
+        for (host, hour), open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
+            late = self._late_hour(host, hour, open_hour, metrics)
+            _sort_in(of_hosts, self._quarters_of(open_hour, metrics) if late is None else _quarters_in(late[1]))
+            if late is not None:
+                _sort_in(were, _quarters_in(late[0]))
+        more = {key: sum_totals(parts) for key, parts in of_hosts.items() if start <= key[1] < end}
+        less = {key: sum_totals(parts) for key, parts in were.items()}
+        columns = f"{FLEET}, start, layout, body, crc, observed"
         question = f"SELECT {columns} FROM fleet_quarters WHERE start >= ? AND start < ? ORDER BY start"  # noqa: S608
         rows = self._span(question, start, end, QUARTER, column=1)
 
@@ -222,44 +246,44 @@ class HistoryView:
         sealed = None if read is None else self._read_or_note("samples", host, start, read)
         return None if sealed is None else (sealed, merge_hours(sealed, open_hour.snapshot(metrics, runs=False)))
 
-    def uses(self, start: int, end: int, *, by_host: bool) -> Iterator[tuple[UseKey, UsageAmounts]]:
+    def uses(
+        self, start: int, end: int, *, by_host: bool = False, hourly: bool = False
+    ) -> Iterator[tuple[UseKey, UsageAmounts]]:
         """Sums over the whole hours from `start` until before `end`, perhaps in several parts; the key's hour is
-        `start`. Without `by_host` the key's host is empty: much less to read."""
+        `start`, or with `hourly` the hour itself. Without `by_host` the key's host is empty: much less to read."""
         table, host = ("uses", "host") if by_host else ("uses_of_all", "0")
+        hour, by = ("hour", "hour, ") if hourly else (str(start), "")
         question = (
-            f"SELECT {host}, user, model, {USE_SUMS} FROM {table} "  # noqa: S608
-            "WHERE hour >= ? AND hour < ? GROUP BY 1, user, model"
+            f"SELECT {hour}, {host}, user, model, {USE_SUMS} FROM {table} "  # noqa: S608
+            f"WHERE hour >= ? AND hour < ? GROUP BY {by}{'host, ' if by_host else ''}user, model"
         )
-        names = {key: known.host_id for key, known in list(self._keys.by_key.items())}
-        for of, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
-            use = self._use(numbers, f"usage from {show_utc(start)} until {show_utc(end)}")
-            if use is not None:
-                yield (start, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)), use
-        for of, _, (user, model), use in self._open_uses(start, end):
-            yield (start, names.get(of, "") if by_host else "", user, model), use
-
-    def hourly_uses(self, start: int, end: int) -> Iterator[tuple[UseKey, UsageAmounts]]:
-        """Hour by hour, of all hosts together."""
-        question = (
-            f"SELECT hour, user, model, {USE_COLUMNS} FROM uses_of_all "  # noqa: S608
-            "WHERE hour >= ? AND hour < ?"
-        )
-        for hour, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
-            use = self._use(numbers, f"usage of the hour from {show_utc(hour)}")
-            if use is not None:
-                yield (hour, "", self._words.get(user), self._words.get(model, NO_MODEL)), use
-        for _, hour, (user, model), use in self._open_uses(start, end):
-            yield (hour, "", user, model), use
+        names = {key: known.host_id for key, known in list(self._keys.by_key.items())} if by_host else {}
+        for at, of, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
+            if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
+                key = at, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)
+                yield key, UsageAmounts(*numbers)
+            else:
+                place = f"usage from {show_utc(start)} until {show_utc(end)}"
+                self.damage.note(place, "its figures are no numbers any more")
+        for (of, at), open_hour in checkpointed(self._open_between(start, end)):
+            summary = self._summary(open_hour)
+            found = open_hour.cached("uses", partial(self._uses_of, open_hour)) if summary is None else summary.uses
+            for (owner, name), use in found.items():
+                yield (at if hourly else start, names.get(of, ""), owner, name), use
 
     def observed(self, start: int, end: int) -> float:
         """GPU-seconds that were observed."""
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
-        for (_, hour), open_hour in checkpointed(self._open_hours.items()):
-            if start - SECONDS < hour < end:
-                snapshot = open_hour.cached("observed", partial(open_hour.snapshot, (), runs=False))
-                is_inside = (snapshot.times >= start) & (snapshot.times < end)
-                seconds += float((snapshot.observed * is_inside).sum())
+        for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
+            if (summary := self._summary(open_hour)) is not None:
+                seconds += sum(
+                    float(one.states[UNKNOWN + 1 :].sum()) for one in summary.quarters if start <= one.start < end
+                )
+                continue
+            snapshot = open_hour.cached("observed", partial(open_hour.snapshot, (), runs=False))
+            is_inside = (snapshot.times >= start) & (snapshot.times < end)
+            seconds += float((snapshot.observed * is_inside).sum())
         return seconds
 
     def owner(self, run: int) -> str | None:
@@ -276,17 +300,34 @@ class HistoryView:
         """What of that host is not sealed yet."""
         return [open_hour for (of, _), open_hour in self._open_hours.items() if of == host]
 
+    @cached_property
+    def _open_by_start(self) -> dict[int, list[tuple[tuple[int, int], OpenHour]]]:
+        found: dict[int, list[tuple[tuple[int, int], OpenHour]]] = {}
+        for key, open_hour in self._open_hours.items():
+            found.setdefault(key[1], []).append((key, open_hour))
+        return found
+
+    def _open_between(self, start: int, end: int) -> list[tuple[tuple[int, int], OpenHour]]:
+        """Those that begin from `start` until before `end`."""
+        return [one for begin, some in self._open_by_start.items() if start <= begin < end for one in some]
+
     def _open(self, host: int, start: float, end: float) -> dict[int, OpenHour]:
         """That host's open hours in the span, in order."""
         found = {begin: open_hour for (of, begin), open_hour in self._open_hours.items() if of == host}
         return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
 
-    def _open_uses(self, start: int, end: int) -> Iterator[tuple[int, int, tuple[str | None, str], UsageAmounts]]:
-        """The host, the hour, who used what model and how, of hours that are not sealed yet."""
-        for (host, hour), open_hour in checkpointed(self._open_hours.items()):
-            if start <= hour < end:
-                found = open_hour.cached("uses", partial(self._uses_of, open_hour))
-                yield from ((host, hour, key, use) for key, use in found.items())
+    def _summary(self, open_hour: OpenHour) -> HourSummary | None:
+        return None if self._until is None else open_hour.summary(self._until)
+
+    def _hour_of(self, open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
+        """An open hour's totals, worked out once a sample."""
+        summary = self._summary(open_hour)
+        return summary.hour if summary is not None else _hour_of(open_hour, metrics)
+
+    def _quarters_of(self, open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
+        """Those of its quarters."""
+        summary = self._summary(open_hour)
+        return summary.quarters if summary is not None else _quarters_of(open_hour, metrics)
 
     def _uses_of(self, open_hour: OpenHour) -> dict[tuple[str | None, str], UsageAmounts]:
         return uses_of(open_hour.snapshot(_FOR_USES), self._keys, self.connection)
@@ -314,32 +355,27 @@ class HistoryView:
     def _span(self, question: str, start: int, end: int, step: int, column: int | None = None) -> Iterator[Any]:
         """The rows of a question from `start` until before `end`, in order of `column`; None: of no order. Where the
         file is damaged it goes on step by step: then what is damaged costs its own steps alone."""
-        begin = start
-        try:
+        begin, place = start, f"a part of the file, asked for from {start} until {end},"
+        is_damaged = True
+        with self._noting_damage(place):
             for row in self.connection.execute(question, (start, end)):
                 if column is not None:
                     begin = row[column] + step
                 yield row
+            is_damaged = False
+        for at in range(begin, end, step) if is_damaged else ():
+            with self._noting_damage(place):
+                yield from self.connection.execute(question, (at, min(at + step, end))).fetchall()
+
+    @contextlib.contextmanager
+    def _noting_damage(self, place: str) -> Iterator[None]:
+        """What the file's damage keeps from being read is noted and left out."""
+        try:
+            yield
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
-            self.damage.note(f"a part of the file, asked for from {start} until {end},", error)
-            yield from self._steps(question, begin, end, step)
-
-    def _steps(self, question: str, start: int, end: int, step: int) -> Iterator[Any]:
-        for begin in range(start, end, step):
-            try:
-                rows = self.connection.execute(question, (begin, min(begin + step, end))).fetchall()
-            except sqlite3.DatabaseError as error:
-                if not is_damage(error):
-                    raise
-                continue
-            yield from rows
-
-    @cached_property
-    def _crc(self) -> str:
-        """The column; a file of an earlier version, which only a hub changes, has none."""
-        return "crc" if "crc" in columns_of(self.connection, "host_hours") else "NULL"
+            self.damage.note(place, error)
 
     def _only_sound(self, rows: Iterator[Any], order: Callable[..., Sequence[Any]]) -> Iterator[Any]:
         """`rows` are host, start, layout, bytes, checksum and more; `order` is that of the table's columns."""
@@ -348,12 +384,6 @@ class HistoryView:
                 yield row[:4]
             else:
                 self._note_damage("hours", row[0], row[1], WRONG)
-
-    def _use(self, numbers: Sequence[Any], place: str) -> UsageAmounts | None:
-        if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
-            return UsageAmounts(*numbers)
-        self.damage.note(place, "its figures are no numbers any more")
-        return None
 
     def _stack(
         self,
@@ -406,14 +436,12 @@ class HistoryView:
 
 
 def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
-    """An open hour's totals, worked out once a sample."""
     return open_hour.cached(
         ("hour", *sorted(metrics)), lambda: hour_totals(roll_up(open_hour.snapshot(metrics, runs=False)))
     )
 
 
 def _quarters_of(open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
-    """Those of its quarters."""
     return open_hour.cached(
         ("quarters", *sorted(metrics)), lambda: _quarters_in(open_hour.snapshot(metrics, runs=False))
     )
@@ -423,8 +451,7 @@ def _quarters_in(hour: Hour) -> list[StepTotals]:
     return quarter_totals(roll_up(hour))
 
 
-def _add_quarters(found: dict[_Place, StepTotals], quarters: Iterable[StepTotals]) -> None:
-    """A host's own, to those of the fleet."""
+def _sort_in(found: dict[_Place, list[StepTotals]], quarters: Iterable[StepTotals]) -> None:
+    """A host's own, to those of the same quarter hour."""
     for totals in quarters:
-        key = FLEET, totals.start
-        found[key] = add_totals(found[key], totals) if key in found else totals
+        found.setdefault((FLEET, totals.start), []).append(totals)

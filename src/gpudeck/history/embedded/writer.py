@@ -11,24 +11,27 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.embedded.journal import MetricLayout, SampleRow, encode_entry, join_layout, read_journal
+import numpy as np
+
+from gpudeck.history.embedded.journal import MetricLayout, SampleBatch, encode_entry, join_layout, pick, read_journal
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
-from gpudeck.history.embedded.open_hour import OpenHour
+from gpudeck.history.embedded.open_hour import HOST_BITS, LooseBatches, MatrixCache, OpenHour
 from gpudeck.history.embedded.repair import repair_rows, replace_file
 from gpudeck.history.embedded.retention import HistoryRetention
-from gpudeck.history.embedded.seal import HourSealer
+from gpudeck.history.embedded.seal import HourSealer, summarize
 from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
 from gpudeck.history.embedded.view import DamageLog
-from gpudeck.history.hour import SECONDS
-from gpudeck.history.sample import HostSample
+from gpudeck.history.hour import QUARTER, SECONDS
+from gpudeck.history.live import LiveBatch, Sample, count_samples
 from gpudeck.history.settings import HistorySettings
-from gpudeck.model.clock import Clock
+from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
-from gpudeck.model.retention import RetentionClock
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +44,10 @@ _BUDGET: Final = 0.05
 """Seconds of sealing at a time, so that the event loop's thread gets its turn."""
 _REST: Final = 2.0
 """While more is due, the thread rests this many times as long as it sealed."""
+FEW_OPEN_HOURS: Final = 200
+"""Of so few hosts, questions about all of them read the samples until now. Of more, they are answered until the last
+quarter hour that is over."""
 _MOST_WAITING: Final = 50_000
-_LOOSE_ROWS: Final = 10_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
 _MOST_TOLD: Final = 100
@@ -68,20 +73,29 @@ class EmbeddedWriter:
         self.path = path
         self.lock = threading.RLock()
         self.open_hours: dict[HourKey, OpenHour] = {}
+        self._loose = LooseBatches()
+        self._starts: Counter[int] = Counter()
+        """How many open hours begin then."""
+        self.summarized: int | None = None
+        """Until when every open hour has a summary; None where they are so few that none is needed."""
+        self._unsummarized: tuple[int, list[list[HourKey]]] | None = None
+        """The summaries in the making: until when, and the groups of neighbours that have none yet."""
+        self._due: list[list[HourKey]] = []
+        """Groups of neighbours to be sealed, the next one last."""
         self.problem: str | None = None
         self.taken = self.dropped = self.late = self.rows = 0
         self._settings = settings
         self._now = now
         self._retention = retention or RetentionClock(now=now)
-        self._queue: queue.SimpleQueue[list[HostSample] | threading.Lock | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Sample] | threading.Lock | None] = queue.SimpleQueue()
         self.waiting = 0
         self._keep_samples = keep_samples
         self.damage = DamageLog()
         self.opened = 0
         """How often the file was opened: readers reopen it when this changes."""
         self.set_aside: str | None = None
-        self._next_upkeep = self._next_look = 0.0
-        self._upkept = 0
+        self.next_upkeep = self._next_look = 0.0
+        self.upkept = 0
         self._is_stopped = False
         self._rest = _WAIT
         self._file_lock = lock_file(path)
@@ -111,7 +125,8 @@ class EmbeddedWriter:
             self.keys = KeyRegistry(self._connection)
             self._batch_builder = BatchBuilder(self.keys, self._now)
             self._sealer = HourSealer(self._connection, self.keys, keep_samples=self._keep_samples)
-            self._layout = self._own_layout()
+            with self._transaction():
+                self._layout = self.keys.layout(join_layout(MetricLayout()))
             self._retention_job = HistoryRetention(self._connection, self._settings)
             self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
             self._recover()
@@ -133,7 +148,7 @@ class EmbeddedWriter:
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             log.warning("what could be read of %s cannot be used either: %s", aside, error)
             copied = 0
-            self.open_hours.clear()
+            self._forget_open()
             set_file_aside(self.path, began)
             self._open()
         self.set_aside = (
@@ -149,16 +164,17 @@ class EmbeddedWriter:
             return
         with self.lock:
             self._connection.close()
-            self.open_hours.clear()
+            self._forget_open()
             self._replace(why)
 
-    def take(self, samples: list[HostSample]) -> None:
+    def take(self, samples: Sequence[Sample]) -> None:
         """From any thread; never blocks."""
-        if self.waiting + len(samples) > _MOST_WAITING:
-            self.dropped += len(samples)
+        count = count_samples(samples)
+        if self.waiting + count > _MOST_WAITING:
+            self.dropped += count
             return
-        self.waiting += len(samples)
-        self._queue.put(samples)
+        self.waiting += count
+        self._queue.put(list(samples))
 
     def flush(self, seconds: float = 60.0) -> bool:
         """Wait until everything taken so far is in the journal."""
@@ -178,7 +194,7 @@ class EmbeddedWriter:
     def _run(self) -> None:
         is_open = True
         while is_open:
-            batch: list[HostSample] = []
+            batch: list[Sample] = []
             done: list[threading.Lock] = []
             for item in self._next_items():
                 if item is None:
@@ -187,20 +203,23 @@ class EmbeddedWriter:
                     batch += item
                 else:
                     done.append(item)
-            self.waiting -= len(batch)
+            self.waiting -= count_samples(batch)
             self._guard(self._store, batch)
             for waiting in done:
                 waiting.release()
             if is_open:
+                self._guard(self._summarize_due)
                 self._guard(self._seal_due)
                 self._guard(self._apply_retention)
         self._guard(self._write_seen)
 
     def _write_seen(self) -> None:
         with self._transaction():
-            self.keys.write_all_seen()
+            for host in self.keys.hosts.values():
+                if host.is_changed:
+                    self.keys.write_seen(host)
 
-    def _next_items(self) -> "list[list[HostSample] | threading.Lock | None]":
+    def _next_items(self) -> "list[list[Sample] | threading.Lock | None]":
         """Whatever waits, or nothing after a rest."""
         try:
             items = [self._queue.get(timeout=self._rest)]
@@ -233,16 +252,17 @@ class EmbeddedWriter:
                 log.warning("%s", problem)
         self.problem = problem
 
-    def _store(self, batch: list[HostSample]) -> None:
-        if not batch:
+    def _store(self, batch: list[Sample]) -> None:
+        count = count_samples(batch)
+        if not count:
             return
         if not self._has_room():
-            self.dropped += len(batch)
+            self.dropped += count
             return
         try:
             self._write(batch)
         except sqlite3.OperationalError:
-            self.dropped += len(batch)
+            self.dropped += count
             raise
         except Exception as error:
             is_damaged = isinstance(error, sqlite3.Error) and is_damage(error)
@@ -250,46 +270,59 @@ class EmbeddedWriter:
                 self._heal(error)
                 self._store(batch)
                 return
-            if len(batch) == 1 or is_damaged:
-                self.dropped += len(batch)
+            if count == 1 or is_damaged:
+                self.dropped += count
                 raise
             # One sample that cannot be written must not cost the others of the batch.
-            for sample in batch:
-                self._guard(self._store, [sample])
+            for one in batch:
+                for sample in one.one_by_one() if isinstance(one, LiveBatch) else (one,):
+                    self._guard(self._store, [sample])
         else:
             self._set_problem(None)
 
-    def _write(self, batch: list[HostSample]) -> None:
+    def _write(self, batch: list[Sample]) -> None:
         with self._transaction():
             taken = self._batch_builder.take(batch)
             cursor = self._connection.execute(
                 "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode_entry(taken))
             )
-        self.taken += len(batch)
-        entry, now = cursor.lastrowid or 0, self._now()
-        moments: list[float] = taken.own[:, 0].tolist()
-        for row, at in zip(taken.rows(), moments, strict=True):
-            self._append(row, at, entry, now)
+        self.taken += len(taken.hosts)
+        self._append(taken, cursor.lastrowid or 0)
 
-    def _append(self, row: SampleRow, at: float, entry: int, now: float, layout: MetricLayout | None = None) -> None:
-        start = int(at // SECONDS) * SECONDS
-        open_hour = self.open_hours.get((row.host, start))
-        if open_hour is None:
-            open_hour = self._begin_hour(row.host, start, entry)
-        self.late += open_hour.is_late
-        self.rows += len(row.table)
-        open_hour.append(row, at, entry, layout)
-        open_hour.touched_at = now
+    def _append(self, batch: SampleBatch, entry: int) -> None:
+        now = self._now()
+        self._loose.append(batch)
+        self.rows += batch.table.rows
+        for host, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
+            start = int(at // SECONDS) * SECONDS
+            open_hour = self.open_hours.get((host, start))
+            if open_hour is None:
+                open_hour = self._begin_hour(host, start, entry)
+            self.late += open_hour.is_late
+            open_hour.note(at, entry, now)
+        if self._loose.is_full:
+            self._pack()
+
+    def _pack(self) -> None:
+        # Readers find samples either way, perhaps both ways, never neither.
+        for host, start, found in self._loose.pack():
+            self.open_hours[host, start].slices.append(found)
+        self._loose.clear()
 
     def _begin_hour(self, host: int, start: int, entry: int) -> OpenHour:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-        # Unpacked rows take ten times the memory: few for a large fleet; for a small one packing does not pay.
-        rows_in_piece = max(6, _LOOSE_ROWS // len(self.keys.hosts))
         before = self._last_before(host, start)
-        open_hour = OpenHour(start, before, entry, is_late=found is not None, rows_in_piece=rows_in_piece)
+        open_hour = OpenHour(host, start, before, entry, self._loose, is_late=found is not None)
+        self._starts[start] += 1
         with self.lock:
             self.open_hours[host, start] = open_hour
         return open_hour
+
+    def _forget_open(self) -> None:
+        self.open_hours.clear()
+        self._starts.clear()
+        self._due = []
+        self._loose.clear()
 
     def _last_before(self, host: int, start: int) -> float | None:
         """When that host was last sampled before this hour, if known."""
@@ -299,46 +332,111 @@ class EmbeddedWriter:
         last = self._sealed_last.get(host)
         return last if last is not None and last < start else None
 
+    def _summarize_due(self) -> None:
+        """Once a quarter hour, within the time budget, before the hours are sealed that end with it."""
+        self._rest = _WAIT
+        now, began = self._now(), time.perf_counter()
+        until = int((now - _GRACE) // QUARTER * QUARTER)
+        if len(self.open_hours) <= FEW_OPEN_HOURS:
+            self.summarized = self._unsummarized = None
+            return
+        if self._unsummarized is None or self._unsummarized[0] != until:
+            if self.summarized == until:
+                return
+            keys = sorted((start, host) for (host, start), one in self.open_hours.items() if not one.is_late)
+            groups = groupby(keys, lambda key: (key[0], key[1] >> HOST_BITS))
+            self._unsummarized = until, [[(host, start) for start, host in some] for _, some in groups]
+            self._pack()
+        left = self._unsummarized[1]
+        while left and time.perf_counter() - began <= _BUDGET:
+            self._summarize([key for key in left.pop() if key in self.open_hours], until)
+        if left:
+            self._rest = _BUDGET * _REST
+        else:
+            self.summarized, self._unsummarized = until, None
+
+    def _summarize(self, keys: list[HourKey], until: int) -> None:
+        cache: MatrixCache = {}
+        for key in keys:
+            open_hour = self.open_hours[key]
+            open_hour.keep_summary(until, summarize(open_hour, until, self.keys, self._connection, cache))
+
     def _seal_due(self) -> None:
         """The oldest first, within the time budget."""
-        now = self._now()
-        due = sorted(
-            (key for key, open_hour in self.open_hours.items() if _is_due(open_hour, now)), key=lambda key: key[1]
-        )
-        began = time.perf_counter()
+        if self._unsummarized is not None:
+            return
         self._rest = _WAIT
-        for key in due:
-            self._seal_or_leave(key)
+        now, began = self._now(), time.perf_counter()
+        if not self._due:
+            if not any(_is_over(start, now) for start in self._starts):
+                return
+            due = sorted(
+                (start, host)
+                for (host, start), one in self.open_hours.items()
+                if _is_over(start, now) and not now - _QUIET < one.touched_at <= now
+            )
+            groups = groupby(due, lambda key: (key[0], key[1] >> HOST_BITS))
+            self._due = [[(host, start) for start, host in some] for _, some in groups][::-1]
+        while self._due:
+            self._seal_group([key for key in self._due.pop() if key in self.open_hours])
             spent = time.perf_counter() - began
             if spent > _BUDGET:
                 self._rest = spent * _REST
                 break
+        self._cut_journal()
 
-    def _seal_or_leave(self, key: HourKey) -> None:
+    def _seal_group(self, keys: list[HourKey]) -> None:
+        """Neighbours together, as they share what is read; if one of them cannot be sealed, each by itself."""
+        if any(self._loose.oldest < start + SECONDS for _, start in keys):
+            self._pack()
+        try:
+            self._seal(keys)
+        except sqlite3.Error:
+            raise
+        except Exception:  # noqa: BLE001 - the one at fault is found, and said in the log
+            for key in keys:
+                self._seal_or_drop(key)
+
+    def _seal_or_drop(self, key: HourKey) -> None:
         """An hour that cannot be sealed is dropped, so that others are not blocked. Errors of the file are retried."""
         try:
-            self._seal(key)
+            self._seal([key])
         except sqlite3.Error:
             raise
         except Exception:
             log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[key[0]].name, key[1])
             with self.lock:
-                self.dropped += len(self.open_hours.pop(key).snapshot((), runs=False).times)
+                self.dropped += self._end_hour(key).samples
 
-    def _seal(self, key: HourKey) -> None:
-        """One hour's transaction. Readers see the open hour or the sealed row, never both or neither."""
-        host, open_hour = self.keys.by_key[key[0]], self.open_hours[key]
+    def _seal(self, keys: list[HourKey]) -> None:
+        """One transaction. Readers see the open hours or the sealed rows, never both or neither."""
+        cache: MatrixCache = {}
         with self._transaction():
-            self._sealer.seal(host, open_hour)
-            self.keys.write_seen(host)
-            others = (other.first_entry for other in self.open_hours.values() if other is not open_hour)
-            self._connection.execute(
-                "DELETE FROM journal WHERE id < ?", (min(others, default=open_hour.last_entry + 1),)
-            )
+            for key in keys:
+                host = self.keys.by_key[key[0]]
+                self._sealer.seal(host, self.open_hours[key], cache)
+                self.keys.write_seen(host)
+            self._sealer.write_sums()
+            self.keys.write_new()
             with self.lock:
                 self._connection.execute("COMMIT")
-                del self.open_hours[key]
-        self._sealed_last[host.key] = max(self._sealed_last.get(host.key, 0.0), open_hour.newest)
+                sealed = [self._end_hour(key) for key in keys]
+        for one in sealed:
+            self._sealed_last[one.host] = max(self._sealed_last.get(one.host, 0.0), one.newest)
+
+    def _end_hour(self, key: HourKey) -> OpenHour:
+        self._starts[key[1]] -= 1
+        if not self._starts[key[1]]:
+            del self._starts[key[1]]
+        return self.open_hours.pop(key)
+
+    def _cut_journal(self) -> None:
+        """Entries whose samples are all sealed are no longer needed."""
+        if self._due:
+            return
+        last = self._connection.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0]
+        oldest = min((open_hour.first_entry for open_hour in self.open_hours.values()), default=last + 1)
+        self._connection.execute("DELETE FROM journal WHERE id < ?", (oldest,))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -346,6 +444,7 @@ class EmbeddedWriter:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
             if self._connection.in_transaction:
+                self.keys.write_new()
                 self._connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -363,14 +462,14 @@ class EmbeddedWriter:
                 known.last = max(known.last, open_hour.newest)
 
     def _apply_retention(self) -> None:
-        if time.monotonic() >= self._next_upkeep:
-            self._next_upkeep = time.monotonic() + _UPKEEP_EVERY
+        if time.monotonic() >= self.next_upkeep:
+            self.next_upkeep = time.monotonic() + _UPKEEP_EVERY
             if self._retention.is_confirmed:
                 self._set_future_aside(self._now())
             until = self._retention.deletion_time()
             if until is not None:
                 self._retention_job.run(until, list(self.keys.by_key))
-            self._upkept += 1
+            self.upkept += 1
 
     def _set_future_aside(self, now: float) -> None:
         """Hours written while the clock was ahead would be counted twice when their time comes."""
@@ -408,22 +507,18 @@ class EmbeddedWriter:
             )
         return None
 
-    def _own_layout(self) -> int:
-        with self._transaction():
-            return self.keys.layout(join_layout(MetricLayout()))
-
     def _recover(self) -> None:
         """The open hours of last time."""
-        for row, entry, layout in read_journal(self._connection):
-            at, host = float(row.own[0]), self.keys.by_key.get(row.host)
-            if host is None:
-                self.damage.note(f"the journal of host {row.host}", "its row in hosts is missing")
-                continue
-            self._append(row, at, entry, self._now(), layout)
-            host.last = max(host.last, at)
+        for batch, entry in read_journal(self._connection):
+            known = np.isin(batch.hosts, list(self.keys.by_key))
+            for host in set(batch.hosts[~known].tolist()):
+                self.damage.note(f"the journal of host {host}", "its row in hosts is missing")
+            self._append(batch if known.all() else pick(batch, np.flatnonzero(known)), entry)
+        for key, open_hour in self.open_hours.items():
+            host = self.keys.by_key[key[0]]
+            host.last = max(host.last, open_hour.newest)
 
 
-def _is_due(open_hour: OpenHour, now: float) -> bool:
-    """Its hour is over, or in the future because of a wrong clock, and no sample has come for a while."""
-    is_over = open_hour.start + SECONDS + _GRACE <= now or open_hour.start > now + SECONDS
-    return is_over and not now - _QUIET < open_hour.touched_at <= now
+def _is_over(start: int, now: float) -> bool:
+    """An hour of the past, or of the future because of a wrong clock."""
+    return start + SECONDS + _GRACE <= now or start > now + SECONDS

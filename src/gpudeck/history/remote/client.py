@@ -2,24 +2,23 @@
 
 import logging
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 import numpy as np
-import urllib3
 from msgspec import Struct
-from urllib3.util import make_headers
 
-from gpudeck import __version__
 from gpudeck.agent.push import read_token
-from gpudeck.fetch import content_kind, explain, show_url, trust_from
+from gpudeck.fetch import BlockingFetcher, HttpResponse, content_kind, trust_from
 from gpudeck.history.codec import Floats
 from gpudeck.history.remote.promql import LATER, Stats, at_once
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
+from gpudeck.model.address import show_url
 from gpudeck.model.errors import Temporary, UsageError
 
 log = logging.getLogger(__name__)
@@ -34,25 +33,15 @@ _PIECE = 64 * 1024
 SECONDS: Final = 30.0
 """How long the store may take for an answer."""
 MOST_BYTES: Final = 32 * 1024 * 1024
-_PIECE_BYTES: Final = 512 * 1024
+PIECE_BYTES: Final = 512 * 1024
 """So much of an answer is decoded at once: meanwhile no other thread runs Python, nor does the event loop."""
 _END: Final = 0.001
 MOST_STEPS: Final = 11_000
 """What Prometheus answers at once."""
-_MOST_ROW_BYTES: Final = 64 * MOST_STEPS
+MOST_ROW_BYTES: Final = 64 * MOST_STEPS
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 _CHECK: Final = "Look at the store, and at history.read_url."
-
-
 _T = TypeVar("_T")
-
-
-class PromResponse(Struct, frozen=True):
-    """What the store answered. `body` is whole."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class PromClient:
@@ -65,32 +54,12 @@ class PromClient:
         self._url = url.strip().rstrip("/")
         self._settings = settings
         self._headers = self._make_headers()
-        self._pool = urllib3.PoolManager(
-            num_pools=1,
-            maxsize=connections,
-            block=True,
-            retries=False,
-            timeout=urllib3.Timeout(connect=5.0, read=seconds),
-            ssl_context=trust_from(settings.ca_file) if settings.ca_file else None,
-        )
+        trust = trust_from(settings.ca_file) if settings.ca_file else None
+        self._fetcher = BlockingFetcher(seconds=seconds, connections=connections, trust=trust)
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int = _PIECE) -> PromResponse:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int = _PIECE) -> HttpResponse:
         """Raises Temporary when there is no answer, or one of more than `bytes_at_most`."""
-        try:
-            answer = self._pool.request(
-                "POST",
-                self._url + path,
-                body=body,
-                headers={**self._headers, **headers},
-                redirect=False,
-                preload_content=False,
-            )
-            try:
-                return PromResponse(answer.status, answer.headers, self._read(answer, bytes_at_most))
-            finally:
-                answer.release_conn()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Temporary(f"{self.shown} does not answer: {_explain(error)}.") from error
+        return self._fetcher.post(self._url + path, body, {**self._headers, **headers}, bytes_at_most=bytes_at_most)
 
     def read_secrets_again(self) -> None:
         """After a refusal. A file that cannot be read now leaves things as they are."""
@@ -100,38 +69,28 @@ class PromClient:
             raise Temporary(error.message, error.hint) from error
 
     def close(self) -> None:
-        self._pool.clear()
-
-    def _read(self, answer: urllib3.BaseHTTPResponse, at_most: int) -> bytes:
-        body = bytearray()
-        for piece in answer.stream(_PIECE, decode_content=True):
-            body += piece
-            if len(body) > at_most:
-                answer.close()
-                raise Temporary(f"{self.shown} answers more than {at_most / 2**20:g} MiB.", "Ask for less.")
-        return bytes(body)
+        self._fetcher.close()
 
     def _make_headers(self) -> dict[str, str]:
         """The operator's own come last: they know their proxies best."""
         settings = self._settings
-        headers = {"User-Agent": f"gpudeck/{__version__}", "Accept-Encoding": "gzip"}
+        headers: dict[str, str] = {}
         if settings.token_file is not None:
             headers["Authorization"] = f"Bearer {_secret(settings.token_file)}"
         if settings.user is not None:
             password = _secret(settings.password_file) if settings.password_file is not None else ""
-            headers |= _basic(settings.user, password)
+            headers["Authorization"] = f"Basic {b64encode(f'{settings.user}:{password}'.encode()).decode()}"
         for name, value in settings.headers.items():
             if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable():
                 raise UsageError(f"history.headers: {name[:40]!r} is no header that can be sent.", "Correct it.")
         return headers | settings.headers
 
 
-def describe(reply: PromResponse) -> str:
-    """The status and, for everybody to read, no more than the kind of error or of content: what the store says goes
-    into the log."""
+def describe(reply: HttpResponse) -> str:
+    """The status and the kind of error or of content. The store's own words go into the log only."""
     log.debug("the store answers %d: %s", reply.status, quote(reply.body))
     found = _ERROR_TYPE.search(reply.body[:4000])
-    kind = found[1].decode() if found else content_kind(reply.headers.get("Content-Type", ""))
+    kind = found[1].decode() if found else content_kind(reply.headers.get("content-type", ""))
     return f"{reply.status} ({kind})" if kind else str(reply.status)
 
 
@@ -149,18 +108,6 @@ def _secret(file: str) -> str:
     return read_token(Path(file).expanduser(), "Check who may read it.", "Write it into the file.")
 
 
-def _basic(user: str, password: str) -> dict[str, str]:
-    return {"Authorization": make_headers(basic_auth=f"{user}:{password}")["authorization"]}
-
-
-def _explain(error: Exception) -> str:
-    """Of a connection that cannot be made urllib3 keeps the reason in its arguments."""
-    is_refused = isinstance(error, urllib3.exceptions.NewConnectionError)
-    if isinstance(error, urllib3.exceptions.TimeoutError) and not is_refused:
-        return "it took too long"
-    return explain(error).rpartition(": ")[2].rstrip(".")
-
-
 class _Row(Struct):
     metric: dict[str, str]
     values: msgspec.Raw
@@ -171,12 +118,8 @@ class _Rows(Struct):
     result: list[_Row]
 
 
-class _RangeAnswer(Struct):
-    data: _Rows
-
-
-class _SeriesAnswer(Struct):
-    data: list[dict[str, str]]
+class _Answer(Struct, Generic[_T]):
+    data: _T
 
 
 class SeriesStats(Struct):
@@ -233,7 +176,7 @@ class PromReader:
         pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
         try:
             for piece in pieces:
-                for row in self._decode(piece, _RangeAnswer).data.result:
+                for row in self.decode(piece, _Answer[_Rows]).data.result:
                     yield row.metric, _read_values(row.values, grid)
         except ValueError as error:
             raise self._strange() from error
@@ -242,7 +185,7 @@ class PromReader:
         """The labels of all series that had samples at some time in between."""
         asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
         pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
-        return [labels for piece in pieces for labels in self._decode(piece, _SeriesAnswer).data]
+        return [labels for piece in pieces for labels in self.decode(piece, _Answer[list[dict[str, str]]]).data]
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()
@@ -254,7 +197,7 @@ class PromReader:
             raise Temporary(f"{self._client.shown} answers {describe(reply)}.", _CHECK)
         return reply.body
 
-    def _decode(self, body: bytes, kind: type[_T]) -> _T:
+    def decode(self, body: bytes, kind: type[_T]) -> _T:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -273,7 +216,7 @@ def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[byte
     otherwise, as with spaces, is not cut."""
     at = body.find(begin) + len(begin)
     head = body[:at]
-    while head.endswith(begin) and (found := body.find(between, at + _PIECE_BYTES)) >= 0:
+    while head.endswith(begin) and (found := body.find(between, at + PIECE_BYTES)) >= 0:
         comma = body.index(b",", found)
         yield b"".join((head, body[at:comma], end))
         at = comma + 1
@@ -282,7 +225,7 @@ def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[byte
 
 def _read_values(values: msgspec.Raw, grid: Grid) -> Floats:
     """Raises ValueError."""
-    if len(memoryview(values)) > _MOST_ROW_BYTES:
+    if len(memoryview(values)) > MOST_ROW_BYTES:
         raise ValueError("more steps than were asked for")
     placed = np.full(grid.count, np.nan)
     for at, text in _decode_values(values):

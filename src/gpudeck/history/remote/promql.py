@@ -18,7 +18,7 @@ from gpudeck.history.metrics import HistoryMetric
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 from gpudeck.model.exposition import USER_MEMORY as USER_MEMORY  # noqa: PLC0414 - one of these names too
-from gpudeck.model.exposition import Exposed, expose
+from gpudeck.model.exposition import ExposedMetric, expose
 
 GPU_SERIES: Final = tuple(expose(GPU_METRICS[name]) for name in GPU_NAMES)
 HOST_SERIES: Final = tuple(expose(HOST_METRICS[name]) for name in HOST_NAMES)
@@ -26,13 +26,12 @@ STATE: Final = "gpudeck_gpu_state"
 """1, with the label `state`."""
 OBSERVED: Final = "gpudeck_host_observed_seconds"
 """How many seconds the host's sample stands for."""
-HELD: Final = "gpudeck_user_gpu_seconds_total"
-WORKED: Final = "gpudeck_user_worked_seconds_total"
-IDLE: Final = "gpudeck_user_idle_seconds_total"
+GPU_SECONDS: Final = "gpudeck_user_gpu_seconds_total"
+ACTIVE_SECONDS: Final = "gpudeck_user_active_seconds_total"
+IDLE_SECONDS: Final = "gpudeck_user_idle_seconds_total"
 ENERGY: Final = "gpudeck_user_energy_joules_total"
-COUNTERS: Final = (HELD, WORKED, IDLE, ENERGY)
+COUNTERS: Final = (GPU_SECONDS, ACTIVE_SECONDS, IDLE_SECONDS, ENERGY)
 """In this order wherever they stand together."""
-OF_USERS: Final = {"gpus_used": HELD, "gpus_worked": WORKED, "gpus_idle": IDLE, "power_watts": ENERGY}
 STATE_WORDS: Final = {name: name.removeprefix("gpus_") for name in STATE_METRICS}
 
 _LONGEST = 512
@@ -68,7 +67,7 @@ def over(selector: str, window: int) -> str:
 
 def any_of(label: str, values: list[str]) -> str:
     """A matcher for one of several values."""
-    return f"{label}=~{quoted('|'.join(map(_as_pattern, values)))}"
+    return f"{label}=~{quoted('|'.join(re.escape(label_value(value)) for value in values))}"
 
 
 def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
@@ -84,17 +83,16 @@ def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more:
     return _in_our_unit(stats, series)
 
 
-def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str, by: str = "") -> Stats:
-    """All devices as one, or with `by` as one a host, put together as the metric's roll-up says."""
+def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
+    """All devices as one, put together as the metric's roll-up says."""
     if metric.state is not None:
-        return _states(metric, where, window, more, by)
+        return _states(metric, where, window, more, "")
     series = series_of(metric)
     at = over(select(series.name, where, *more), window)
     if metric.rollup is Rollup.SUM:
-        each = _each(at, _together(by, _device(metric)))
-        return _in_our_unit({stat: f"sum by ({by}) ({asked})" for stat, asked in each.items()}, series)
-    stats = _each(at, by)
-    weighted = f"sum by ({by}) (sum_over_time({at})) / sum by ({by}) (count_over_time({at}))"
+        return _in_our_unit({stat: f"sum({asked})" for stat, asked in _each(at, _device(metric)).items()}, series)
+    stats = _each(at, "")
+    weighted = f"sum(sum_over_time({at})) / sum(count_over_time({at}))"
     return _in_our_unit(stats | {"mean": stats["high"] if metric.rollup is Rollup.MAX else weighted}, series)
 
 
@@ -103,11 +101,11 @@ def at_once(stats: Stats) -> str:
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 
-def series_of(metric: HistoryMetric) -> Exposed:
+def series_of(metric: HistoryMetric) -> ExposedMetric:
     return expose((HOST_METRICS if metric.is_of_host else GPU_METRICS)[metric.plain])
 
 
-def _in_our_unit(stats: Stats, series: Exposed) -> Stats:
+def _in_our_unit(stats: Stats, series: ExposedMetric) -> Stats:
     """What is stored as a ratio or in hertz is answered as the catalog has it."""
     if not series.is_scaled:
         return stats
@@ -126,10 +124,9 @@ def _each(at: str, by: str) -> Stats:
 def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
     """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
     those that were in it at all. `low` and `high` are left out where they are 0."""
-    each = f"by ({_together(by, 'gpu')})"
-    seen = f"sum {each} (count_over_time({over(select(STATE, where, *more), window)}))"
+    seen = f"sum by (gpu) (count_over_time({over(select(STATE, where, *more), window)}))"
     in_it = select(STATE, {**where, "state": STATE_WORDS[metric.name]}, *more)
-    inside = f"sum {each} (count_over_time({over(in_it, window)}))"
+    inside = f"sum by (gpu) (count_over_time({over(in_it, window)}))"
     return {
         "mean": f"(sum by ({by}) ({inside} / {seen}) or 0 * sum by ({by}) ({seen}))",
         "low": f"count by ({by}) ({inside} == {seen})",
@@ -137,16 +134,8 @@ def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: 
     }
 
 
-def _together(*labels: str) -> str:
-    return ", ".join(dict.fromkeys(filter(None, labels)))
-
-
 def _device(metric: HistoryMetric) -> str:
     return "host_id" if metric.is_of_host else "gpu"
-
-
-def _as_pattern(value: str) -> str:
-    return re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", label_value(value))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -2,29 +2,44 @@
 
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from gpudeck.history.base import Answer, Ask, Heat, HeatAsk, HistoryRefused, Run, Runs, RunsAsk, StoreStats, UsageAsk
+from msgspec.structs import replace
+
+from gpudeck.history.base import (
+    Answer,
+    Ask,
+    Heat,
+    HeatAsk,
+    Overview,
+    OverviewAsk,
+    Run,
+    Runs,
+    RunsAsk,
+    StoreStats,
+    UsageAsk,
+)
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.live import Sample
+from gpudeck.history.overview import series_asks
 from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
-from gpudeck.history.remote.counters import UsageCounters
+from gpudeck.history.remote.encoder import UsageCounters
 from gpudeck.history.remote.queue import DiskQueue
 from gpudeck.history.remote.writer import RemoteWriter, RemoteWriteSender, SendStats
-from gpudeck.history.sample import HostSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
+from gpudeck.model.alert import Backlog, HistoryTrouble, judge_backlog, judge_problem
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.history_trouble import Backlog, HistoryTrouble, judge_backlog, judge_problem
-from gpudeck.model.usage import Usage
+from gpudeck.model.view import Usage
 
 FOLDER: Final = "remote-queue"
-_WRITE_SECONDS: Final = 20.0
 _READERS: Final = 4
 _LATE_SECONDS: Final = 60.0
 """A store that takes samples later than this is behind."""
-_NO_USAGE_STORE: Final = "Who used what is not kept here."
 
 
 class RemoteStore:
@@ -39,12 +54,12 @@ class RemoteStore:
         self,
         settings: HistorySettings,
         data_dir: Path,
-        usage_store: EmbeddedStore | None = None,
+        usage_store: EmbeddedStore,
         clock: clocks.Clock = clocks.wall,
     ) -> None:
         self._clock = clock
         self._usage_store = usage_store
-        self._write_client = PromClient(settings.write_url or "", settings, seconds=_WRITE_SECONDS)
+        self._write_client = PromClient(settings.write_url or "", settings, seconds=20.0)
         self._read_client = PromClient(settings.read_url or "", settings, seconds=SECONDS + 5, connections=_READERS)
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
         self._stop, self._more = threading.Event(), threading.Event()
@@ -52,10 +67,10 @@ class RemoteStore:
         devices = DeviceDirectory(reader, clock)
         self._answers = RemoteAnswers(reader, devices, usage_store)
         self._counters = UsageCounters(data_dir / FOLDER / "counters")
-        self._writer = RemoteWriter(self._queue, self._counters, devices, self._more, clock)
+        self.writer = RemoteWriter(self._queue, self._counters, devices, self._more, clock)
         self._sender = RemoteWriteSender(self._queue, self._write_client)
         self._threads = [
-            threading.Thread(target=self._writer.run, args=(self._stop,), name="history-writer", daemon=True),
+            threading.Thread(target=self.writer.run, args=(self._stop,), name="history-writer", daemon=True),
             threading.Thread(
                 target=self._sender.run, args=(self._stop, self._more), name="history-sender", daemon=True
             ),
@@ -73,8 +88,8 @@ class RemoteStore:
     def trouble(self) -> HistoryTrouble | None:
         """The same, and whether anything is lost by it. Reads no file."""
         sent = self._sender.sent
-        own = self._writer.problem or self._counters.problem or (None if sent.is_later else sent.problem)
-        own = own or (None if self._usage_store is None else self._usage_store.problem)
+        own = self.writer.problem or self._counters.problem or (None if sent.is_later else sent.problem)
+        own = own or self._usage_store.problem
         return judge_problem(own) if own else self._judge_backlog(sent)
 
     def _judge_backlog(self, sent: SendStats) -> HistoryTrouble | None:
@@ -95,31 +110,33 @@ class RemoteStore:
     @property
     def damage(self) -> str | None:
         """What of the usage that the hub keeps itself cannot be read, or was set aside."""
-        return None if self._usage_store is None else self._usage_store.damage
+        return self._usage_store.damage
 
-    def take(self, samples: list[HostSample]) -> None:
-        self._writer.take(samples)
-        if self._usage_store is not None:
-            self._usage_store.take(samples)
+    def take(self, samples: Sequence[Sample]) -> None:
+        self.writer.take(samples)
+        self._usage_store.take(samples)
 
     def series(self, ask: Ask) -> Answer:
         return self._answers.series(ask, self._clock())
 
     def heat(self, ask: HeatAsk) -> Heat:
-        return self._answers.heat(ask)
+        return self._usage_store.heat(ask)
 
     def usage(self, ask: UsageAsk) -> Usage:
-        if self._usage_store is None:
-            raise HistoryRefused("no_accounting", _NO_USAGE_STORE)
         return self._usage_store.usage(ask)
 
+    def overview(self, ask: OverviewAsk) -> Overview:
+        """The curves of the store, asked for at once; usage and map as the hub has them itself."""
+        own, now = self._usage_store.overview(ask), self._clock()
+        with ThreadPoolExecutor(_READERS) as threads:
+            series = list(threads.map(lambda one: self._answers.series(one, now), series_asks(ask)))
+        return replace(own, series=series)
+
     def runs(self, ask: RunsAsk) -> Runs:
-        if self._usage_store is None:
-            raise HistoryRefused("no_accounting", _NO_USAGE_STORE)
         return self._usage_store.runs(ask)
 
     def run(self, key: int) -> Run | None:
-        return None if self._usage_store is None else self._usage_store.run(key)
+        return self._usage_store.run(key)
 
     def stats(self) -> StoreStats:
         """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
@@ -129,12 +146,12 @@ class RemoteStore:
         return StoreStats(
             kind="prometheus",
             size_bytes=size,
-            samples_taken=self._writer.taken,
-            samples_dropped=self._writer.dropped + self._queue.dropped + sent.refused,
+            samples_taken=self.writer.taken,
+            samples_dropped=self.writer.dropped + self._queue.dropped + sent.refused,
             samples_late=sent.refused_late,
             rows=sent.values,
             oldest=None,
-            newest=self._writer.newest,
+            newest=self.writer.newest,
             behind_seconds=0.0 if oldest is None else max(0.0, self._clock() - oldest),
             parts={
                 "records_sent": sent.records,
@@ -150,7 +167,7 @@ class RemoteStore:
     def flush(self, seconds: float = 60.0) -> None:
         """Wait until the store has everything that was taken. Raises Temporary when it has not within `seconds`."""
         deadline = time.monotonic() + seconds
-        self._writer.write()
+        self.writer.write()
         while not self._queue.is_empty():
             if time.monotonic() > deadline:
                 raise Temporary(f"{self._write_client.shown} has not taken everything within {seconds:g} s.")
@@ -163,8 +180,7 @@ class RemoteStore:
         for thread in self._threads:
             # A request that hangs is not waited for: what it carries will be sent again.
             thread.join(5.0)
-        if self._usage_store is not None:
-            self._usage_store.close()
+        self._usage_store.close()
         self._queue.close()
         self._write_client.close()
         self._read_client.close()

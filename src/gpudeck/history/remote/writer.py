@@ -6,7 +6,6 @@ refused request is sent again in halves until the refused record is found, which
 
 import logging
 import math
-import random
 import threading
 import time
 from collections import deque
@@ -16,10 +15,11 @@ from typing import Final
 import cramjam
 from msgspec import Struct
 
+from gpudeck.fetch import HttpResponse
+from gpudeck.history.live import Sample, as_host_samples, count_samples
 from gpudeck.history.remote.answers import DeviceDirectory
-from gpudeck.history.remote.client import PromClient, PromResponse, describe, quote
-from gpudeck.history.remote.counters import CLOCK_WAS_WRONG, UsageCounters
-from gpudeck.history.remote.encoder import EncodedSeries, SeriesEncoder
+from gpudeck.history.remote.client import PromClient, describe, quote
+from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, SeriesEncoder, UsageCounters
 from gpudeck.history.remote.queue import DiskQueue, QueuedRecord
 from gpudeck.history.sample import HostSample
 from gpudeck.model.backoff import Backoff
@@ -44,7 +44,6 @@ _HEADERS: Final = {
 }
 _FOR_A_PERSON: Final = {401, 403, 404, 405, 407}
 """The address or the credentials are wrong: nothing is wrong with what was sent, and it can wait for a person."""
-_LATER: Final = {408, 425, 429}
 _LATE_WORDS: Final = ("out of order", "out-of-order", "out of bounds", "too old", "duplicate sample")
 """What Prometheus, Mimir and Thanos say of a sample that comes after a newer one."""
 
@@ -61,7 +60,9 @@ class RemoteWriter:
         self._more = more
         self._clock = clock
         self._encoder = SeriesEncoder()
-        self._waiting: deque[HostSample] = deque()
+        self._lock = threading.Lock()
+        self._waiting: deque[Sample] = deque()
+        self._waiting_count = 0
         self._pending: list[EncodedSeries] = []
         self._last: dict[str, float] = {}
         self._newest = -math.inf
@@ -76,12 +77,16 @@ class RemoteWriter:
         """When the newest sample was taken; None while there is none."""
         return self._newest if math.isfinite(self._newest) else None
 
-    def take(self, samples: list[HostSample]) -> None:
-        self.taken += len(samples)
-        self._waiting.extend(samples)
-        while len(self._waiting) > _MOST_WAITING:
-            self._waiting.popleft()
-            self.dropped += 1
+    def take(self, samples: Sequence[Sample]) -> None:
+        count = count_samples(samples)
+        self.taken += count
+        with self._lock:
+            self._waiting.extend(samples)
+            self._waiting_count += count
+            while self._waiting_count > _MOST_WAITING:
+                lost = count_samples([self._waiting.popleft()])
+                self._waiting_count -= lost
+                self.dropped += lost
 
     def run(self, stop: threading.Event) -> None:
         """Write until `stop` is set, and then what is left and the last counters."""
@@ -96,7 +101,9 @@ class RemoteWriter:
     def write(self, *, at_last: bool = False) -> None:
         """Put everything that was taken into the queue."""
         with self._is_writing:
-            samples = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            with self._lock:
+                taken, self._waiting, self._waiting_count = self._waiting, deque(), 0
+            samples = list(as_host_samples(taken))
             parts = [part for sample in samples for part in self._encode_safely(sample)]
             pending = [*self._pending, *self._counters.take_changed(self._newest, at_last=at_last)]
             self._pending = []
@@ -118,7 +125,9 @@ class RemoteWriter:
 
     def _encode(self, sample: HostSample) -> list[EncodedSeries]:
         before = self._last.get(sample.host_id, -math.inf)
-        seconds = _cover(sample, before)
+        # As history.hour.cover: a sample after a gap of more than three beats stands for one beat.
+        seconds = sample.at - before
+        seconds = sample.interval if seconds <= 0 or seconds > 3 * sample.interval else seconds
         # The totals up to the hour are sent before the next one begins: people ask for whole hours.
         self._pending += self._counters.take_changed(self._newest, at_last=sample.at // _HOUR > self._newest // _HOUR)
         self._last[sample.host_id] = max(before, sample.at)
@@ -149,12 +158,6 @@ class RemoteWriter:
         self._encoder.forget(lambda host: host not in self._last)
 
 
-def _cover(sample: HostSample, before: float) -> float:
-    """As history.hour.cover: a sample after a gap of more than three beats stands for one beat."""
-    seconds = sample.at - before
-    return sample.interval if seconds <= 0 or seconds > 3 * sample.interval else seconds
-
-
 class _RetryLater(Temporary):
     """It could not be sent now. `pause` is what the store asked for, if it did."""
 
@@ -166,7 +169,7 @@ class _RetryLater(Temporary):
 class _WriteRefused(Exception):
     """The store will never take this. Its text is what the store says, which is for the log alone."""
 
-    def __init__(self, reply: PromResponse) -> None:
+    def __init__(self, reply: HttpResponse) -> None:
         super().__init__(quote(reply.body))
         self.status = reply.status
         self.shown = describe(reply)
@@ -190,11 +193,10 @@ class SendStats(Struct):
 class RemoteWriteSender:
     """Empties a queue into the store behind `client`. `run` is for a thread of its own."""
 
-    def __init__(self, queue: DiskQueue, client: PromClient, rng: random.Random | None = None) -> None:
+    def __init__(self, queue: DiskQueue, client: PromClient) -> None:
         self._queue = queue
         self._client = client
-        self._rng = rng or random.Random()  # noqa: S311
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5, random=self._rng.random)
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
         self._has_said: set[str] = set()
         self.sent = SendStats()
 
@@ -207,6 +209,8 @@ class RemoteWriteSender:
                 self.sent.oldest = waiting[0].part.at if waiting else None
                 pause = self.send(waiting) if waiting else 0.0
             except Exception:
+                if stop.is_set():
+                    return  # the queue was closed while a request hung
                 # A bug, or a disk that fails: neither may end the thread for good.
                 log.exception("what waits for %s cannot be sent", self._client.shown)
                 waiting, pause = [], LONGEST_PAUSE
@@ -221,10 +225,10 @@ class RemoteWriteSender:
             self._deliver(waiting)
         except _RetryLater as later:
             self._note_trouble(later.message)
-            return self._back_off(later.pause)
+            return self._backoff.fail(later.pause)
         except Temporary as trouble:
             self._note_trouble(str(trouble))
-            return self._back_off(None)
+            return self._backoff.fail()
         self._backoff.succeed()
         return 0.0
 
@@ -251,8 +255,10 @@ class RemoteWriteSender:
         if reply.status in _FOR_A_PERSON:
             self._client.read_secrets_again()
             raise _RetryLater(answer, 15.0)
-        if reply.status in _LATER or not 400 <= reply.status < 500:
-            raise _RetryLater(answer, _retry_after(reply.headers.get("Retry-After")))
+        if reply.status in {408, 425, 429} or not 400 <= reply.status < 500:
+            # In seconds; the other form, a date, is not worth a clock that both agree on.
+            after = reply.headers.get("retry-after", "")
+            raise _RetryLater(answer, float(after) if after.isascii() and after.isdigit() else None)
         raise _WriteRefused(reply)
 
     def _give_up(self, refused: _WriteRefused) -> None:
@@ -285,14 +291,3 @@ class RemoteWriteSender:
         if kind not in self._has_said:
             self._has_said.add(kind)
             log.warning("%s", message)
-
-    def _back_off(self, asked: float | None) -> float:
-        pause = self._backoff.fail()
-        if asked is not None:
-            return min(asked, 600.0) * self._rng.uniform(1.0, 1.2)
-        return pause
-
-
-def _retry_after(text: str | None) -> float | None:
-    """In seconds; the other form, a date, is not worth a clock that both agree on."""
-    return float(text) if text is not None and text.isascii() and text.isdigit() else None

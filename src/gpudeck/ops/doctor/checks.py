@@ -8,21 +8,20 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.client import Client
+from gpudeck.model.address import DEFAULT_HUB, mask_password
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
-from gpudeck.model.settings import Address
 from gpudeck.model.view import Fleet
+from gpudeck.ops.doctor.bundle import find_secrets
 from gpudeck.ops.doctor.connection import check_agent
 from gpudeck.ops.doctor.finding import Area, Finding, guarded
 from gpudeck.ops.doctor.hub_files import check_hub_files
-from gpudeck.ops.doctor.machine import check_machine
-from gpudeck.ops.doctor.probe import probe_nvml
-from gpudeck.ops.doctor.redact import find_secrets
+from gpudeck.ops.doctor.machine import check_machine, probe_nvml
 from gpudeck.ops.doctor.running import check_messages, check_public, check_running
-from gpudeck.settings import ADMIN_FILE, VARIABLE, Settings, choose_data_dir, find_own_token, load_settings
+from gpudeck.settings import ADMIN_FILE, VARIABLE, Settings, choose_data_dir, find_own_token, load_settings, own_address
 
 _SETTINGS = Area("settings")
 OF_THE_UNIT = Path("/etc/gpudeck/agent.token")
-"""Named on the command line of gpudeck-agent.service, which nobody sees who runs the doctor."""
+"""Named on the command line of gpudeck-agent.service, which the doctor cannot see."""
 
 
 class DoctorContext(Struct, frozen=True):
@@ -40,30 +39,40 @@ class DoctorContext(Struct, frozen=True):
     config: Path | None = None
 
 
-def load_context(config: Path | None, hub: str | None, token_file: str | None, on: str) -> DoctorContext:
-    """Read the settings, and see what this machine is. `on` is `host`, `hub` or `auto`."""
+def load_context(
+    config: Path | None, hub: str | None, token_file: str | None, on: str, named: tuple[str, str] | None = None
+) -> DoctorContext:
+    """Read the settings, and see what this machine is. `on` is `host`, `hub` or `auto`. `named` is the hub that all
+    commands use, and what names it; None for the default."""
     try:
         settings, file = load_settings(config)
     except (ConfigurationError, UsageError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        mistakes = [_SETTINGS.fail("file", line, _next_step(line)) for line in lines]
+        mistakes = [_SETTINGS.fail("file", line, next_step(line)) for line in lines]
         return DoctorContext(None, mistakes, False, hub)
     agent = settings.agent
     agent = msgspec.structs.replace(agent, token_file=token_file or agent.token_file or _token_file_of_the_unit())
     settings = msgspec.structs.replace(settings, agent=agent)
-    told = "there is no gpudeck.yaml: every setting has its default" if file is None else f"{file} has no mistakes"
+    told = "no gpudeck.yaml was found, so every setting has its default" if file is None else f"{file} has no mistakes"
     is_hub = on == "hub" or (on == "auto" and hub is None and _has_hub_files(settings))
     wants_agent = on == "host" or agent.hub is not None or agent.token_file is not None
-    asked = hub or agent.hub or (Client("http://127.0.0.1:8042").url if wants_agent else None)
+    asked = hub or agent.hub or (DEFAULT_HUB if wants_agent else None)
+    url, why = named or (DEFAULT_HUB, "the default")
+    used = _SETTINGS.ok("hub", f"commands here use {mask_password(url)} ({why})")
     return DoctorContext(
-        settings, [_SETTINGS.ok("file", told)], is_hub, None if on == "hub" else asked, _own_address(settings), file
+        settings,
+        [_SETTINGS.ok("file", told), used],
+        is_hub,
+        None if on == "hub" else asked,
+        own_address(settings),
+        file,
     )
 
 
-def _next_step(mistake: str) -> str:
+def next_step(mistake: str) -> str:
     if mistake.endswith("cannot be read: permission denied"):
-        return "Run this as the user that the hub or the agent runs as, or as root."
-    return "Mend these lines; gpudeck check says whether all is well."
+        return "Run this as root, or as the user of the hub or the agent."
+    return "Correct this, then run gpudeck check."
 
 
 def _token_file_of_the_unit() -> str | None:
@@ -78,13 +87,6 @@ def _has_hub_files(settings: Settings) -> bool:
     return any((folder / name).exists() for name in ("gpudeck.db", ADMIN_FILE))
 
 
-def _own_address(settings: Settings) -> str:
-    scheme = "http" if settings.tls is None else "https"
-    listen = settings.listen
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104
-    return f"{scheme}://{Address(host, listen.port)}"
-
-
 def run_checks(context: DoctorContext) -> Iterator[Finding]:
     """All findings, each area as soon as it is asked."""
     yield from context.findings
@@ -96,8 +98,8 @@ def run_checks(context: DoctorContext) -> Iterator[Finding]:
         hub = context.hub
         yield from guarded("agent", "agent", lambda: check_agent(settings.agent, hub))
     elif not context.is_hub:
-        step = "Give --hub URL and --token-file FILE, or a gpudeck.yaml with them."
-        yield Area("agent").skip("hub", "nothing here says to which hub this machine reports", step)
+        step = "If it has an agent, give --hub URL and --token-file FILE, or set agent.hub and agent.token_file."
+        yield Area("agent").skip("hub", "no hub is configured to which this machine reports", step)
     if context.is_hub:
         yield from guarded("hub", "files", lambda: check_hub_files(settings))
         yield from guarded("hub", "running", lambda: _ask_hub(context, settings))

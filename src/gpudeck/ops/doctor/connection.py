@@ -15,13 +15,13 @@ import urllib3
 
 from gpudeck import __version__
 from gpudeck.agent.push import read_token
-from gpudeck.agent.route import explain, find_proxy, open_pool
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.host import host_name
+from gpudeck.http_client import explain, find_proxy, open_pool
+from gpudeck.model.address import check_hub_url, mask_password
 from gpudeck.model.errors import UsageError
-from gpudeck.model.hub_url import check_hub_url, mask_password
-from gpudeck.model.printable import clean
 from gpudeck.model.report import Report
+from gpudeck.model.text import clean
 from gpudeck.ops.doctor.finding import Area, Finding
 from gpudeck.wire import VERSION, Envelope
 
@@ -53,22 +53,24 @@ def check_agent(settings: AgentSettings, hub: str) -> Iterator[Finding]:
 
 
 def check_token_file(named: str | None) -> tuple[str | None, Finding]:
-    """The token, where there is one."""
     if named is None:
         return None, _AREA.fail(
-            "token file", "no token file is named", "Give --token-file, or agent.token_file in gpudeck.yaml."
+            "token file", "no token file is set", "Give --token-file, or set agent.token_file in gpudeck.yaml."
         )
     file = Path(named).expanduser()
     try:
         token = read_token(file)
         mode = stat.S_IMODE(file.stat().st_mode)
     except UsageError as error:
+        if isinstance(error.__cause__, PermissionError):
+            step = "Run this as root or as the agent's user to check the token."
+            return None, _AREA.skip("token file", f"this user cannot read {file}", step)
         return None, _AREA.fail("token file", error.message, error.hint)
     if mode & 0o007:
         return token, _AREA.warn(
-            "token file", f"everybody on this machine may read {file} (mode {mode:04o})", f"chmod 600 {file}"
+            "token file", f"every user of this machine can read {file} (mode {mode:04o})", f"chmod 600 {file}"
         )
-    return token, _AREA.ok("token file", f"{file} holds a token, and others may not read it")
+    return token, _AREA.ok("token file", f"{file} contains a token, and other users cannot read it")
 
 
 def _reach(url: str, proxy: str | None) -> Iterator[Finding]:
@@ -79,10 +81,10 @@ def _reach(url: str, proxy: str | None) -> Iterator[Finding]:
         addresses = sorted({str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        step = "Check the name, /etc/hosts and /etc/resolv.conf; an address in place of the name works too."
-        yield _AREA.fail("name", f"{what} {host} is not found: {reason.lower()}", step)
+        step = "Check the name, /etc/hosts and /etc/resolv.conf, or use an IP address."
+        yield _AREA.fail("name", f"the name of {what}, {host}, does not resolve: {reason.lower()}", step)
         return
-    yield _AREA.ok("name", f"{what} {host} is {', '.join(addresses[:4])}")
+    yield _AREA.ok("name", f"{what} {host} has the address {', '.join(addresses[:4])}")
     began = time.monotonic()
     try:
         socket.create_connection((host, port), timeout=_SECONDS).close()
@@ -94,8 +96,8 @@ def _reach(url: str, proxy: str | None) -> Iterator[Finding]:
 
 def _no_port(error: OSError, what: str) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return f"Is {what} running, and does it listen there and not on its own machine alone (listen)?"
-    return "Is a firewall between, and is the address right?"
+        return f"Check that {what} runs, and that it listens for other machines (listen)."
+    return "Check the address, and firewalls on the way."
 
 
 def check_tls(url: str, ca_file: str | None) -> Finding:
@@ -109,14 +111,14 @@ def check_tls(url: str, ca_file: str | None) -> Finding:
         ):
             ends_at = ssl.cert_time_to_seconds(str((connection.getpeercert() or {})["notAfter"]))
     except (OSError, ValueError) as error:
-        step = "Name the authority's certificate with agent.ca_file, use the name in it, or renew it."
-        return _AREA.fail("tls", f"no TLS with {host}: {_say(error)}", step)
+        step = "Set agent.ca_file to your CA's certificate, use the name that the certificate is for, or renew it."
+        return _AREA.fail("tls", f"no TLS connection to {host}: {_say(error)}", step)
     days = (ends_at - time.time()) / 86_400
     if days < _SOON_DAYS:
         return _AREA.warn(
-            "tls", f"the certificate of {host} ends in {days:.0f} days", "Renew it on the hub or its proxy."
+            "tls", f"the certificate of {host} expires in {days:.0f} days", "Renew it on the hub or its proxy."
         )
-    return _AREA.ok("tls", f"the certificate of {host} is believed, and good for {days:.0f} more days")
+    return _AREA.ok("tls", f"the certificate of {host} is trusted, and valid for {days:.0f} more days")
 
 
 def _ask(url: str, settings: AgentSettings, token: str | None) -> Iterator[Finding]:
@@ -131,25 +133,27 @@ def _ask(url: str, settings: AgentSettings, token: str | None) -> Iterator[Findi
         answer = pool.request("GET", f"{url}/healthz", redirect=False, timeout=_SECONDS)
         version = _read_version(answer)
         if version is None:
-            yield _AREA.fail("http", f"{shown} answers {answer.status}, and not as a hub does", _no_hub(answer.status))
+            yield _AREA.fail(
+                "http", f"{shown} answers {answer.status}, which is not the answer of a hub", find_step(answer.status)
+            )
             return
-        yield _AREA.ok("http", f"{shown} answers as a hub")
+        yield _AREA.ok("http", f"a hub answers at {shown}")
         yield compare_versions(__version__, version)
         yield compare_clocks((asked_at + time.time()) / 2, answer.headers.get("Date"))
         if token is not None:
             is_real = json.loads(answer.data).get("demo") is False
             yield _try_token(pool, url, token, _write_report(settings) if is_real else b"{}")
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        step = "Look at the hub's log, and at what stands between (proxy, firewall)."
+        step = "Check the hub's log, and proxies and firewalls on the way."
         yield _AREA.fail("http", f"{shown} does not answer: {mask_password(explain(error))}", step)
     finally:
         pool.clear()
 
 
-def _no_hub(status: int) -> str:
+def find_step(status: int) -> str:
     if status in {502, 503, 504}:
-        return "A proxy answers, and the hub behind it does not: start it there, and look at its log."
-    return "Check the address; behind a path it ends with that path (https://host/gpus)."
+        return "A proxy answers, but the hub behind it does not: start the hub, and check its log."
+    return "Check the address; it includes the path, if there is one (https://host/gpus)."
 
 
 def _read_version(answer: urllib3.BaseHTTPResponse) -> str | None:
@@ -163,31 +167,33 @@ def _read_version(answer: urllib3.BaseHTTPResponse) -> str | None:
 def compare_versions(own: str, other: str) -> Finding:
     """Neighbouring minor versions understand each other."""
     if own == other:
-        return _AREA.ok("version", f"both are gpudeck {own}")
+        return _AREA.ok("version", f"gpudeck {own} here and on the hub")
     ours, theirs = own.split(".")[:2], other.split(".")[:2]
-    told = f"this is gpudeck {own}, the hub is {other}"
+    told = f"gpudeck is {own} here, and {other} on the hub"
     if ours[0] != theirs[0] or not (ours[-1] + theirs[-1]).isdigit() or abs(int(ours[-1]) - int(theirs[-1])) > 1:
-        return _AREA.fail(
-            "version", told, "Update the older of the two: only neighbouring minor versions understand each other."
-        )
-    return _AREA.warn("version", told, "Update the older of the two.")
+        return _AREA.fail("version", told, "Upgrade the older one: only neighbouring minor versions work together.")
+    return _AREA.warn("version", told, "Upgrade the older one.")
 
 
 def compare_clocks(now: float, date: str | None) -> Finding:
     """`date` is the header of an answer: of whole seconds, which is enough."""
     parsed = email.utils.parsedate_to_datetime(date) if date else None
     if parsed is None:
-        return _AREA.skip("clock", "the hub's answer tells no time")
+        return _AREA.skip("clock", "the hub's answer contains no time")
     skew = now - parsed.timestamp() - 0.5
-    told = f"this clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the hub's"
-    step = "Check the time service on both (timedatectl, chronyc tracking)."
+    told = f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the hub's"
+    step = "Check the time service of both machines (timedatectl, chronyc tracking)."
     if abs(skew) >= _SKEW_FAIL:
         return _AREA.fail("clock", told, step)
-    return _AREA.warn("clock", told, step) if abs(skew) >= _SKEW_WARN else _AREA.ok("clock", "it agrees with the hub's")
+    return (
+        _AREA.warn("clock", told, step)
+        if abs(skew) >= _SKEW_WARN
+        else _AREA.ok("clock", "this machine's clock and the hub's agree")
+    )
 
 
 def _write_report(settings: AgentSettings) -> bytes:
-    """One that a hub of real hosts takes from nobody, and refuses those first whose token is for another name."""
+    """A report that every hub of real hosts refuses; a token for another name is refused first."""
     return msgspec.json.encode(
         Envelope(
             version=VERSION,
@@ -203,7 +209,7 @@ def _write_report(settings: AgentSettings) -> bytes:
 
 
 def _try_token(pool: urllib3.PoolManager, url: str, token: str, report: bytes) -> Finding:
-    """With a report that is not taken: who is known is told that, who is not is told so before."""
+    """With a report that the hub refuses: the reason of the refusal shows whether the token is valid."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     answer = pool.request(
         "POST", f"{url}/api/v1/reports", body=report, headers=headers, redirect=False, timeout=_SECONDS
@@ -211,13 +217,11 @@ def _try_token(pool: urllib3.PoolManager, url: str, token: str, report: bytes) -
     if answer.status == 403 and (refusal := _read_refusal(answer)):
         return _AREA.fail("token", *refusal)
     if answer.status in {401, 403}:
-        step = "Copy the hub's token file again, or make a token: gpudeck token create NAME --role agent."
-        return _AREA.fail("token", "the hub does not take this token", step)
+        step = "Copy agent.token from the hub again, or run there: gpudeck token create NAME --role agent."
+        return _AREA.fail("token", "the hub does not accept this token", step)
     if answer.status in {400, 409, 415, 422}:
-        return _AREA.ok("token", "the hub takes this token")
-    return _AREA.warn(
-        "token", f"the hub answers {answer.status} to a report", "Look at the hub's log, and at its proxy."
-    )
+        return _AREA.ok("token", "the hub accepts this token")
+    return _AREA.warn("token", f"the hub answers {answer.status} to a report", "Check the hub's log, and its proxy.")
 
 
 def _read_refusal(answer: urllib3.BaseHTTPResponse) -> tuple[str, str] | None:
@@ -235,5 +239,5 @@ def _say(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.lower()
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS; the address may begin with http://"
+        return "it does not accept TLS; if it has none, its address begins with http://"
     return (getattr(error, "strerror", None) or str(error)).lower()

@@ -49,7 +49,7 @@ def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> lis
         found.extend(check())
     except GpudeckError as error:
         found.append(Finding(area, name, "fail", error.message, error.hint))
-    except Exception as error:  # noqa: BLE001 - whatever is wrong here is exactly when somebody asks a doctor
+    except Exception as error:  # noqa: BLE001 - a failing check is a finding, not a failure of the doctor
         told = f"this check itself failed: {type(error).__name__}: {error}"
         found.append(Finding(area, name, "fail", told, "Report it as a bug, with `gpudeck doctor --bundle`."))
     return found

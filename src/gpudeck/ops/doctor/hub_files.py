@@ -10,19 +10,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from gpudeck.history.settings import DEMO_FILE, FILE
+from gpudeck.model.address import open_socket
 from gpudeck.model.errors import UsageError
-from gpudeck.model.listening import open_socket
 from gpudeck.model.settings import Address
 from gpudeck.ops.doctor.finding import Area, Finding
 from gpudeck.server.tls import make_context, validity_problem
 from gpudeck.settings import Settings, choose_data_dir
 
 _AREA = Area("hub")
-_DATABASE, _HISTORY = "gpudeck.db", "history.db"
+_DATABASE = "gpudeck.db"
 _ROOM_WARN, _ROOM_FAIL = 2 * 1024**3, 200 * 1024**2
 _CHECKED_WHOLE = 256 * 1024**2
 """A larger file is only opened: to read all of it may take minutes."""
-_RESTORE = "Stop the hub, and put back a backup (gpudeck restore); docs/database.md says how."
+_RESTORE = "Stop the hub, and restore a backup with gpudeck restore (docs/database.md)."
 
 
 def check_hub_files(settings: Settings) -> Iterator[Finding]:
@@ -40,14 +41,14 @@ def check_hub_files(settings: Settings) -> Iterator[Finding]:
 
 
 def check_port(listen: Address) -> Finding:
-    """A port that is held is right where the hub runs: whether it is the hub is asked of whoever answers there."""
+    """A port in use is right if the hub itself listens there: the listener is asked."""
     try:
         open_socket(listen).close()
     except UsageError as error:
         if _answers(listen):
             return _AREA.ok("port", f"{listen} is in use by {_find_holder(listen.port)}")
         return _AREA.fail("port", error.message.rstrip("."), error.hint)
-    return _AREA.warn("port", f"{listen} is free: no hub listens there", "Start it: gpudeck up, or its service.")
+    return _AREA.warn("port", f"no hub listens on {listen}", "Start it with gpudeck up, or as a service.")
 
 
 def _answers(listen: Address) -> bool:
@@ -84,19 +85,17 @@ def _open_files(process: Path) -> Iterator[str]:
 
 def check_folder(folder: Path) -> Finding:
     if not folder.is_dir():
-        return _AREA.fail(
-            "data folder", f"{folder} is not there", "Start the hub once, or set data_dir to the right one."
-        )
+        return _AREA.fail("data folder", f"{folder} does not exist", "Start the hub once, or correct data_dir.")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        step = f"Run this as the hub's user, or give the folder to it (chown {folder})."
-        return _AREA.fail("data folder", f"this user may not write {folder}", step)
-    return _AREA.ok("data folder", f"{folder} can be written")
+        step = f"Run this as the hub's user, or make that user the owner: chown -R USER {folder}"
+        return _AREA.fail("data folder", f"this user cannot write to {folder}", step)
+    return _AREA.ok("data folder", f"{folder} is writable")
 
 
 def check_room(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     told = f"{free / 1024**3:.1f} GiB are free on the disk of {folder}"
-    step = "Make room there, keep less (history.max_size), or move data_dir."
+    step = "Free some space there, lower history.max_size, or move data_dir."
     if free < _ROOM_FAIL:
         return _AREA.fail("disk", told, step)
     return _AREA.warn("disk", told, step) if free < _ROOM_WARN else _AREA.ok("disk", told)
@@ -105,16 +104,16 @@ def check_room(folder: Path) -> Finding:
 def check_secrets(folder: Path) -> Iterator[Finding]:
     for file in (folder / "agent.token", folder / "admin.token", folder / _DATABASE):
         if file.exists() and (mode := stat.S_IMODE(file.stat().st_mode)) & 0o007:
-            told = f"everybody on this machine may read {file} (mode {mode:04o})"
-            yield _AREA.fail("secrets", told, f"chmod 600 {file}; make new tokens if others use this machine.")
+            told = f"every user of this machine can read {file} (mode {mode:04o})"
+            yield _AREA.fail("secrets", told, f"chmod 600 {file}; if others use this machine, create new tokens.")
 
 
 def check_database(settings: Settings, folder: Path) -> Finding:
     if settings.database is not None:
-        return _AREA.skip("database", "it is on a PostgreSQL server: the running hub says whether it answers")
+        return _AREA.skip("database", "it is on a PostgreSQL server, and is checked through the running hub")
     file = folder / _DATABASE
     if not file.exists():
-        return _AREA.skip("database", f"there is none yet in {folder}", "The hub makes it when it starts.")
+        return _AREA.skip("database", f"there is none yet in {folder}", "The hub creates it at its start.")
     try:
         version = _inspect(file, "SELECT version_num FROM gpudeck_version")
     except sqlite3.Error as error:
@@ -125,17 +124,19 @@ def check_database(settings: Settings, folder: Path) -> Finding:
 def judge_version(file: Path, found: str, newest: str | None) -> Finding:
     if newest is not None and found > newest:
         told = f"{file} is from a newer gpudeck: version {found}, this one knows {newest}"
-        return _AREA.fail("database", told, "Install that gpudeck again, or put back the backup from before it.")
+        return _AREA.fail(
+            "database", told, "Install that version again, or restore the backup from before the upgrade."
+        )
     if newest is not None and found < newest:
         told = f"{file} has version {found}, this gpudeck has {newest}"
-        return _AREA.warn("database", told, "It is brought up to date, with a copy, when the hub starts the next time.")
-    return _AREA.ok("database", f"{file} is sound, and of version {found}")
+        return _AREA.warn("database", told, "The hub upgrades it at its next start, and keeps a copy.")
+    return _AREA.ok("database", f"{file} is intact (version {found})")
 
 
 def _newest_version() -> str | None:
     """None on an install without the hub's parts."""
     try:
-        from gpudeck.database.migrating import NEWEST  # noqa: PLC0415 - a base install has no SQLAlchemy
+        from gpudeck.database.migrations import NEWEST  # noqa: PLC0415 - a base install has no SQLAlchemy
     except ImportError:
         return None
     return NEWEST
@@ -143,16 +144,19 @@ def _newest_version() -> str | None:
 
 def check_history(settings: Settings, folder: Path) -> Finding:
     if settings.history.kind != "embedded":
-        return _AREA.skip("history", f"its kind is {settings.history.kind}: the running hub says whether it works")
-    file = folder / _HISTORY
+        return _AREA.skip("history", f"its kind is {settings.history.kind}, which is checked through the running hub")
+    file, what = folder / FILE, ""
     if not file.exists():
-        return _AREA.skip("history", f"there is none yet in {folder}", "The hub makes it when it starts.")
+        demos = sorted(folder.glob(DEMO_FILE.format("*")), key=lambda demo: demo.stat().st_mtime)
+        if not demos:
+            return _AREA.skip("history", f"there is none yet in {folder}", "The hub creates it at its start.")
+        file, what = demos[-1], f": the simulated history of a demo; {FILE} is created with the first real host"
     try:
         _inspect(file, "SELECT count(*) FROM sqlite_master")
     except sqlite3.Error as error:
-        step = "Stop the hub and look closer: gpudeck history verify. A new one is begun if it is moved away."
+        step = f"Stop the hub, and run gpudeck history verify --file {file}, or move the file away for a new history."
         return _AREA.fail("history", f"{file} cannot be read: {error}", step)
-    return _AREA.ok("history", f"{file} is sound, {file.stat().st_size / 1024**2:.1f} MiB")
+    return _AREA.ok("history", f"{file} is intact, {file.stat().st_size / 1024**2:.1f} MiB{what}")
 
 
 def _inspect(file: Path, question: str) -> str:
@@ -170,12 +174,12 @@ def check_certificate(cert_file: Path, key_file: Path) -> Finding:
     try:
         make_context(cert_file, key_file)
     except UsageError as error:
-        return _AREA.fail("certificate", error.message, error.hint or "Name others in the section tls.")
+        return _AREA.fail("certificate", error.message, error.hint or "Name other files in the section tls.")
     problem = validity_problem(cert_file, key_file)
     if problem is None:
-        return _AREA.ok("certificate", f"{cert_file} is valid, and does not end soon")
+        return _AREA.ok("certificate", f"{cert_file} is valid, and does not expire soon")
     judge = _AREA.warn if "expires in" in problem else _AREA.fail
-    return judge("certificate", problem, "Renew it: the hub reads the new file by itself.")
+    return judge("certificate", problem, "Renew it. The hub reads the new file without a restart.")
 
 
 def _read(path: Path) -> str:

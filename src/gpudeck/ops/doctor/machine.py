@@ -1,13 +1,21 @@
-"""This machine as the agent reads it: are there GPUs, does the driver answer, may we look, who is seen."""
+"""This machine as the agent reads it: are there GPUs, does the driver answer, may we look, who is seen.
+
+As a program it asks NVML what it is, and prints that as JSON: any call may hang in a sick driver.
+"""
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+from msgspec import Struct
+
+from gpudeck.child_process import ChildFailed, python_module, run
 from gpudeck.collectors.nvml_device import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, NO_PERMISSION
 from gpudeck.ops.doctor.finding import Area, Finding
-from gpudeck.ops.doctor.probe import Probed
 
 _AREA = Area("machine")
 _NVIDIA = "0x10de"
@@ -18,11 +26,40 @@ _MODULE = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 _HIDEPID = re.compile(r"hidepid=(\w+)")
 _STEPS = {
     LIBRARY_NOT_FOUND: "Install the library that belongs to the driver (libnvidia-ml1, nvidia-utils or the like).",
-    DRIVER_NOT_LOADED: "Load the driver (modprobe nvidia), and look at dmesg if that fails.",
+    DRIVER_NOT_LOADED: "Load the driver (modprobe nvidia); if that fails, check dmesg.",
     LIB_RM_VERSION_MISMATCH: "The driver was updated under the running kernel module: restart the machine.",
     NO_PERMISSION: "See the line about devices.",
 }
-_LOOK = "Look at nvidia-smi and at the kernel log (dmesg)."
+_NVML_SECONDS = 15.0
+_LOOK = "Check nvidia-smi and the kernel log (dmesg)."
+
+
+class ProbedGpu(Struct, frozen=True):
+    """`problem` is why it cannot be read; `is_persistent` None where the driver does not tell."""
+
+    index: int
+    problem: str | None = None
+    is_persistent: bool | None = None
+
+
+class Probed(Struct, frozen=True):
+    """`trouble` is why NVML cannot be used at all, with NVML's number of it; None: it can."""
+
+    trouble: str | None = None
+    code: int | None = None
+    library: str = ""
+    gpus: list[ProbedGpu] = []
+
+
+def probe_nvml(seconds: float = _NVML_SECONDS) -> Probed:
+    """What NVML says within that time."""
+    try:
+        found = run(python_module("gpudeck.ops.doctor.machine"), seconds=seconds)
+    except ChildFailed as error:
+        return Probed(trouble=f"it has not answered within {seconds:g} s" if error.why == "time" else error.message)
+    if found.code:
+        return Probed(trouble=f"it ended the process that asked ({found.code})")
+    return msgspec.json.decode(found.output, type=Probed)
 
 
 def check_machine(probe: Callable[[], Probed], root: Path = Path("/")) -> Iterator[Finding]:
@@ -64,7 +101,9 @@ def check_driver(root: Path) -> Finding:
     text = _read(root / "proc/driver/nvidia/version")
     if not text:
         return _AREA.fail(
-            "driver", "the NVIDIA driver is not loaded", "Install it, or load it (modprobe nvidia); dmesg says why not."
+            "driver",
+            "the NVIDIA driver is not loaded",
+            "Install it, or load it (modprobe nvidia); dmesg shows why that fails.",
         )
     version = _MODULE.search(text)
     return _AREA.ok("driver", f"NVIDIA driver {version[1] if version else 'of unknown version'} is loaded")
@@ -82,7 +121,7 @@ def check_devices(root: Path) -> Iterator[Finding]:
         group = _group_of(root / "dev" / closed[0])
         join = "" if group == "root" else f"Add the agent's user to the group {group}, or make "
         step = f"{join or 'Make '}the files open to all (NVreg_DeviceFileMode=0666)."
-        yield _AREA.fail("devices", f"this user may not open {', '.join(f'/dev/{name}' for name in closed[:4])}", step)
+        yield _AREA.fail("devices", f"this user cannot open {', '.join(f'/dev/{name}' for name in closed[:4])}", step)
     else:
         yield _AREA.ok("devices", f"{len(devices)} device files can be opened")
 
@@ -100,18 +139,18 @@ def check_library(probed: Probed, cards: int) -> Iterator[Finding]:
     if cards > len(probed.gpus):
         lost = f"on the PCI bus there are {cards}, but NVML finds {found}"
         yield _AREA.warn(
-            "gpu", lost, "Look at dmesg for NVRM and Xid; one may have failed, or belong to a virtual machine."
+            "gpu", lost, "Search dmesg for NVRM and Xid: a GPU may have failed, or belong to a virtual machine."
         )
     sleepy = [str(gpu.index) for gpu in probed.gpus if gpu.is_persistent is False]
     if sleepy:
         told = f"persistence mode is off on GPU {', '.join(sleepy)}: the first use of each takes seconds"
         yield _AREA.warn("persistence", told, "systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1.")
     elif probed.gpus:
-        yield _AREA.ok("persistence", "persistence mode is on, or not told")
+        yield _AREA.ok("persistence", "persistence mode is on, or not reported")
 
 
 def check_processes(root: Path) -> Finding:
-    """With hidepid nobody but root sees whose a process is."""
+    """With hidepid only root sees the owners of processes."""
     mount = next((line for line in _read(root / "proc/mounts").splitlines() if line.split()[1:2] == ["/proc"]), "")
     hidden = _HIDEPID.search(mount)
     if hidden is None or hidden[1] in {"0", "off"}:
@@ -139,3 +178,33 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _ask_nvml(nvml: Any) -> Probed:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return Probed(trouble=str(error), code=error.value)
+    gpus = [_ask_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    try:
+        return Probed(library=str(nvml.nvmlSystemGetNVMLVersion()), gpus=gpus)
+    except nvml.NVMLError:
+        return Probed(gpus=gpus)
+
+
+def _ask_gpu(nvml: Any, index: int) -> ProbedGpu:
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        nvml.nvmlDeviceGetName(handle)
+    except nvml.NVMLError as error:
+        return ProbedGpu(index, str(error))
+    try:
+        return ProbedGpu(index, is_persistent=bool(nvml.nvmlDeviceGetPersistenceMode(handle)))
+    except nvml.NVMLError:
+        return ProbedGpu(index)
+
+
+if __name__ == "__main__":
+    import pynvml
+
+    sys.stdout.buffer.write(msgspec.json.encode(_ask_nvml(pynvml)))

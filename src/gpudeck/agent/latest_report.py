@@ -1,0 +1,186 @@
+"""The newest report of this host, as hubs and Prometheus ask for it: health, report and metrics.
+
+A host is read at its interval, not when it is asked: many hubs may ask one agent, and it costs no more than one. For
+Prometheus unknown values are left out: a series that says 0 for "could not be read" is worse than none. Process ids,
+commands and jobs are never labels: each new one would be a new series for ever.
+"""
+
+import gzip
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck import __version__
+from gpudeck.agent.spool import EncodedReport, ReportTime
+from gpudeck.model import clock, exposition
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.report import GpuReading, Number
+from gpudeck.wire import Envelope, decode_own, pack
+
+STALE_BEATS = 3
+STALE_SECONDS = 10.0
+
+
+def write_metrics(envelope: Envelope, now: float) -> str:
+    """The report in Prometheus' text format. What was read too long ago is left out but for its age."""
+    host = {"host": envelope.host}
+    about = host | {"version": envelope.agent_version, "simulated": str(envelope.simulated).lower()}
+    age = round(max(0.0, now - envelope.collected_at), 3)
+    lines = [
+        *exposition.write_family("gpudeck_agent_info", "gauge", "The agent that says this", [(about, 1)]),
+        *exposition.write_family(
+            "gpudeck_report_age_seconds", "gauge", "How long ago this host was read", [(host, age)]
+        ),
+    ]
+    if age <= max(STALE_BEATS * envelope.interval_seconds, STALE_SECONDS):
+        lines += _write_values(envelope, host)
+    return "\n".join(lines) + "\n"
+
+
+def _write_values(envelope: Envelope, host: dict[str, str]) -> list[str]:
+    report = envelope.report
+    gpus = [(host | {"gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name}, gpu) for gpu in report.gpus or ()]
+    lines = []
+    for metric in HOST_METRICS.values():
+        lines += _write_metric(metric, [(host, report.metrics.get(metric.name))])
+    for metric in GPU_METRICS.values():
+        lines += _write_metric(metric, [(labels, gpu.metrics.get(metric.name)) for labels, gpu in gpus])
+    missing = [(labels, int(gpu.missing is not None)) for labels, gpu in gpus]
+    users = [sample for labels, gpu in gpus for sample in _memory_by_user(labels, gpu)]
+    return [
+        *lines,
+        *exposition.write_family("gpudeck_gpu_missing", "gauge", "1: belongs here and cannot be read at all", missing),
+        *exposition.write_family(exposition.USER_MEMORY, "gauge", "Memory used by a user's processes", users),
+    ]
+
+
+def _write_metric(metric: Metric, samples: Iterable[tuple[dict[str, str], Number | None]]) -> list[str]:
+    exposed = exposition.expose(metric)
+    believed = [
+        (labels, exposed.scale(value))
+        for labels, value in samples
+        if value is not None and metric.low <= value <= metric.high
+    ]
+    return exposition.write_family(exposed.name, exposed.kind, metric.label, believed)
+
+
+def _memory_by_user(labels: dict[str, str], gpu: GpuReading) -> list[exposition.Sample]:
+    """A user of whose processes one is unknown in size is left out: the sum of the others would be too small."""
+    used: defaultdict[str, int] = defaultdict(int)
+    unknown = set()
+    for process in gpu.processes or ():
+        if process.user is None:
+            continue
+        if process.memory_used_bytes is None:
+            unknown.add(process.user)
+        used[process.user] += process.memory_used_bytes or 0
+    return [(labels | {"user": user}, size) for user, size in sorted(used.items()) if user not in unknown]
+
+
+class HttpAnswer(Struct, frozen=True):
+    """What is answered over HTTP, whole."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def answer_error(status: int, code: str, message: str, hint: str = "", **headers: str) -> HttpAnswer:
+    """The one shape of every error, as the hub's API has it. Names of headers are written with underscores."""
+    body = msgspec.json.encode({"error": {"code": code, "message": message, "hint": hint}})
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpAnswer(status, body, {"Content-Type": "application/json", **given})
+
+
+class LatestReport:
+    """The report loop puts the newest report here; any number of threads ask for it."""
+
+    def __init__(self, now: clock.Clock = clock.wall, boottime: clock.Clock = clock.boottime) -> None:
+        self._now = now
+        self._boottime = boottime
+        self._newest: _ReportForms | None = None
+
+    def put(self, report: EncodedReport) -> None:
+        self._newest = _ReportForms(report.body, report.made)
+
+    @property
+    def newest(self) -> Envelope | None:
+        """The newest report; None before there is one."""
+        return None if self._newest is None else self._newest.envelope
+
+    def health(self) -> HttpAnswer:
+        """Good as long as the process answers."""
+        return HttpAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
+
+    def report(self, accept: str = "", accept_encoding: str | None = None) -> HttpAnswer:
+        """The newest report: msgpack in zstd, or as JSON, plain or in gzip, where the caller asks for that."""
+        newest = self._newest
+        if newest is None:
+            return _NOT_READ_YET
+        is_json = _prefers_json(accept)
+        encoding = _choose_encoding(accept_encoding, "identity" if is_json else "zstd")
+        headers = {
+            "Content-Type": "application/json" if is_json else "application/msgpack",
+            "Gpudeck-Sent-At": repr(newest.made.sent_at(self._now(), self._boottime())),
+            "Vary": "Accept, Accept-Encoding",
+        }
+        if encoding != "identity":
+            headers["Content-Encoding"] = encoding
+        return HttpAnswer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
+
+    def metrics(self, accept: str = "") -> HttpAnswer:
+        """The newest report for Prometheus, in OpenMetrics where the caller asks for that."""
+        newest = self._newest
+        if newest is None:
+            return _NOT_READ_YET
+        page = write_metrics(newest.envelope, newest.made.sent_at(self._now(), self._boottime())).encode()
+        if exposition.wants_openmetrics(accept):
+            return HttpAnswer(
+                200, exposition.to_openmetrics(page), {"Content-Type": exposition.OPENMETRICS_TYPE, "Vary": "Accept"}
+            )
+        return HttpAnswer(200, page, {"Content-Type": exposition.CONTENT_TYPE, "Vary": "Accept"})
+
+
+_JSON = {"Content-Type": "application/json"}
+_NOT_READ_YET = answer_error(
+    503, "unavailable", "this host has not been read yet", "Ask again in a second.", Retry_After="1"
+)
+
+
+class _ReportForms:
+    """One report in all its forms, each made when it is first asked for. Two threads may make the same one twice."""
+
+    def __init__(self, packed: bytes, made: ReportTime) -> None:
+        self.made = made
+        self._made: dict[tuple[bool, str], bytes] = {(False, "zstd"): packed}
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        return decode_own(self._made[False, "zstd"])
+
+    def encoded(self, *, is_json: bool, encoding: str) -> bytes:
+        form = is_json, encoding
+        if form not in self._made:
+            plain = (msgspec.json.encode if is_json else msgspec.msgpack.encode)(self.envelope)
+            if encoding == "gzip":
+                self._made[form] = gzip.compress(plain, compresslevel=5, mtime=0)
+            else:
+                self._made[form] = pack(plain) if encoding == "zstd" else plain
+        return self._made[form]
+
+
+def _prefers_json(accept: str) -> bool:
+    """Whether JSON is asked for before msgpack; browsers, which ask for text, get what they can show."""
+    wanted = exposition.read_weights(accept)
+    asked = max(wanted.get("application/json", 0.0), wanted.get("text/html", 0.0))
+    return asked > max(wanted.get("application/msgpack", 0.0), wanted.get("application/x-msgpack", 0.0))
+
+
+def _choose_encoding(accept_encoding: str | None, unasked: str) -> str:
+    if accept_encoding is None:
+        return unasked
+    wanted = exposition.read_weights(accept_encoding)
+    return next((name for name in ("zstd", "gzip") if wanted.get(name, 0.0) > 0.0), "identity")

@@ -1,0 +1,335 @@
+"""Start an agent: collectors → report loop → outbox → sender, or the HTTP server that hubs ask, until it is stopped."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpudeck.agent.hub_file import announcing
+from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.push import Sender
+from gpudeck.agent.report_loop import Reporter, ReportLoop, ReportReceiver
+from gpudeck.agent.settings import AgentSettings
+from gpudeck.agent.signals import AgentSignals, SystemdNotifier, reload_settings
+from gpudeck.agent.spool import Spool
+from gpudeck.collectors.child import fork_child
+from gpudeck.collectors.host import boot_id, host_name, machine_id
+from gpudeck.collectors.machine import MachineCollector, read_once, watch_this_machine
+from gpudeck.model.address import DEFAULT_HUB, mask_password
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.settings import Address, is_loopback
+from gpudeck.wire import decode_own
+
+if TYPE_CHECKING:
+    from gpudeck.agent.listen import ListenToken, Post
+    from gpudeck.wire import Envelope
+
+log = logging.getLogger(__name__)
+EVERY = 60.0
+"""How often a crontab can call, at most."""
+_LOOK_SECONDS = 1.0
+
+MakePosts = Callable[[Callable[[], "Envelope | None"]], "dict[str, Post]"]
+"""Makes paths that an agent answers beside its own, of the newest report."""
+
+
+def run_agent(
+    settings: AgentSettings,
+    *,
+    simulate: int | None = None,
+    seed: int = 1,
+    until_stdin_closes: bool,
+    make_posts: MakePosts | None = None,
+    reload: Callable[[], AgentSettings] | None = None,
+    machine: MachineCollector | None = None,
+) -> None:
+    """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start.
+
+    `make_posts` makes further paths that an agent answers which listens. `reload` reads the settings
+    again when SIGHUP comes, and raises UsageError where they make no sense. `machine` has been read once with
+    these settings.
+    """
+    complete = partial(_complete, is_child=until_stdin_closes)
+    settings = complete(settings)
+    check_settings(settings, simulate)
+    supervisor, signals = SystemdNotifier.of_this_process(), AgentSignals()
+    rehearse = partial(_rehearse, simulate=simulate)
+
+    def read_again() -> AgentSettings | None:
+        return reload_settings(settings, lambda: complete(reload()) if reload else settings, rehearse, supervisor)
+
+    outbox: Outbox | None = None
+    parent: threading.Thread | None = None
+    wanted: AgentSettings | None = settings
+    try:
+        while wanted is not None:
+            settings = wanted
+            reporters = [_this_machine(settings, machine)] if simulate is None else _simulated(simulate, seed)
+            with contextlib.ExitStack() as parts:
+                for reporter in reporters:
+                    parts.callback(reporter.close)
+                if simulate is None and machine is None:
+                    # Before any thread starts, so that the collectors' children are forks.
+                    reporters[0].prepare(time.time())
+                machine = None
+                if until_stdin_closes and parent is None:
+                    parent = threading.Thread(target=_wait_for_parent, args=(signals.end,), daemon=True)
+                    parent.start()
+                outbox = open_outbox(settings, outbox, reporters[0].host, simulate)
+                takers, threads = _open_ways_out(settings, parts, reporters, outbox, make_posts=make_posts)
+                supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
+                pulse = partial(_pulse, supervisor, threads)
+                loop = ReportLoop(reporters, takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
+                wanted = _run_until_signal(loop, signals, read_again)
+                if wanted is None:
+                    supervisor.stopping()
+    finally:
+        if outbox is not None:
+            outbox.close()
+
+
+def open_outbox(settings: AgentSettings, before: Outbox | None, host: str, simulate: int | None) -> Outbox | None:
+    """Where reports wait; None where nothing is pushed. `before` is that of the settings until now: what waits in it
+    stays, unless it is of a host of another name. The hub might refuse that, and all that comes after."""
+    if before is not None and before.host != host:
+        before.discard()
+        before = None
+    if settings.hub is None:
+        if before is not None:
+            before.close()
+        return None
+    is_kept = simulate is None and settings.outbox_dir not in {None, "none"}
+    spool = Spool(Path(settings.outbox_dir or "") / host, boot_id()) if is_kept else None
+    if before is not None:
+        before.change(settings.outbox_size, settings.outbox_age, spool)
+        return before
+    # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
+    return Outbox(simulate, settings.outbox_size, host=host, max_age=settings.outbox_age, spool=spool)
+
+
+def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
+    if is_child:
+        # The hub's own agent: only the hub on this machine asks, and it ends with the hub.
+        settings = msgspec.structs.replace(settings, listen=None, proxy="none", outbox_dir="none")
+    if settings.hub is None and settings.listen is None:
+        settings = msgspec.structs.replace(settings, hub=DEFAULT_HUB)
+    return settings
+
+
+def _run_until_signal(
+    loop: ReportLoop, signals: AgentSignals, read_again: Callable[[], AgentSettings | None]
+) -> AgentSettings | None:
+    """Until other settings count, which are returned; None: until it is over."""
+    while True:
+        loop.run(signals.received)
+        signals.received.clear()
+        if signals.is_over:
+            return None
+        if (wanted := read_again()) is not None:
+            return wanted
+
+
+def _pulse(supervisor: SystemdNotifier, threads: Sequence[threading.Thread]) -> None:
+    """An agent whose reports go nowhere, as the thread that sends them has died, is not alive."""
+    if all(thread.is_alive() for thread in threads):
+        supervisor.alive()
+
+
+def check_start(settings: AgentSettings, *, is_child: bool) -> None:
+    """Try what may be refused when the agent starts with these settings. Raises UsageError."""
+    _rehearse(_complete(settings, is_child=is_child), None, simulate=None)
+
+
+def _rehearse(settings: AgentSettings, before: AgentSettings | None, *, simulate: int | None) -> None:
+    """Try what may be refused, as long as the agent still runs as before. Raises UsageError."""
+    check_settings(settings, simulate)
+    if settings.hub is not None:
+        make_sender(settings, settings.hub, Outbox(1, 1), 1)
+    if settings.tls is not None:
+        from gpudeck.server.tls import Tls  # noqa: PLC0415 - an agent that only pushes needs no server
+
+        Tls(settings.tls)
+    if settings.listen is not None and (before is None or settings.listen != before.listen):
+        from gpudeck.model.address import open_socket  # noqa: PLC0415 - the same
+
+        _open_listen_token(settings)
+        open_socket(settings.listen).close()
+
+
+def check_settings(settings: AgentSettings, simulate: int | None) -> None:
+    """Raises UsageError for what can be said before anything is opened."""
+    if settings.hub is not None and settings.token_file is None:
+        raise UsageError(
+            "the agent needs a token.",
+            "Run the line that `gpudeck hosts add NAME` prints on the hub, or give --token-file.",
+        )
+    if settings.listen is None:
+        return
+    if simulate is not None and simulate > 1:
+        raise UsageError("an agent that listens answers for one host.", "Give --simulate 1, or leave out --listen.")
+    if settings.token_file is None and not is_loopback(settings.listen.host):
+        raise UsageError(
+            f"listening on {settings.listen} lets other machines read this agent, and no token protects it; add "
+            "`--token-file FILE`, or the line `token_file: FILE` below `agent:` in gpudeck.yaml (the file is created "
+            "if it does not exist), or listen on 127.0.0.1."
+        )
+
+
+def _open_ways_out(
+    settings: AgentSettings,
+    parts: contextlib.ExitStack,
+    reporters: Sequence[Reporter],
+    outbox: Outbox | None,
+    *,
+    make_posts: MakePosts | None,
+) -> tuple[list[ReportReceiver], list[threading.Thread]]:
+    """Where reports go, and the threads that see to it. Everything that may be refused is opened first, then started;
+    each is stopped when `parts` are closed."""
+    takers: list[ReportReceiver] = []
+    threads: list[threading.Thread] = []
+    names = _names(reporters)
+    if settings.hub is not None and outbox is not None:
+        sender = make_sender(settings, settings.hub, outbox, len(reporters))
+        takers.append(outbox)
+    if settings.listen is not None:
+        latest, thread = parts.enter_context(_listening(settings, settings.listen, names, make_posts))
+        takers.append(latest)
+        threads.append(thread)
+    if settings.hub is not None and outbox is not None:
+        threads.append(parts.enter_context(_sending(sender, outbox)))
+        if not reporters[0].simulated:
+            parts.enter_context(announcing(settings.hub))
+        log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
+    return takers, threads
+
+
+def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
+    # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
+    # its senders down by itself, as each waits for its answer.
+    pace = settings.interval / (50 * hosts)
+    token_file = Path(settings.token_file or "").expanduser()
+    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy)
+
+
+@contextlib.contextmanager
+def _sending(sender: Sender, outbox: Outbox) -> Iterator[threading.Thread]:
+    stop = threading.Event()
+    thread = threading.Thread(target=sender.run, args=(stop,), name="sender")
+    keeper = threading.Thread(target=outbox.run, args=(stop,), name="outbox")
+    thread.start()
+    keeper.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        # A hub that hangs may keep the sender for longer than a service manager waits.
+        outbox.save()
+        for ended in (thread, keeper):
+            ended.join(timeout=20)
+
+
+@contextlib.contextmanager
+def _listening(
+    settings: AgentSettings, address: Address, names: str, make_posts: MakePosts | None
+) -> Iterator[tuple[ReportReceiver, threading.Thread]]:
+    """The newest report, served on that address. Raises UsageError."""
+    from gpudeck.agent.latest_report import LatestReport  # noqa: PLC0415 - an agent that only pushes needs no server
+    from gpudeck.agent.listen import Listener  # noqa: PLC0415 - the same
+    from gpudeck.model.address import open_socket  # noqa: PLC0415 - the same
+    from gpudeck.server.tls import Tls  # noqa: PLC0415 - the same
+
+    token = _open_listen_token(settings)
+    latest = LatestReport()
+    certificate = None if settings.tls is None else Tls(settings.tls)
+    posts = None if make_posts is None else make_posts(lambda: latest.newest)
+    listener = Listener(open_socket(address), latest, token, certificate, posts)
+    thread = threading.Thread(target=listener.run, name="listener")
+    thread.start()
+    shown = Address(address.host, listener.port)
+    whom = "this machine, without a token" if token is None else f"callers with the token of {settings.token_file}"
+    log.info("listening on %s: answering for %s, read every %g s, to %s", shown, names, settings.interval, whom)
+    try:
+        yield latest, thread
+    finally:
+        listener.stop()
+        thread.join(timeout=20)
+
+
+def report_once(settings: AgentSettings, *, simulate: int | None, seed: int) -> bytes:
+    """One report of this machine, as JSON for people. What needs two looks, such as rates, is unknown in it."""
+    reporter = _this_machine(settings) if simulate is None else _simulated(simulate, seed)[0]
+    with contextlib.closing(reporter):
+        report = reporter.report(time.time(), settings.interval)
+    if report is None:
+        raise UsageError(f"{reporter.host} cannot be read.", "The lines above give the reason.")
+    return msgspec.json.format(msgspec.json.encode(decode_own(report.body)), indent=2)
+
+
+def _open_listen_token(settings: AgentSettings) -> "ListenToken | None":
+    """The token that callers have to bring; None without a token file. A file that is not there is made, unless a hub
+    has to know the token as well: then it can only be a copy of the hub's. Raises UsageError."""
+    if settings.token_file is None:
+        return None
+    from gpudeck.agent.listen import ListenToken  # noqa: PLC0415 - an agent that only pushes needs no server
+    from gpudeck.agent.token_file import ensure_token  # noqa: PLC0415 - the same
+
+    file = Path(settings.token_file).expanduser()
+    if settings.hub is None and not file.exists():
+        ensure_token(file)
+        log.info("created the token file %s: copy it to the hub, which needs it to poll this agent", file)
+    return ListenToken(file)
+
+
+def _this_machine(settings: AgentSettings, machine: MachineCollector | None = None) -> Reporter:
+    this_boot = boot_id()
+    machine = machine or watch_this_machine(settings, fork_child)
+    return Reporter(settings.name or host_name(), machine_id(), lambda _: this_boot, machine)
+
+
+def _simulated(hosts: int, seed: int) -> list[Reporter]:
+    from gpudeck.collectors.simulated import SimulatedFleet, SimulatedHost  # noqa: PLC0415 - not on real machines
+
+    fleet = SimulatedFleet(hosts=hosts, seed=seed)
+    return [
+        Reporter(name, fleet.host_id(at), partial(fleet.boot_id, at), SimulatedHost(fleet, at), simulated=True)
+        for at, name in enumerate(fleet.names)
+    ]
+
+
+def _names(reporters: Sequence[Reporter]) -> str:
+    return reporters[0].host if len(reporters) == 1 else f"{len(reporters)} simulated hosts"
+
+
+def _wait_for_parent(stop: Callable[[], None]) -> None:
+    # Not through sys.stdin: a thread that waits inside its lock makes the interpreter's own end a crash.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stop()
+
+
+def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
+    """What was done, in a line. `every` is after how many seconds the next report comes: with it the hub knows when
+    this host is late. Raises UsageError, Unreachable, and GpudeckError when the hub refuses the report."""
+    hub = settings.hub or DEFAULT_HUB
+    settings = msgspec.structs.replace(settings, hub=hub, listen=None, interval=every or EVERY)
+    check_settings(settings, None)
+    sender = make_sender(settings, hub, Outbox(1, 1), 1)
+    machine = read_once(settings)
+    reporter = Reporter(settings.name or host_name(), machine_id(), lambda _: boot_id(), machine)
+    with contextlib.closing(reporter):
+        # Rates, such as how busy the CPU is, lie between two looks.
+        machine.collect(time.time())
+        time.sleep(_LOOK_SECONDS)
+        report = reporter.report(time.time(), settings.interval)
+    if report is None:
+        raise GpudeckError(f"{reporter.host} cannot be read; the line above gives the reason.")
+    sender.send_now(report)
+    return f"{mask_password(hub)} accepted a report of {reporter.host}."

@@ -1,0 +1,192 @@
+"""The messages of a hub to channels and people; and the watches, which notify a user when GPUs are free."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final
+
+from gpudeck.alerts.message import DEMO_PREFIX, Message
+from gpudeck.alerts.notifiers.channel import Channel, ConfiguredChannel, DeliveryFailure
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_destination
+from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
+from gpudeck.alerts.watches import Watches, WatchStore, message_of
+from gpudeck.auth.auth import Auth
+from gpudeck.database.schema import REAL
+from gpudeck.events.log import EventLog
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event, make_event
+from gpudeck.model.gpu_request import CandidateGpu
+from gpudeck.model.tasks import cancel_tasks
+from gpudeck.model.watch import Watch
+
+log = logging.getLogger(__name__)
+
+_STEP_SECONDS: Final = 1.0
+_RELOAD_SECONDS: Final = 10.0
+_TRIM_SECONDS: Final = 3600.0
+_WITHHELD: Final = "messages about the demo's hosts are not sent; notify.demo in gpudeck.yaml allows it."
+
+ClaimedGpus = Callable[[], Collection[str]]
+"""The UUIDs of free GPUs that are claimed for the queue."""
+
+
+class MessageService(Service):
+    """`outbox` takes messages; `watches` and `mutes` are what the API asks."""
+
+    name = "messages"
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        settings: NotifySettings,
+        events: EventLog,
+        *,
+        claimed: ClaimedGpus = frozenset,
+        bot: Channel | None = None,
+        fleet: str = REAL,
+        now: Clock = clock.wall,
+    ) -> None:
+        """`claimed` are the UUIDs of free GPUs that are claimed. `bot` writes to people in Slack, if there is one.
+        `fleet` is the name under which a demo's messages are kept apart; they are sent only if the settings say so."""
+        self._hub = hub
+        self._users = auth.users
+        self._settings = settings
+        self._events = events
+        self._claimed = claimed
+        self._now = now
+        self._has_bot = bot is not None
+        self._is_opened = False
+        self._is_withheld = fleet != REAL and not settings.demo
+        self._prefix = "" if fleet == REAL else DEMO_PREFIX
+        self._task: asyncio.Task[None] | None = None
+        self.mutes = PersonalMuteStore(auth.database)
+        self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
+        posts: dict[str, Channel] = {} if bot is None else {BOT: bot}
+        posts |= {name: ConfiguredChannel(name, settings, auth.users.user_of) for name in settings.channels}
+        self.outbox = MessageOutbox(
+            OutboxStore(auth.local, fleet),
+            posts,
+            self.find_channels,
+            give_up=settings.give_up,
+            on_failure=self._note_failure,
+            now=now,
+            retention=hub.retention,
+        )
+        # At once: that the hub was started is an event too.
+        events.subscribe(self._tell_event)
+
+    async def open(self) -> None:
+        """Raises Temporary when a database does not answer, and is called again then."""
+        if not self._is_opened:
+            await self.outbox.open()
+            self._is_opened = True
+        await self.mutes.load()
+        await self.watches.load()
+
+    def start(self) -> None:
+        self.outbox.start()
+        self._task = asyncio.get_running_loop().create_task(self._step_forever())
+
+    def on_second(self) -> None:
+        withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
+        self._hub.fleet.say("demo", withheld)
+        self._hub.fleet.say("messages", self.outbox.problems)
+
+    async def close(self) -> None:
+        await cancel_tasks(self._task)
+        await self.outbox.stop()
+
+    def reaches(self, account: str | None) -> bool:
+        """Whether this account can be notified directly."""
+        if account is None or self._is_withheld:
+            return False
+        return has_destination(self._settings, self._users.user_of(account), has_bot=self._has_bot)
+
+    def is_muted(self, account: str, rule: str) -> bool:
+        """Whether the account has muted the rule, in the settings or on the page."""
+        return rule in self._users.user_of(account).mute or rule in self.mutes.of(account)
+
+    def find_channels(self, message: Message) -> list[Destination]:
+        if self._is_withheld:
+            return []
+        return find_destinations(message, self._settings, self._users.user_of, self.is_muted, has_bot=self._has_bot)
+
+    def _tell_event(self, event: Event) -> None:
+        """Some channels get events as they happen."""
+        for name, channel in self._settings.channels.items():
+            if event.kind in channel.events and not self._is_withheld:
+                message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
+                self.outbox.put_to(message, Destination(name))
+
+    def _note_failure(self, failure: DeliveryFailure) -> None:
+        where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
+        title = f"A message to {where} was given up"
+        detail = f"{failure.message.title}: {failure.trouble}"
+        self._events.add(make_event(self._now(), "message_failed", title, severity="warning", detail=detail))
+
+    async def _step_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        reload_at = trim_at = loop.time() + _RELOAD_SECONDS
+        while True:
+            await asyncio.sleep(_STEP_SECONDS)
+            try:
+                if self.watches.is_shared and loop.time() >= reload_at:
+                    await self.mutes.load()
+                    await self.watches.load()
+                    reload_at = loop.time() + _RELOAD_SECONDS
+                if loop.time() >= trim_at and (time := self._hub.retention.deletion_time()) is not None:
+                    trim_at = loop.time() + _TRIM_SECONDS
+                    await self.watches.trim(time)
+                await self.look()
+            except Temporary as error:
+                log.debug("watches cannot be notified: %s", error)
+            except Exception:
+                log.exception("watches could not be notified")
+
+    async def look(self) -> None:
+        if not self.watches.open:
+            return
+        for one, gpus in self.watches.look(self._candidates(), self._claimed()):
+            await self._fire(one, gpus)
+
+    async def _fire(self, one: Watch, gpus: list[CandidateGpu]) -> None:
+        """The message is kept before the watch is over: a hub that is killed in between sends it again, under the same
+        key, and so once. Of several hubs the one that ends the watch sends it."""
+        message = message_of(one, gpus, self._now(), self._prefix)
+        if not self.watches.is_shared:
+            self.outbox.put(message)
+            await self.outbox.flush()
+        if await self.watches.fire(one, gpus):
+            if self.watches.is_shared:
+                self.outbox.put(message)
+            detail = f"{one.user} wanted to know. {'; '.join(message.lines)}"
+            self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
+
+    def _candidates(self) -> list[CandidateGpu]:
+        """Those that could be used now."""
+        return [gpu for host in self._hub.fleet.ordered() for gpu in host.candidates(only_open=True)]
+
+
+def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:
+    """`text` is what the channel's settings say in place of the event's own words."""
+    title = event.title if text is None else text.replace("{host}", event.host or "")
+    labels = {} if event.host is None else {"host": event.host}
+    return Message(
+        key=f"event {event.id}",
+        at=event.at,
+        kind="alert",
+        rule=event.kind,
+        severity=event.severity,
+        title=f"{prefix}{title}",
+        text="" if text is None else f"{prefix}{text}",
+        lines=(event.detail,) if event.detail and text is None else (),
+        link="#/events",
+        labels=labels,
+    )

@@ -1,0 +1,192 @@
+"""What a rule is, what it finds, and the fleet and its recent past as rules see them. Pure."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from gpudeck.alerts.message import MessageKind
+from gpudeck.alerts.settings import Limits
+from gpudeck.fleet.columns import Flags
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model.alert import HistoryTrouble
+from gpudeck.model.event import Severity
+from gpudeck.model.health import HealthSettings
+from gpudeck.model.view import Gpu, Host, HostStatus
+
+
+class GoneGpu(Struct, frozen=True):
+    """A GPU that a host had and no longer reports."""
+
+    uuid: str
+    label: str
+    model: str
+
+
+class HostSnapshot(Struct, frozen=True, kw_only=True):
+    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs, by UUID, `gpus` those to look
+    at, and whose values are of now, `chosen` their UUIDs, None for all. `has_gpus`: the values of some are of now.
+    `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
+
+    `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_recalled`: it is known from before
+    this start of the hub, and has not reported since."""
+
+    id: str
+    name: str
+    status: HostStatus
+    view: Host
+    gpus: Sequence[Gpu] = ()
+    has_gpus: bool = False
+    boards: Mapping[str, GpuState] = field(default_factory=dict)
+    silent_since: float = 0.0
+    late_times: int = 0
+    failure: str | None = None
+    is_expected: bool = False
+    is_recalled: bool = False
+    gone: tuple[GoneGpu, ...] = ()
+    chosen: Collection[str] | None = None
+
+    def is_gone(self, gpu: str) -> bool:
+        return any(gpu == one.uuid for one in self.gone)
+
+    def is_chosen(self, gpu: str) -> bool:
+        """Whether alerts of that GPU, or with "" of the host, are to be looked at."""
+        if not gpu or gpu not in self.boards:
+            return True
+        return self.has_gpus and (self.chosen is None or gpu in self.chosen)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.view.labels
+
+
+class Selection(NamedTuple):
+    """Hosts and GPUs, by row, to look at: each time, or (`steady_`) only after a report or when a metric of `reads` is
+    another. `is_anew`: rules have changed, and what they said of those before counts for nothing. It is of one moment:
+    rows are given to others whenever reports come in."""
+
+    hosts: Flags
+    gpus: Flags
+    steady_hosts: Flags
+    steady_gpus: Flags
+    reads: tuple[str, ...]
+    is_anew: bool
+
+
+class LateReservation(Struct, frozen=True):
+    """A reservation that has begun and is not used; `deadline` is when it is released."""
+
+    id: int
+    user: str
+    gpus: str
+    host: str | None
+    deadline: float
+
+
+class FleetContext(Struct, frozen=True, kw_only=True):
+    """What concerns the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
+
+    `free` and `known` are how many GPUs are free, and of how many it is known what they do.
+    """
+
+    now: float
+    version: str = ""
+    critical_celsius: float = 95.0
+    power_limits: Mapping[str, float] = field(default_factory=dict)
+    late_reservations: tuple[LateReservation, ...] = ()
+    history: HistoryTrouble | None = None
+    free: int = 0
+    known: int = 0
+
+
+HUB = HostSnapshot(id="", name="", status="up", view=Host(id="", name="", display_name="", status="up", via=""))
+"""The subject of what is no single host's."""
+
+
+class RuleFinding(Struct, frozen=True, kw_only=True):
+    """Something is so. `title` is a sentence without its full stop.
+
+    `gpu` is a UUID; `part` distinguishes several findings of one subject. With `is_bad` false it has eased, but is not
+    over: an alert that fires goes on, a new one does not begin. `since` is when it began, where the rule itself knows.
+    `severity` and `action` count before those of the rule. `users` are logins on the host, `accounts` those of the
+    hub. `is_personal`: for them alone.
+    """
+
+    title: str
+    gpu: str | None = None
+    label: str | None = None
+    model: str | None = None
+    part: str = ""
+    is_bad: bool = True
+    severity: Severity | None = None
+    action: str | None = None
+    since: float | None = None
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    is_personal: bool = False
+
+
+Find = Callable[[HostSnapshot, Sequence[Gpu], Limits, FleetContext], Sequence[RuleFinding]]
+"""All that is so on a host, of these of its GPUs. Called once a second for each host that was preselected: what is fine
+is not mentioned."""
+
+
+Preselect = Callable[[FleetTable, Limits, FleetContext], Flags]
+"""The rows, of GPUs or of hosts by the rule's scope, of which `find` may report something: all of these, and few
+others. `limits` are the loosest that count anywhere. Called once a second for the whole fleet.
+
+A comparison with NaN is false, which is right for what is unknown; the negation of one would be true."""
+
+WhyUnknown = Callable[[HostSnapshot, str, str], str | None]
+"""Why it is unknown of the GPU and the part whether it is still so; None where it is known."""
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """`find` returns what is so. An alert whose subject is not among it is resolved, unless it is not known: a metric
+    in `needs` could not be read, the host is silent, or `why_unknown` says so. Hosts on which `preselect` selects
+    nothing are not asked, unless they have an alert; without one, all are.
+
+    `reads` are the fields of the host, or the metrics of the GPU, on which alone the findings depend: while an alert
+    fires, its subject is not looked at before one of them may be another. Without any it is, each time.
+
+    `sees_silent`: the rule is about hosts that do not report; `reads_missing`: about GPUs that cannot be read too;
+    `sees_gone`: about GPUs that a host no longer reports. `limits_from` gives its default limits where these follow
+    from the health settings; otherwise they are in `DEFAULTS`.
+    `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for the time
+    of `clear_after`, which is not waited for once more.
+    `many` is the title of several in one message, and `resolved` that of the end, with {place}; `notifies_end` false:
+    no message is sent at the end.
+    """
+
+    name: str
+    scope: Literal["host", "gpu", "hub"]
+    find: Find
+    preselect: Preselect | None = None
+    action: str
+    many: str
+    resolved: str = ""
+    resolved_many: str = ""
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    why_unknown: WhyUnknown | None = None
+    sees_silent: bool = False
+    reads_missing: bool = False
+    sees_gone: bool = False
+    limits_from: Callable[[HealthSettings], Limits] | None = None
+    inhibits_host: bool = False
+    clears_itself: bool = False
+    notifies_end: bool = True
+    kind: MessageKind = "alert"
+
+
+def find_at(gpu: Gpu, title: str, **others: Any) -> RuleFinding:
+    """Something is so of that GPU; `others` are the rest of a finding."""
+    return RuleFinding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)
+
+
+def place_of(host: str | None, label: str | None) -> str:
+    """GPU 3 of gpu-01, gpu-01, or the fleet."""
+    if host is None:
+        return "the fleet"
+    return host if label is None else f"GPU {label} of {host}"

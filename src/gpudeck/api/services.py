@@ -1,0 +1,50 @@
+"""What the routes use: the hub and the services beside it. `app` puts them together."""
+
+from collections.abc import Callable, Mapping
+
+from litestar.di import NamedDependency
+from msgspec import Struct
+
+from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.store import PersonalMuteStore
+from gpudeck.alerts.watches import Watches
+from gpudeck.api.about import HubPlace
+from gpudeck.api.access import Policy
+from gpudeck.api.hosts import HostAdmin
+from gpudeck.auth.auth import Auth
+from gpudeck.events.log import EventLog
+from gpudeck.fleet.host_memory import HostMemory
+from gpudeck.fleet.hub import Hub
+from gpudeck.history.base import Store
+from gpudeck.queueing.queue import WaitQueue
+from gpudeck.reservations.calendar import ReservationCalendar
+
+
+class ApiServices(Struct, frozen=True, kw_only=True):
+    """`prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for the
+    hub's metrics; `place` is for admins. `reaches` says whether an account has a channel of its own; `agent_port` where
+    agents listen that say no port of their own. Without `history` its routes answer that this hub keeps none."""
+
+    hub: Hub
+    auth: Auth
+    policy: Policy
+    host_admin: HostAdmin
+    events: EventLog
+    reservations: ReservationCalendar
+    queue: WaitQueue
+    watches: Watches
+    mutes: PersonalMuteStore
+    alerts: AlertManager
+    reaches: Callable[[str | None], bool]
+    history: Store | None = None
+    outbox: MessageOutbox | None = None
+    memory: HostMemory | None = None
+    place: HubPlace | None = None
+    prefix: str = ""
+    hits: Mapping[str, int] | None = None
+    agent_port: Callable[[], int] = lambda: 7080
+
+
+TheServices = NamedDependency[ApiServices]
+"""For a route that needs several of them."""

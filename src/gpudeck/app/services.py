@@ -1,0 +1,169 @@
+"""The services of a hub, in the order in which each needs those before it."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.service import AlertService
+from gpudeck.api.access import Policy
+from gpudeck.app.plan import Plan
+from gpudeck.auth.auth import Auth
+from gpudeck.chat.direct_messages import DirectMessageChannel
+from gpudeck.chat.service import ChatService
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.database.schema import name_fleet
+from gpudeck.demo.backfill import SEED
+from gpudeck.demo.service import DemoService
+from gpudeck.events.service import EventService
+from gpudeck.fleet.clock_monitor import ClockMonitor
+from gpudeck.fleet.host_memory import HostMemory
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import EverySecond, Service
+from gpudeck.history.service import HistoryService
+from gpudeck.model.errors import Temporary
+from gpudeck.model.tasks import cancel_tasks
+from gpudeck.queueing.service import QueueService
+from gpudeck.reservations.service import ReservationService
+from gpudeck.settings import Settings, grouped_usage
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 1.0
+
+
+class HubServices:
+    """`open` before the hub serves, `start` when it does, `close` at the end, in the event loop that owns the hub. Each
+    service is registered with the fleet's observers."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        policy: Policy,
+        settings: Settings,
+        *,
+        plan: Plan,
+        clock: ClockMonitor,
+        data_dir: Path,
+    ) -> None:
+        self._hub = hub
+        self._auth = auth
+        self._clock = clock
+        self._opening: asyncio.Task[None] | None = None
+        self._unopened: list[Callable[[], Awaitable[None]]] = []
+        demo, fleet = plan.demo_hosts, name_fleet(plan.demo_hosts)
+        self.memory = HostMemory(hub, auth.local)
+        self.events = EventService(hub, auth.database, settings.events, local=auth.local, fleet=fleet)
+        events = self.events.events
+        clock.subscribe(events.add)
+        self.history = HistoryService(
+            hub,
+            settings.history,
+            grouped_usage(settings),
+            data_dir,
+            add_event=events.add,
+            demo=demo,
+            find_group=None if demo is None else SimulatedFleet(demo, SEED).group_of,
+        )
+        store = self.history.store
+        self.reservations = ReservationService(hub, auth, settings.reservations, events, data_dir=data_dir, fleet=fleet)
+        self.queue = QueueService(
+            hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet
+        )
+        notify = settings.notify
+        bot = None if settings.chat.slack is None else DirectMessageChannel(auth.users.user_of, notify.page)
+        self.messages = MessageService(
+            hub, auth, notify, events, claimed=lambda: self.queue.queue.claimed, bot=bot, fleet=fleet
+        )
+        self.alerts = AlertService(
+            hub,
+            auth,
+            settings.alerts,
+            events,
+            send=self.messages.outbox.put,
+            settle=self.messages.outbox.flush,
+            late_reservations=lambda: self.reservations.late,
+            history=lambda: self.history.trouble,
+            fleet=fleet,
+        )
+        chat = ChatService(
+            hub,
+            auth,
+            policy,
+            settings.chat,
+            reservations=self.reservations.calendar,
+            waiting=self.queue.queue,
+            history=store,
+            watches=self.messages.watches,
+            reaches=self.messages.reaches,
+            direct_messages=bot,
+            address=notify.page or f"on {socket.gethostname()}, listening on {settings.listen}",
+        )
+        self._all: list[Service] = [
+            self.memory,
+            self.events,
+            self.history,
+            self.reservations,
+            self.queue,
+            self.messages,
+            self.alerts,
+            chat,
+        ]
+        if demo is not None and store is not None:
+            days, until = plan.demo_days, hub.started_at
+            self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until))
+        for observer in (
+            EverySecond("clock", partial(clock.tick, hub.fleet)),
+            EverySecond("database", self._check_database),
+            *self._all,
+        ):
+            hub.fleet.observers.add(observer)
+
+    async def open(self) -> None:
+        """Load what each service has in a database, now, or as soon as that answers: the hub serves meanwhile."""
+        for service in self._all:
+            await self.open_part(service.open)
+
+    async def open_part(self, open_part: Callable[[], Awaitable[None]]) -> None:
+        """The same for one more part, which raises Temporary as long as its database does not answer."""
+        try:
+            await open_part()
+        except Temporary as error:
+            log.debug("a part of the hub waits for its database: %s", error)
+            self._unopened.append(open_part)
+            if self._opening is None:
+                self._opening = asyncio.create_task(self._open_rest())
+
+    def start(self) -> None:
+        for service in self._all:
+            service.start()
+
+    async def close(self) -> None:
+        await cancel_tasks(self._opening)
+        for service in reversed(self._all):
+            await service.close()
+        self._clock.close()
+
+    async def _open_rest(self) -> None:
+        while self._unopened:
+            # In their order, as alerts need the hosts; one may wait for another database than the next.
+            for open_part in list(self._unopened):
+                try:
+                    await open_part()
+                except Temporary:
+                    continue
+                except Exception:
+                    log.exception("a part of the hub could not be loaded")
+                self._unopened.remove(open_part)
+            await asyncio.sleep(_AGAIN_SECONDS if self._unopened else 0.0)
+        self._opening = None
+        log.warning("all that waited for the database is loaded")
+
+    def _check_database(self) -> None:
+        problem = self._auth.problem
+        self._hub.fleet.say("database", [] if problem is None else [problem])

@@ -1,0 +1,138 @@
+"""Accounts, sessions, tokens and users of a hub in one object, for the API and the services."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Executable
+
+from gpudeck.auth.accounts import Account, Accounts
+from gpudeck.auth.audit import Audit
+from gpudeck.auth.caller import Caller, Kind, read_proxied_name
+from gpudeck.auth.login import FirstAdmin, Login
+from gpudeck.auth.passwords import Passwords
+from gpudeck.auth.sessions import Sessions
+from gpudeck.auth.settings import AuthSettings
+from gpudeck.auth.settings import UserEntries as Logins
+from gpudeck.auth.throttle import LoginThrottle
+from gpudeck.auth.tokens import Token, Tokens
+from gpudeck.auth.users import UserDirectory
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.errors import UsageError
+
+
+class Auth:
+    """Who people and programs are. `load` once before the first request; then `refresh` every few seconds.
+
+    `has_accounts` is asked for every request, and so kept here. `has_proxy`: a trusted proxy may name the caller.
+    `database` is where all of it is; `local` is one on this machine, the same where that is. `trouble` is what is wrong
+    with the database's file, such as that it is gone; `problem` is that, or why the database is away, for everybody who
+    may look. None: nothing.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: AuthSettings,
+        logins: Logins | None = None,
+        *,
+        local: Database | None = None,
+        passwords: Passwords | None = None,
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        passwords = passwords or Passwords()
+        self.database = database
+        self.local = local or database
+        self.has_accounts = False
+        self.trouble: str | None = None
+        self.has_proxy = settings.proxy.header is not None
+        self.accounts = Accounts(database, passwords, now)
+        self.audit = Audit(database, now)
+        self.sessions = Sessions(database, settings, now)
+        self.tokens = Tokens(database, now)
+        self.users = UserDirectory(logins)
+        self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(now), self.audit)
+        self.first_admin = FirstAdmin(self.accounts, now)
+        self.accounts.watch(self.tokens.forget_account)
+        self._proxy = settings.proxy
+
+    @property
+    def problem(self) -> str | None:
+        away = self.database.away
+        return self.trouble if away is None else f"the hub's database {away.trouble.reason}."
+
+    async def load(self) -> None:
+        """Raises Temporary."""
+        await self.tokens.load()
+        self.has_accounts = await self.accounts.count() > 0
+
+    def note_account(self) -> None:
+        self.has_accounts = True
+
+    def note_trouble(self, trouble: str | None) -> None:
+        """What is wrong with the database's file; None: nothing."""
+        self.trouble = trouble
+
+    def adopt(self, tokens: dict[bytes, Token], *, has_accounts: bool) -> None:
+        """What was known last, until it can be read."""
+        self.tokens.adopt(tokens)
+        self.has_accounts = has_accounts
+
+    async def refresh(self) -> None:
+        """See what other processes changed, and write down which tokens were used. Raises Temporary."""
+        await self.tokens.flush()
+        await self.tokens.refresh()
+        self.has_accounts = await self.accounts.count() > 0
+
+    async def find_session(self, secret: str) -> Caller | None:
+        account = await self.sessions.find(secret)
+        return None if account is None else self.caller_of(account)
+
+    def find_token(self, secret: str) -> Caller | None:
+        """The caller with that token. One of an account has that account's logins."""
+        token = self.tokens.find(secret)
+        if token is None:
+            return None
+        self.tokens.note_use(token)
+        return Caller(
+            kind="token",
+            role=token.role,
+            name=token.account or f"token {token.name}",
+            account_id=token.account_id,
+            token_id=token.id,
+            logins=self.users.logins_of(token.account) if token.account else frozenset(),
+        )
+
+    async def find_proxied(self, told: Sequence[str], proxy: str, address: str = "") -> Caller | None:
+        """The caller that a trusted proxy names; a new one gets an account. None where it is not trusted, or names
+        no account or a disabled one. `proxy` and `address` are the proxy's own address and the caller's."""
+        name = read_proxied_name(told, proxy, self._proxy)
+        if name is None:
+            return None
+        account = await self.accounts.find(name) or await self._welcome(name, address)
+        return None if account.is_disabled else self.caller_of(account, kind="proxy")
+
+    def caller_of(self, account: Account, address: str = "", kind: Kind = "account") -> Caller:
+        return Caller(
+            kind=kind,
+            role=account.role,
+            name=account.name,
+            account_id=account.id,
+            logins=self.users.logins_of(account.name),
+            address=address,
+        )
+
+    async def _welcome(self, name: str, address: str) -> Account:
+        def also(made: Account) -> list[Executable]:
+            caller = self.caller_of(made, address, kind="proxy")
+            return [self.audit.entry(caller, "add account", made.name, details="by the proxy")]
+
+        try:
+            account = await self.accounts.add(name, self._proxy.role, None, also)
+        except UsageError:
+            # Two first requests at once: the other one made it.
+            known = await self.accounts.find(name)
+            if known is None:
+                raise
+            return known
+        self.has_accounts = True
+        return account

@@ -1,0 +1,102 @@
+"""The Slack bot of a hub, started with it and started again when it fails."""
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from gpudeck.alerts.watches import Watches
+from gpudeck.api.access import Policy
+from gpudeck.api.history import HistoryQueries
+from gpudeck.api.reservations import ReservationHandler
+from gpudeck.auth.auth import Auth
+from gpudeck.chat.bot import BotServices, ChatUsers
+from gpudeck.chat.direct_messages import DirectMessageChannel
+from gpudeck.chat.settings import ChatSettings, SlackSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.history.base import Store
+from gpudeck.model.extras import is_installed
+from gpudeck.queueing.queue import WaitQueue
+from gpudeck.reservations.calendar import ReservationCalendar
+
+if TYPE_CHECKING:
+    from gpudeck.chat.slack import SlackBot
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 3.0
+
+
+class ChatService(Service):
+    """Without a bot in the settings nothing happens, and nothing of Slack is imported."""
+
+    name = "chat"
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        policy: Policy,
+        settings: ChatSettings,
+        *,
+        reservations: ReservationCalendar,
+        waiting: WaitQueue | None = None,
+        history: Store | None = None,
+        watches: Watches | None = None,
+        reaches: Callable[[str | None], bool] = lambda _: False,
+        direct_messages: DirectMessageChannel | None = None,
+        address: str = "",
+    ) -> None:
+        """`address` is where people find the hub. `reaches` says whether an account can be notified by itself.
+        `direct_messages` sends messages to single people while the bot runs."""
+        self._hub = hub
+        self._settings = settings
+        read = None if settings.slack is None else settings.slack.read
+        self._services = BotServices(
+            hub=hub,
+            policy=policy,
+            users=ChatUsers(auth, policy, read),
+            reservations=ReservationHandler(hub, auth, reservations),
+            audit=auth.audit,
+            questions=HistoryQueries(history),
+            waiting=waiting,
+            watches=watches,
+            reaches=reaches,
+            keywords={} if settings.slack is None else settings.slack.keywords,
+            address=address,
+        )
+        self._direct_messages = direct_messages
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        # Where the extra is missing, the hub has said so at its start.
+        if self._settings.slack is not None and is_installed("slack"):
+            self._running = asyncio.get_running_loop().create_task(self._run(self._settings.slack))
+
+    async def close(self) -> None:
+        """Takes no longer than a few seconds, whatever Slack does."""
+        task, self._running = self._running, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task], timeout=_STOP_SECONDS)
+
+    async def _run(self, settings: SlackSettings) -> None:
+        """A bug of the bot's is the bot's: it starts again, and the hub goes on."""
+        # In a thread: it takes half a second, which the hub has not.
+        slack = await asyncio.to_thread(importlib.import_module, "gpudeck.chat.slack")
+        while True:
+            try:
+                bot: SlackBot = slack.SlackBot(settings, self._services, self._report_problem)
+                if self._direct_messages is not None:
+                    self._direct_messages.connect(bot.write_to)
+                await bot.run()
+            except Exception:
+                log.exception("the Slack bot failed")
+                self._report_problem("the Slack bot failed, and is started again: see the hub's log.")
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _report_problem(self, problem: str | None) -> None:
+        self._hub.fleet.say("chat", [] if problem is None else [problem])

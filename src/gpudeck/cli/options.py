@@ -1,0 +1,168 @@
+"""Options that several commands share: the hub, the configuration file, which GPUs are wanted, labels."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import click
+
+from gpudeck.model.address import DEFAULT_HUB
+from gpudeck.model.errors import UsageError
+from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.text import parse_memory
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def complete_hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for the name of a host."""
+    from gpudeck.cli.search import complete_hosts as complete  # noqa: PLC0415 - only shells ask
+
+    return complete(ctx, parameter, incomplete)
+
+
+def _find_hub(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
+    """The address of the hub to ask. Not looked up where none is asked: with --local or --ssh."""
+    if value is None and (ctx.params.get("local") or ctx.params.get("ssh")):
+        return DEFAULT_HUB
+    from gpudeck.cli.hub_lookup import find_hub  # noqa: PLC0415 - the help needs none
+
+    return find_hub(value).url
+
+
+hub_option = click.option(
+    "--hub",
+    metavar="URL",
+    callback=_find_hub,
+    help="The hub's address, such as hub:8042. [default: $GPUDECK_HUB, the login, the configuration, this machine]",
+)
+local_option = click.option("--local", is_flag=True, is_eager=True, help="Read only this machine, without a hub.")
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="The configuration file. [default: ./gpudeck.yaml, ~/.config/gpudeck/, /etc/gpudeck/]",
+)
+hub_config_option = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
+_MIG = (
+    click.option("--mig", is_flag=True, help="Only MIG slices."),
+    click.option("--allow-mig", is_flag=True, help="With --memory: also MIG slices that have that much."),
+)
+_KIND = (
+    click.option("--memory", metavar="AMOUNT", help="Only GPUs with at least this much memory, in GiB: 40G."),
+    click.option("--model", metavar="TEXT", help="Only GPUs whose model name contains TEXT: H200."),
+    click.option("--same-host", is_flag=True, help="All GPUs on one host."),
+    click.option("--host", metavar="HOST", help="Only GPUs of this host.", shell_complete=complete_hosts),
+    *_MIG,
+)
+_PLACE = (hub_option, local_option)
+
+
+def kind_options(function: Decorated) -> Decorated:
+    """--memory, --model, --same-host, --host, --mig, --allow-mig."""
+    return _add(function, _KIND)
+
+
+def mig_options(function: Decorated) -> Decorated:
+    """--mig and --allow-mig."""
+    return _add(function, _MIG)
+
+
+def place_options(function: Decorated) -> Decorated:
+    """--hub and --local."""
+    return _add(function, _PLACE)
+
+
+def _add(function: Decorated, options: tuple[Callable[[Any], Any], ...]) -> Decorated:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def read_wanted(
+    gpus: int, memory: str | None, model: str | None, host: str | None, *, mig: bool, allow_mig: bool, **others: Any
+) -> GpuRequest:
+    """From the options; `others` are fields of the request. Raises UsageError."""
+    if allow_mig and memory is None:
+        raise UsageError("--allow-mig needs --memory.", "--mig asks for any slice.")
+    if mig and allow_mig:
+        raise UsageError("--mig and --allow-mig exclude each other.")
+    if not 1 <= gpus <= MOST_GPUS:
+        raise UsageError(f"--gpus must be between 1 and {MOST_GPUS}.")
+    for option, text in (("--model", model), ("--host", host)):
+        if text is not None and not 1 <= len(text) <= 256:
+            raise UsageError(f"{option} must have between 1 and 256 characters.")
+    try:
+        least = None if memory is None else parse_memory(memory)
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}.") from error
+    allows = allow_mig and bool(least)
+    return GpuRequest(gpus=gpus, memory_bytes=least, model=model, host=host, mig=mig, allow_mig=allows, **others)
+
+
+def renamed_option(old: str, new: str) -> Callable[[Decorated], Decorated]:
+    """An option of earlier versions, which is hidden and refused with the name of the new one."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
+        if value is not None:
+            raise UsageError(f"{old} is now {new}.")
+
+    return click.option(old, hidden=True, expose_value=False, callback=refuse)
+
+
+class RenamedCommands(click.Group):
+    """A group some of whose commands had other names: `renamed` has the new ones."""
+
+    renamed: ClassVar[dict[str, str]] = {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (new := self.renamed.get(cmd_name)) is not None and not ctx.resilient_parsing:
+            raise UsageError(f"`{ctx.command_path} {cmd_name}` is now `{ctx.command_path} {new}`.")
+        return super().get_command(ctx, cmd_name)
+
+
+def parse_labels(labels: tuple[str, ...]) -> dict[str, str]:
+    """Of `--label KEY=VALUE`. Raises UsageError."""
+    for label in labels:
+        if "=" not in label or label.startswith("="):
+            raise UsageError(f"--label {label!r} must be KEY=VALUE.")
+    return dict(label.split("=", 1) for label in labels)
+
+
+def check_place(*, local: bool) -> None:
+    """Raises UsageError where both --hub and --local are given."""
+    context = click.get_current_context(silent=True)
+    source = None if context is None else context.get_parameter_source("hub")
+    if local and source is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError("--hub and --local exclude each other.")
+
+
+_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
+
+
+_NAMED = ("GPU-", "MIG-")
+
+
+class Device(Protocol):
+    """A GPU with its UUID, its maker, and where it is."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def vendor(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+
+
+def visible_devices(gpus: Sequence[Device]) -> tuple[str, str]:
+    """The environment variable and its value. Raises UsageError for GPUs that no variable can name by UUID."""
+    vendors = {gpu.vendor for gpu in gpus}
+    if len(vendors) > 1:
+        raise UsageError(
+            f"these GPUs are from several vendors ({', '.join(sorted(vendors))}): no variable names them all."
+        )
+    for gpu in gpus:
+        if gpu.vendor not in _VARIABLES or not gpu.uuid.startswith(_NAMED):
+            raise UsageError(f"GPU {gpu.label} of {gpu.host} has no UUID that a program can be given.")
+    return _VARIABLES[gpus[0].vendor], ",".join(gpu.uuid for gpu in gpus)

@@ -1,0 +1,167 @@
+"""Commands that take search words (`gpudeck show free -alice '>40G'`), and completion of words and host names."""
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from gpudeck.model.address import DEFAULT_HUB
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.view import Fleet
+from gpudeck.views.filter import KEYWORDS, choose_json, choose_words, explain_unclear, join, propose
+
+HELP = """\b
+WORDS work as in the page's search. A GPU must match all of them:
+  free busy idle reserved unknown the GPU's state; several mean any of them
+  up late down never_seen         the host's status
+  warning critical                the GPU's health
+  nobody                          nobody is using the GPU
+  '>40G' '<=24G' '=80G'           the GPU's memory in GiB, as it is shown
+  user:ann host:gpu07 model:h200  text in this field only
+  command:train rack:r01          a word of a command; any label of a host
+  gpu05:3                         GPU 3 of the host gpu05
+  xid xid79                       a fault that the driver reported in the last day
+  -word                           excludes matches: -free, -alice, -down
+  gpu07 gpu08                     whole hostnames: these hosts and no others
+  anything else                   text in host, label, model, user, UUID or
+                                  address; the beginning of a word of a command"""
+_NEGATED = re.compile(r"-[^-].+")
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?s?")
+_KEPT = 60.0
+_RETRY = 10.0
+"""How soon a hub that was slow or away is asked again."""
+HUB_TIMEOUT_SECONDS = 1.0
+_SAFE = re.compile(r"[A-Za-z0-9._-]{1,253}")
+"""What every hub's names are made of. Whatever else an answer holds does not reach a shell."""
+
+
+class FleetDocument(NamedTuple):
+    """A fleet, or what of it was asked for, and the whole document as the hub sent it: programs also get what this
+    version does not know. None where no hub was asked."""
+
+    fleet: Fleet
+    document: bytes | None = None
+
+    def encoded(self, *, is_part: bool) -> bytes:
+        """For programs. `is_part`: only what is in `fleet` was asked for."""
+        if self.document is None:
+            return msgspec.json.encode(self.fleet)
+        return choose_json(self.document, self.fleet) if is_part else self.document
+
+
+class SearchCommand(click.Command):
+    """Takes `-word` as a word, though it looks like options, and an option `--watch` whose value may be left out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        before, words = _give_interval(args[:end]), args[end + 1 :]
+        options = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        negated = [arg for arg in before if _NEGATED.fullmatch(arg)]
+        for word in negated:
+            if f"-{word}" in options and not ctx.resilient_parsing:
+                raise UsageError(f"{word} is a word to leave out.", f"The option is -{word}.")
+        rest = [arg for arg in before if arg not in negated]
+        return super().parse_args(ctx, [*rest, "--", *negated, *words] if negated or words else rest)
+
+
+def _give_interval(args: list[str]) -> list[str]:
+    """`--watch free` watches what is free, every two seconds; `--watch 5 free` every five."""
+    given: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        if arg != "--watch":
+            given.append(arg)
+            continue
+        value = next(rest, "")
+        is_interval = bool(_SECONDS.fullmatch(value))
+        given += [f"--watch={value if is_interval else '2'}", *([value] if value and not is_interval else [])]
+    return given
+
+
+def complete_search(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for a word: states, and the names of the hub's hosts. Nothing of it twice."""
+    # A word that is negated looks like an option to click, and does not come here.
+    names = [] if ctx.params.get("local") or ctx.params.get("ssh") else complete_hosts(ctx, _, incomplete)
+    given = ctx.params.get("words") or ()
+    return [word for word in (*KEYWORDS, *names) if word.startswith(incomplete) and word not in given]
+
+
+def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for the name of a host."""
+
+    return [name for name in find_names(ctx.params.get("hub") or DEFAULT_HUB) if name.startswith(incomplete)]
+
+
+def choose(fleet: Fleet, words: tuple[str, ...]) -> Fleet:
+    """The part that fits; raises UsageError for what cannot be understood."""
+    part, query = choose_words(fleet, join(words))
+    if query.unclear:
+        raise UsageError(f"{explain_unclear(query.unclear[0])}.", "`gpudeck show --help` lists the words.")
+    return part
+
+
+def nothing_fits(fleet: Fleet, words: tuple[str, ...]) -> GpudeckError:
+    """With the words that may have been meant."""
+    near = propose(fleet, join(words))
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`gpudeck show` shows all."
+    return GpudeckError(f"nothing matches {join(words)}.", hint)
+
+
+def find_names(hub: str) -> list[str]:
+    """Never raises, never prints, and takes a second at most. Where the hub does not answer, the names that it sent
+    last."""
+    file = _cache_file(hub)
+    try:
+        kept, age = file.read_text().split(), time.time() - file.stat().st_mtime
+    except (OSError, UnicodeError):
+        kept, age = [], _KEPT
+    if 0 <= age < _KEPT:
+        return kept
+    told = _ask_in_time(hub)
+    _keep(file, kept if told is None else told, 0.0 if told is not None else _KEPT - _RETRY)
+    return kept if told is None else told
+
+
+def _cache_file(hub: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(base)) / "gpudeck" / f"hosts-{hashlib.sha256(hub.encode()).hexdigest()[:16]}"  # noqa: PTH111 - a home that cannot be found is no error here
+
+
+def _ask_in_time(hub: str) -> list[str] | None:
+    """In a thread that is left alone when it takes too long: looking up a name in the network knows no deadline."""
+    told: list[list[str]] = []
+    asking = threading.Thread(target=_ask, args=(hub, told), daemon=True)
+    asking.start()
+    asking.join(HUB_TIMEOUT_SECONDS)
+    return told[0] if told else None
+
+
+def _ask(hub: str, told: list[list[str]]) -> None:
+    from gpudeck.cli.hub_access import ask_table  # noqa: PLC0415 - what is kept needs no HTTP
+
+    try:
+        names = [host.name for host in ask_table(hub).fleet.hosts]
+    except GpudeckError:
+        return
+    told.append([name for name in names if _SAFE.fullmatch(name)])
+
+
+def _keep(file: Path, names: list[str], age: float) -> None:
+    """Another shell may read at the same time: the file is replaced as a whole."""
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new.touch(0o600)
+        new.write_text("\n".join(names))
+        os.utime(new, (time.time() - age, time.time() - age))
+        new.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()

@@ -1,0 +1,273 @@
+"""gpu-monitor: the files of its scripts are read out of a folder, or from each host's own web server.
+
+Which hosts there are: those that copy files into the folder, and those that its list in Consul names.
+"""
+
+import asyncio
+import errno
+import os
+import re
+import stat
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpudeck.compat.gpu_monitor_files import KINDS, WHO, GpuMonitorFiles, ReportBuilder
+from gpudeck.compat.settings import GpuMonitorSettings
+from gpudeck.discovery.base import HostFindings, Provider
+from gpudeck.discovery.host_names import is_host_name, quote
+from gpudeck.discovery.inputs import FileProvider, FileThread, ServerProvider, find_path
+from gpudeck.fetch import AddressGuard, Fetcher
+from gpudeck.model.address import show_url
+from gpudeck.model.cpu_budget import parse_in_thread
+from gpudeck.model.errors import GpudeckError, Temporary, UsageError
+from gpudeck.model.target import Target
+from gpudeck.model.text import show_span
+from gpudeck.sources.base import EnvelopeSequence, FetchedReport, Source
+from gpudeck.wire import HOST_NAME
+
+TAIL_BYTES = 2 * 1024 * 1024
+"""So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
+_SERVED_AT_MOST = 16 * 1024 * 1024
+_WRITTEN_EACH = 20.0
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+_AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
+_SUFFIX = "_gpus.csv"
+
+
+class _Reading:
+    """What both ways of getting the files share: are they new, and what do they say."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings, place: str) -> None:
+        if not re.match(HOST_NAME, target.name):
+            raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
+        self._target = target
+        self._settings = settings
+        self._place = place
+        self._envelopes = EnvelopeSequence(target, max(settings.interval, _WRITTEN_EACH), WHO)
+        self._reporter = ReportBuilder(settings.commands)
+        self._seen: bytes | None = None
+        self._seen_at = 0.0
+
+    def take(self, found: GpuMonitorFiles, now: float) -> FetchedReport:
+        """Raises Temporary for files that are missing, old, or of another shape."""
+        gpus = found.get("gpus")
+        if gpus is None:
+            raise Temporary(f"{self._place}: {found.contents['gpus']!s}", _AGAIN)
+        written_at = self._check_age(gpus, found.written_at, now)
+        try:
+            report = self._reporter.make(found, written_at, now, self._target.labels)
+        except Temporary as error:
+            raise Temporary(f"{self._place} {error.message}", error.hint) from error
+        # It counts from when it was written: a host whose files come late is late.
+        return FetchedReport(self._envelopes.put(report, written_at), now)
+
+    def _check_age(self, gpus: bytes, written_at: float | None, now: float) -> float:
+        """When the file was written; raises Temporary where that is too long ago. A host whose clock is ahead would
+        stay young for ever: what does not change here gets old too."""
+        if gpus != self._seen:
+            self._seen, self._seen_at = gpus, now
+        written = min(now if written_at is None else written_at, self._seen_at)
+        if now - written > self._settings.old_after:
+            raise Temporary(f"{self._place} was written {show_span(now - written)} ago.", _AGAIN)
+        return written
+
+
+class FolderSource(Source):
+    """Reads one host's files out of the folder into which it copies them."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
+        if settings.folder is None:
+            raise UsageError(
+                f"{target.name} is read out of a folder, and none is named.", "Set compat.gpu_monitor.folder."
+            )
+        self._folder = settings.folder
+        self._name = target.name
+        self._reading = _Reading(target, settings, f"{settings.folder}/{target.name}_gpus.csv")
+        self._files_thread = FileThread()
+
+    async def read(self, now: float) -> FetchedReport:
+        found = await self._files_thread.run(self._look)
+        return await parse_in_thread(self._reading.take, found, now)
+
+    def _look(self) -> GpuMonitorFiles:
+        folder = find_path(self._folder)
+        found = {kind: _read_end(folder / f"{self._name}_{kind}.csv") for kind in KINDS}
+        return GpuMonitorFiles({kind: content for kind, (content, _) in found.items()}, found["gpus"][1])
+
+
+def _read_end(file: Path) -> tuple[bytes | str, float | None]:
+    """The end of a file from a whole line on, and when it was written; or why not. Others write into the folder: what
+    is no plain file there, such as a link to another place, is not read."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:  # noqa: PTH123
+            state = os.fstat(opened.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                return "it is no plain file.", None
+            opened.seek(max(0, state.st_size - TAIL_BYTES))
+            content = opened.read(TAIL_BYTES)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ELOOP:
+            return "it is a link, and those are not followed.", None
+        return f"it cannot be read: {(getattr(error, 'strerror', None) or str(error)).lower()}.", None
+    return _cut(content, state.st_size), state.st_mtime
+
+
+def _cut(content: bytes, size: int) -> bytes:
+    """The end of what has `size` bytes, from a whole line on."""
+    return content if size <= TAIL_BYTES else content[-TAIL_BYTES:].partition(b"\n")[2]
+
+
+_Served = tuple[bytes, float | None] | GpudeckError
+"""A file and when it was written, or why there is none."""
+
+
+class ServedSource:
+    """Fetches one host's files from the web server that it runs itself. Its scripts name the files after the short name
+    of the host, or after whatever they were given: the names that they can have are tried until one is there."""
+
+    def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
+        self._base = target.url(settings.port, "/").rstrip("/")
+        self._names = _find_file_names(target)
+        self._fetcher = Fetcher(
+            deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST, guard=AddressGuard.of(target)
+        )
+        self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
+
+    async def read(self, now: float) -> FetchedReport:
+        answers = await self._fetch_all()
+        if isinstance(first := answers[0], GpudeckError):
+            raise first
+        contents = {
+            kind: answer[0] if isinstance(answer, tuple) else str(answer)
+            for kind, answer in zip(KINDS, answers, strict=True)
+        }
+        return await parse_in_thread(self._reading.take, GpuMonitorFiles(contents, first[1]), now)
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    async def _fetch_all(self) -> list[_Served]:
+        """All files by the first name under which that of the GPUs is there; it is the first one from then on."""
+        first = None
+        for name in list(self._names):
+            answers = await asyncio.gather(*(self._fetch(name, kind) for kind in KINDS))
+            if not isinstance(answers[0], GpudeckError):
+                self._names.sort(key=lambda known: known != name)
+                return answers
+            first = first or answers
+            if "answers 404" not in answers[0].message:
+                return answers
+        return first or []
+
+    async def _fetch(self, name: str, kind: str) -> _Served:
+        """A file and when it was written. One that is missing costs what stands in it."""
+        try:
+            answer = await self._fetcher.get(f"{self._base}/{name}_{kind}.csv")
+        except GpudeckError as error:
+            return error
+        return _cut(answer.body, len(answer.body)), _parse_date(answer.headers.get("last-modified", ""))
+
+
+def _find_file_names(target: Target) -> list[str]:
+    """What the files of a host can be named after, its short name first: its name here, and the name it is asked by."""
+    words = [word for word in (target.name, target.host) if not _ADDRESS.fullmatch(word)]
+    return list(dict.fromkeys([*(name for word in words for name in (word.partition(".")[0], word)), target.name]))
+
+
+def _parse_date(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def make_providers(settings: GpuMonitorSettings | None) -> list[Provider]:
+    """The lists that are configured. Opens nothing."""
+    if settings is None:
+        return []
+    folder: list[Provider] = [FolderHosts(settings.folder)] if settings.folder else []
+    return [*folder, *([ConsulNodes(settings.consul, settings.consul_interval)] if settings.consul else [])]
+
+
+class FolderHosts(FileProvider):
+    """Every host with a file of GPUs in the folder. An invalid name is reported as a problem, and not read."""
+
+    pause = 5.0
+
+    def _find(self) -> HostFindings:
+        findings = HostFindings()
+        try:
+            names = sorted(entry.name for entry in os.scandir(find_path(self.origin)) if entry.name.endswith(_SUFFIX))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise Temporary(f"{self.origin} cannot be read: {reason}.", "Mend compat.gpu_monitor.folder.") from error
+        for name in names:
+            host = name.removesuffix(_SUFFIX)
+            if not is_host_name(host):
+                findings.add_problem(f"{self.origin}: {quote(name)} is no file of a host.")
+                continue
+            if not findings.add([Target(name=host, via="gpu-monitor-files", origin=self.origin)], self.origin):
+                break
+        return findings
+
+
+class _GpuMonitorNode(Struct, rename="pascal"):
+    """An instance in Consul's catalog. Its health endpoint nests the same."""
+
+    node: str | dict[str, object]
+
+
+_decode_nodes = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_node = msgspec.json.Decoder(_GpuMonitorNode).decode
+
+
+class ConsulNodes(ServerProvider):
+    """The nodes in a list that an address answers, as gpu-monitor asked Consul: only their names count. A host is known
+    by its short name, as in its files and reservations, unless two nodes have the same one."""
+
+    def __init__(self, url: str, interval: float) -> None:
+        self._url = url
+        self._shown = show_url(url)
+        super().__init__(f"consul {self._shown}", interval)
+
+    async def find(self) -> list[Target]:
+        await self._ask(self._url, read_nodes, self.origin, self._shown)
+        return self._findings.targets
+
+
+def read_nodes(body: bytes, origin: str, url: str) -> HostFindings:
+    """The nodes in an answer. Raises Temporary."""
+    findings, seen, names = HostFindings(), set[str](), set[str]()
+    try:
+        entries = _decode_nodes(body)
+    except (ValueError, RecursionError) as error:
+        raise Temporary(f"{url} answers no list of nodes in JSON.", "Is that Consul's address?") from error
+    for number, raw in enumerate(entries, 1):
+        place = f"{origin}, entry {number}"
+        try:
+            node = _read_name(raw)
+        except (ValueError, RecursionError) as error:
+            findings.add_problem(f"{place}: {error}.")
+            continue
+        if node in seen:
+            continue
+        short = node if _ADDRESS.fullmatch(node) else node.partition(".")[0]
+        name = node if short in names else short
+        seen.add(node)
+        names.add(name)
+        address = "" if name == node else node
+        if not findings.add([Target(name=name, via="gpu-monitor", address=address, origin=origin)], place):
+            break
+    return findings
+
+
+def _read_name(raw: msgspec.Raw) -> str:
+    """Raises ValueError."""
+    node = _decode_node(raw).node
+    name = node if isinstance(node, str) else node.get("Node")
+    if not isinstance(name, str) or not is_host_name(name):
+        raise ValueError(f"{quote(str(name))} is no name of a host")
+    return name

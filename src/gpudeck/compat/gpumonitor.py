@@ -1,0 +1,235 @@
+"""gpumonitor: the hub asks its nodes over XML-RPC as its page did, and answers `/gpus` and `/index` with such a page.
+
+A node reports neither UUIDs nor its clock. A GPU is identified by its host and number here, until an agent takes over.
+The page is one document that needs nothing else: gpumonitor's own block for Caddy lets these paths through and nothing
+below them.
+"""
+
+import logging
+import re
+import xmlrpc.client
+from collections import Counter
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Struct, field
+
+from gpudeck.collectors.base import IdleWatch, ProcessStarts
+from gpudeck.collectors.smi_command import explain, quote
+from gpudeck.compat import readings
+from gpudeck.compat.routes import Headers, ReadOnlyRoute
+from gpudeck.compat.settings import GpumonitorSettings
+from gpudeck.fetch import AddressGuard, Fetcher
+from gpudeck.fleet.visibility import Visibility
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.cpu_budget import parse_in_thread
+from gpudeck.model.errors import Temporary
+from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.target import Target
+from gpudeck.model.text import show_gib, show_span
+from gpudeck.model.view import Fleet
+from gpudeck.sources.base import EnvelopeSequence, FetchedReport
+from gpudeck.views.static_page import POLICY, render_page
+
+log = logging.getLogger(__name__)
+
+CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
+BYTES_AT_MOST = 1024 * 1024
+"""A node with 16 GPUs and 100 processes on each answers 200 kB."""
+WHO = "gpumonitor"
+_HEADERS = {"Content-Type": "text/xml"}
+_FIELDS = {
+    "memory_used": ("memory_used_bytes", float(readings.MIB)),
+    "memory_total": ("memory_total_bytes", float(readings.MIB)),
+    "utilization": ("utilization_percent", 1.0),
+    "temperature": ("temperature_celsius", 1.0),
+}
+# How Python writes a timedelta: 0:16:00, 1 day, 2:03:04, 12 days, 0:00:00.500000.
+_TIME = re.compile(r"(?:([0-9]{1,6}) days?, )?([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:\.[0-9]{1,6})?")
+_LONGEST_PAUSE: Final = 86_400
+_MOST_ROWS: Final = 2000
+_USERS: Final = ("User", "Memory", "Processes", "GPUs")
+_PROCESSES: Final = ("Host", "GPU", "User", "Memory", "Time", "PID")
+
+
+class NodeStats(Struct, frozen=True):
+    """`gpus` and `procs` as the node sent them: whatever stands in a field, as NVML's errors are put there too."""
+
+    gpus: list[Any]
+    procs: list[Any] = field(default_factory=list)
+
+
+def read_answer(body: bytes) -> NodeStats:
+    """Raises Temporary, with a sentence that goes on after the node's address."""
+    try:
+        return msgspec.json.decode(_read_string(body), type=NodeStats)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Temporary(f"answers no gpu_stats() in JSON: {quote(str(error))}.", "Is that a node of it?") from error
+
+
+def _read_string(body: bytes) -> str:
+    if b"<!DOCTYPE" in body:
+        raise Temporary("answers XML with a document type, which no node does: it is not read.")
+    try:
+        (value,), _ = xmlrpc.client.loads(body.decode())
+    except xmlrpc.client.Fault as fault:
+        log.debug("a node of gpumonitor answers with a fault: %s", quote(str(fault.faultString)))
+        raise Temporary("answers with a fault of XML-RPC.", "See its log on that host.") from fault
+    except Exception as error:
+        # An answer can be wrong in as many ways as there are errors.
+        raise Temporary(f"answers what is no XML-RPC: {quote(str(error))}.", "Is that a node of it?") from error
+    if not isinstance(value, str):
+        raise Temporary("answers XML-RPC, but no string of gpu_stats().", "Is that a node of it?")
+    return value
+
+
+class GpumonitorSource:
+    """Asks one node, over a kept connection. See `Source` for what it raises and when it may be called."""
+
+    def __init__(self, target: Target, settings: GpumonitorSettings) -> None:
+        self._target = target
+        self._settings = settings
+        self._url = target.url(settings.port, "/")
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
+        self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
+        self._idle = IdleWatch()
+        self._starts = ProcessStarts(jitter_seconds=5.0)
+
+    async def read(self, now: float) -> FetchedReport:
+        answer = await self._fetcher.post(self._url, CALL, _HEADERS)
+        # An answer as large as it may be takes half a second to read: others are served meanwhile.
+        report = await parse_in_thread(self._read_report, answer.body, now)
+        return FetchedReport(self._envelopes.put(report, now))
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    def _read_report(self, body: bytes, now: float) -> Report:
+        try:
+            stats = read_answer(body)
+        except Temporary as error:
+            raise Temporary(f"{self._url} {error.message}", error.hint) from error
+        if not stats.gpus:
+            raise Temporary(f"{self._url} lists no GPU.", "See its log on that host.")
+        gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), readings.GPUS_AT_MOST))]
+        self._starts.end_reading()
+        return Report(gpus=gpus, unknown=readings.Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
+
+    def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:
+        told, figures = stats.gpus[index], readings.Figures(GPU_METRICS, WHO)
+        uuid = f"{WHO}/{self._target.name}/{index}"
+        if not isinstance(told, dict):
+            # Its nodes put NVML's errors in the place of a GPU.
+            reason = f"{WHO} tells no fields of it{f': {quote(told)}' if isinstance(told, str) else ''}"
+            return readings.describe_missing_gpu(uuid, index, reason)
+        figures.take_fields(told, _FIELDS)
+        most = readings.processes_at_most(len(stats.gpus))
+        return readings.describe_gpu_reading(
+            uuid,
+            index,
+            readings.read_word(told.get("model")),
+            figures,
+            self._read_processes(stats.procs[index] if index < len(stats.procs) else None, most, now),
+            idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
+        )
+
+    def _read_processes(self, listed: object, most: int, now: float) -> list[Process] | str:
+        """The processes of one GPU, `most` of them, or why they are not known."""
+        if not isinstance(listed, list):
+            return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
+        # An entry that makes no sense is a process of which nothing is known: its GPU is not free.
+        entries = (entry if isinstance(entry, dict) else {} for entry in listed[:most])
+        return [self._read_process(entry, now) for entry in entries]
+
+    def _read_process(self, entry: dict[str, Any], now: float) -> Process:
+        pid, user, running = entry.get("pid"), readings.read_word(entry.get("userid")), _parse_time(entry.get("time"))
+        return readings.describe_process(
+            pid=pid,
+            user=user,
+            name=readings.read_word(entry.get("process_name")) or "",
+            memory=entry.get("used_memory") if entry.get("unit", "MiB") == "MiB" else None,
+            started_at=None
+            if running is None
+            else round(self._starts.settle(readings.read_pid(pid) or 0, user, now - running)),
+            who=WHO,
+            commands=self._settings.commands,
+        )
+
+
+def _parse_time(text: object) -> float | None:
+    """Seconds of a timedelta as Python writes it; None for anything else."""
+    found = _TIME.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return days * 86_400.0 + hours * 3600 + minutes * 60 + seconds
+
+
+class GpusPageRoute(ReadOnlyRoute):
+    """The hosts, and below them gpumonitor's totals by user and its processes."""
+
+    paths = ("/gpus", "/index")
+    refusal = (
+        *(401, "unauthorized", "this hub requires a login"),
+        "Log in on the hub's own page, or set `read: open`.",
+    )
+
+    async def answer(self, query: bytes, visibility: Visibility) -> tuple[bytes, Headers]:
+        body = await self._hub.stream.answer(visibility, _render, _read_refresh(query))
+        return body, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", POLICY.encode())]
+
+
+def sum_by_user(fleet: Fleet) -> list[tuple[str, str, str, str]]:
+    """User, memory, processes and GPUs, the most memory first, then the most processes. A process counts on each of its
+    GPUs. Memory of which a part is not known is at least what is."""
+    memory, counts, partly, places = Counter[str](), Counter[str](), set[str](), dict[str, dict[str, list[str]]]()
+    for host in fleet.hosts:
+        for gpu in host.gpus if host.status == "up" else ():
+            for process in gpu.processes or ():
+                if (user := process.user) is None:
+                    continue
+                counts[user] += 1
+                memory[user] += process.memory_used_bytes or 0
+                partly |= {user} if process.memory_used_bytes is None else set()
+                labels = places.setdefault(user, {}).setdefault(host.name, [])
+                labels += [gpu.label] if gpu.label not in labels else []
+    return [
+        (
+            user,
+            f"{'≥ ' if user in partly else ''}{show_gib(memory[user], 2)} GiB",
+            str(count),
+            "  ".join(f"{host}-{','.join(labels)}" for host, labels in places[user].items()),
+        )
+        for user, count in sorted(counts.items(), key=lambda one: (-memory[one[0]], -one[1], one[0]))
+    ]
+
+
+def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
+    """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MOST_ROWS`."""
+    rows = (
+        (
+            host.name,
+            gpu.label,
+            process.user or "–",
+            f"{show_gib(process.memory_used_bytes, 2)} GiB",
+            "–" if process.started_at is None else show_span(fleet.time - process.started_at),
+            str(process.pid or "–"),
+        )
+        for host in fleet.hosts
+        for gpu in (host.gpus if host.status == "up" else ())
+        for process in gpu.processes or ()
+    )
+    return list(islice(rows, _MOST_ROWS))
+
+
+def _render(fleet: Fleet, refresh: int) -> bytes:
+    tables = ([_USERS, *sum_by_user(fleet)], [_PROCESSES, *list_processes(fleet)])
+    return render_page(fleet, refresh, tables).encode()
+
+
+def _read_refresh(query: bytes) -> int:
+    """`?refresh=5`, as there; what is no number of seconds is once a minute."""
+    told = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
+    return int(told) if told.isascii() and told.isdigit() and 1 <= int(told[:9]) <= _LONGEST_PAUSE else 60

@@ -1,0 +1,347 @@
+"""What of vesta is in the hub's database: the hosts whose senders have registered, and their posts.
+
+The posts and imported samples, at their own times, are what `fetch_num` returns: the history keeps means over steps of
+its own.
+"""
+
+import asyncio
+import re
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from gpudeck.compat.vesta.ingest import PostedFields
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import vesta_hosts, vesta_samples, vesta_spans
+from gpudeck.model.clock import Clock, RetentionClock
+from gpudeck.wire import HOST_NAME
+
+LONGEST = 128
+_FLEET_NAME = re.compile(HOST_NAME)
+_NOT_IN_FLEET_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+MOST_HOSTS: Final = 10_000
+SEEN_EVERY: Final = 3600.0
+_TRIES: Final = 5
+_LAST: Final = select(func.max(vesta_samples.c.at)).where(vesta_samples.c.id == vesta_hosts.c.id).scalar_subquery()
+_HOSTS: Final = select(vesta_hosts, _LAST.label("last_at"))
+MOST: Final = 1000
+"""Samples of a host that `fetch_num` returns at most, and that are kept: the newest ones."""
+_FAST: Final = 1
+_GATHER_SECONDS: Final = 0.005
+"""Cron starts all senders in the same second, and a transaction costs more than a post."""
+
+Json = dict[str, Any]
+Moment = tuple[float, Json]
+"""When, and the GPUs of then in vesta's words."""
+_INSERT: Final = {
+    "sqlite": sqlite.insert(vesta_samples).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(vesta_samples).on_conflict_do_nothing(),
+}
+_DELETE_EVERY: Final = 50
+_TIMES: Final = (
+    select(vesta_samples.c.at).where(vesta_samples.c.id == bindparam("b_id")).order_by(vesta_samples.c.at.desc())
+)
+_OLDEST_KEPT: Final = _TIMES.limit(1).offset(MOST - 1).scalar_subquery()
+_DELETE_OLD: Final = delete(vesta_samples).where(
+    vesta_samples.c.id == bindparam("b_id"), vesta_samples.c.at < _OLDEST_KEPT
+)
+
+
+def make_name(wanted: str, is_taken: Callable[[str], bool]) -> str | None:
+    """The name under which a sender is registered that asks for `wanted`; None for what cannot be one.
+
+    Letters of any script stay. What the original replaced becomes `_`, and so does every other sign, blanks and
+    control characters among them: over those the original stumbled.
+    """
+    if not 0 < len(wanted) <= LONGEST:
+        return None
+    name = "".join(sign if _may_stay(sign) else "_" for sign in wanted)
+    if not name.strip("_"):
+        return None
+    given = name
+    while is_taken(given):
+        given = f"{name}_{secrets.token_hex(4)}"
+    return given
+
+
+def _may_stay(sign: str) -> bool:
+    if sign.isascii():
+        return sign.isalnum() or sign == "_"
+    return sign.isprintable() and not sign.isspace()
+
+
+def fleet_name(name: str, registered_id: str) -> str:
+    """The name in the fleet, which knows letters, digits, dots, dashes and underscores of ASCII alone.
+
+    Nearly always the same one; else what is left of it with a part of the id, so that no two hosts share it.
+    """
+    if _FLEET_NAME.match(name):
+        return name
+    rest = _NOT_IN_FLEET_NAME.sub("_", name).strip("._-")
+    return f"{rest or 'host'}_{registered_id[:8]}"
+
+
+class Registered(Struct):
+    """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub,
+    None where it has not since the start; `gap` is how long it took between its last two posts. `last_at` is when it
+    posted or was imported last, also before the start.
+
+    `told` is that of its newest post, by GPU.
+    """
+
+    id: str
+    name: str
+    host: str
+    address: str
+    seen_at: float
+    last_at: float | None = None
+    posted_at: float | None = None
+    gap: float | None = None
+    sequence: int = 0
+    told: dict[str, PostedFields] = field(default_factory=dict)
+
+    def note_post(self, now: float, told: dict[str, PostedFields]) -> None:
+        self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
+        self.posted_at = self.last_at = now
+        self.sequence += 1
+        self.told = told
+
+    def silence_limit(self, down_after: float) -> float:
+        """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has two
+        thirds more, or it would be down or late between any two posts."""
+        is_rare = self.gap is None or self.gap > 0.7 * down_after
+        return down_after * 5 / 3 if is_rare else down_after
+
+
+class VestaRegister:
+    """`load` first. What awaits raises Temporary where the database does not answer."""
+
+    def __init__(
+        self,
+        database: Database,
+        now: Clock,
+        *,
+        most: int = MOST_HOSTS,
+        forget_after: float,
+        retention: RetentionClock | None = None,
+    ) -> None:
+        """A sender that has not posted for `forget_after` seconds is forgotten when another one registers."""
+        self._database = database
+        self._now = now
+        self._retention = retention or RetentionClock(now=now)
+        self.most = most
+        self._forget_after = forget_after
+        self._by_id: dict[str, Registered] = {}
+        self._by_name: dict[str, Registered] = {}
+
+    def __iter__(self) -> Iterator[Registered]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    async def load(self) -> None:
+        async with self._database.begin() as connection:
+            for row in (await connection.execute(_HOSTS)).mappings():
+                if row["id"] not in self._by_id:
+                    self._keep(row["id"], row["name"], row["address"], row["seen_at"]).last_at = row["last_at"]
+
+    def get(self, host_id: str) -> Registered | None:
+        return self._by_id.get(host_id)
+
+    def named(self, name: str) -> Registered | None:
+        return self._by_name.get(name)
+
+    async def find(self, host_id: str) -> Registered | None:
+        """One that another hub registered in the same database, or that was imported; None for an unknown one."""
+        async with self._database.begin() as connection:
+            found = await connection.execute(select(vesta_hosts).where(vesta_hosts.c.id == host_id))
+            row = found.mappings().one_or_none()
+        if row is None:
+            return None
+        return self._by_id.get(host_id) or self._keep(row["id"], row["name"], row["address"], row["seen_at"])
+
+    async def add(self, wanted: str, address: str) -> Registered | None:
+        """A new host, with a name of its own; None for what cannot be a name, and where there is no room."""
+        for _ in range(_TRIES):
+            name = make_name(wanted, self._by_name.__contains__)
+            if name is None:
+                return None
+            await self._make_room()
+            if len(self._by_id) >= self.most:
+                return None
+            # 128 random bits in hex, without zeros in front, as the original made them.
+            made = await self.put(f"{secrets.randbits(128):x}", name, address)
+            if made is not None:
+                return made
+            # Another hub on the same database was quicker: now it is known.
+            await self.load()
+        return None
+
+    async def put(self, host_id: str, name: str, address: str) -> Registered | None:
+        """Register a host with an id and a name that it has already; None where one of both is taken."""
+        if host_id in self._by_id or name in self._by_name:
+            return None
+        # Before anything is awaited: no other sender gets the name meanwhile.
+        now = self._now()
+        made = self._keep(host_id, name, address, now)
+        row = {"id": host_id, "name": name, "address": address, "created_at": now, "seen_at": now}
+        try:
+            async with self._database.begin() as connection:
+                await connection.execute(insert(vesta_hosts).values(row))
+        except IntegrityError:
+            self._drop(made)
+            return None
+        except BaseException:
+            self._drop(made)
+            raise
+        return made
+
+    async def note_seen(self, host: Registered, address: str) -> None:
+        """In the database once an hour at most."""
+        now = self._now()
+        host.address = address
+        if now - host.seen_at < SEEN_EVERY:
+            return
+        host.seen_at = now
+        async with self._database.begin() as connection:
+            changed = update(vesta_hosts).where(vesta_hosts.c.id == host.id).values(seen_at=now, address=address)
+            await connection.execute(changed)
+
+    async def _make_room(self) -> None:
+        time = self._retention.deletion_time()
+        if time is None:
+            return
+        old = time - self._forget_after
+        silent = [host for host in self._by_id.values() if max(host.seen_at, host.posted_at or 0.0) < old]
+        for host in silent[:500]:
+            self._drop(host)
+        if silent:
+            ids = [host.id for host in silent[:500]]
+            async with self._database.begin() as connection:
+                await connection.execute(delete(vesta_hosts).where(vesta_hosts.c.id.in_(ids)))
+                await connection.execute(delete(vesta_samples).where(vesta_samples.c.id.in_(ids)))
+
+    def _keep(self, host_id: str, name: str, address: str, seen_at: float) -> Registered:
+        made = Registered(host_id, name, fleet_name(name, host_id), address, seen_at)
+        self._by_id[host_id] = self._by_name[name] = made
+        return made
+
+    def _drop(self, host: Registered) -> None:
+        self._by_id.pop(host.id, None)
+        self._by_name.pop(host.name, None)
+
+
+class Samples:
+    """By the id of a sender. Everything raises Temporary if the database does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: list[Json] = []
+        self._since: dict[str, int] = {}
+        self._writing = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
+
+    async def keep(self, host_id: str, at: float, gpus: Json) -> None:
+        """A post. Returns once it is written; senders that post at once share a transaction."""
+        self._waiting.append({"id": host_id, "at": at, "body": _pack(gpus)})
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._write_waiting())
+        await asyncio.shield(self._next)
+
+    async def add(self, host_id: str, moments: Iterable[Moment]) -> None:
+        """What was imported. Returns once it is written."""
+        rows = [{"id": host_id, "at": at, "body": _pack(gpus)} for at, gpus in moments]
+        async with self._writing:
+            await self.write(rows)
+
+    async def newest(self, host_id: str, before: float, count: int) -> list[Moment]:
+        """The `count` newest from before that time, the newest last."""
+        wanted = select(vesta_samples.c.at, vesta_samples.c.body).where(
+            vesta_samples.c.id == host_id, vesta_samples.c.at < before
+        )
+        async with self._database.begin() as connection:
+            rows = (await connection.execute(wanted.order_by(vesta_samples.c.at.desc()).limit(min(count, MOST)))).all()
+        decode = msgspec.json.decode
+        return await asyncio.to_thread(lambda: [(at, decode(zlib.decompress(body))) for at, body in reversed(rows)])
+
+    async def _write_waiting(self) -> None:
+        """What comes in a moment, and while the transaction before runs, is one transaction for all who wait."""
+        await asyncio.sleep(_GATHER_SECONDS)
+        async with self._writing:
+            rows, self._waiting, self._next = self._waiting, [], None
+            await self.write(rows)
+
+    async def write(self, rows: list[Json]) -> None:
+        counts = Counter(row["id"] for row in rows)
+        full = []
+        for host_id, count in counts.items():
+            self._since[host_id] = self._since.get(host_id, 0) + count
+            # Old samples are not deleted with every post, which would double its cost.
+            if self._since[host_id] >= _DELETE_EVERY:
+                del self._since[host_id]
+                full.append({"b_id": host_id})
+        async with self._database.begin() as connection:
+            await connection.execute(_INSERT[self._database.kind], rows)
+            if full:
+                await connection.execute(_DELETE_OLD, full)
+
+
+def _pack(gpus: Json) -> bytes:
+    return zlib.compress(msgspec.json.encode(gpus), _FAST)
+
+
+class TimeSpan(Struct, frozen=True, order=True):
+    """Everything from `start` to `end` was taken, both of them too."""
+
+    start: float
+    end: float
+
+    def has(self, at: float) -> bool:
+        return self.start <= at <= self.end
+
+
+def merge_spans(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
+    """The same times in as few spans as can be, in order: those that touch are one."""
+    merged: list[TimeSpan] = []
+    for span in sorted(spans):
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = TimeSpan(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return merged
+
+
+class ImportedSpans:
+    """By the id of a sender, which stays when the sender itself is forgotten. All raise Temporary where the database
+    does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, host_id: str) -> list[TimeSpan]:
+        """In order; what lies between two of them was never taken."""
+        wanted = select(vesta_spans).where(vesta_spans.c.id == host_id).order_by(vesta_spans.c.start)
+        async with self._database.begin() as connection:
+            return [TimeSpan(row["start"], row["end"]) for row in (await connection.execute(wanted)).mappings()]
+
+    async def add(self, host_id: str, more: TimeSpan) -> list[TimeSpan]:
+        """The spans from then on."""
+        spans = merge_spans([*await self.find(host_id), more])
+        rows = [{"id": host_id, "start": span.start, "end": span.end} for span in spans]
+        async with self._database.begin() as connection:
+            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
+            await connection.execute(insert(vesta_spans), rows)
+        return spans
+
+    async def forget(self, host_id: str) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))

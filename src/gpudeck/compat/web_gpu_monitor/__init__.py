@@ -1,1 +1,0 @@
-"""web-gpu-monitor: nvidia-smi over SSH into a CSV file and a static page. Its config.ini is imported."""

@@ -1,0 +1,459 @@
+"""HTTP as the hub asks others: with a deadline, a bound on the answer, and no trust in what it says. Connections are
+kept, for the event loop and for threads; failures are described in plain words.
+
+Names of hosts that were added through the API or found by discovery could lead to the hub's own machine, to its
+neighbours on the link, or to a cloud's metadata service, which hands out credentials. So the addresses that a name
+resolves to are checked, and the checked address is connected to: a name that resolves to another one a moment later
+gains nothing.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import re
+import socket
+import ssl
+import weakref
+import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, lru_cache, partial
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import httpx
+from msgspec import Struct
+
+from gpudeck import __version__
+from gpudeck.collectors.redaction import clean
+from gpudeck.model.address import show_url
+from gpudeck.model.cpu_budget import LoopBudget
+from gpudeck.model.errors import Refused, Temporary, UsageError
+from gpudeck.model.target import Target
+
+log = logging.getLogger(__name__)
+# It would log every question, with the whole address and the secrets in it.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+BYTES_AT_MOST = 8 * 1024 * 1024
+_UNPACKED_AT_ONCE = 1024 * 1024
+_LOGGED = 120
+_NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError)
+_ALWAYS: dict[str, Any] = {
+    "trust_env": False,
+    "follow_redirects": False,
+    "headers": {"User-Agent": f"gpudeck/{__version__}", "Accept-Encoding": "gzip"},
+}
+_MEDIA_TYPE = re.compile(r"\s*([A-Za-z0-9.+-]{1,40}/[A-Za-z0-9.+-]{1,40})\s*(?:;|$)")
+_METADATA = frozenset(
+    ip_address(address)
+    for address in (
+        "169.254.169.254",  # AWS, Google, Azure and others
+        "fd00:ec2::254",  # AWS
+        "fd20:ce::254",  # Google
+        "100.100.100.200",  # Alibaba
+        "168.63.129.16",  # Azure
+        "192.0.0.192",  # Oracle
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+_NO_HOST = IPv4Network("0.0.0.0/8")
+
+
+class AddressGuard:
+    """Checks addresses before they are connected to. `allowed` are networks in which local addresses are permitted."""
+
+    def __init__(self, name: str, allowed: Iterable[str]) -> None:
+        """`name` is what people call the host."""
+        self._name = name
+        self._allowed = _networks(tuple(allowed))
+
+    @classmethod
+    def of(cls, target: Target) -> "AddressGuard | None":
+        """None for a host of the operator's own configuration: it may be anywhere."""
+        return None if target.local_networks is None else cls(target.name, target.local_networks)
+
+    def check(self, address: str) -> None:
+        """Raises Refused for a local address that is not allowed. `address` is numeric; a zone (%eth0) is left out."""
+        shown = address.partition("%")[0]
+        told = _unwrap(ip_address(shown))
+        kind = _kind_of(told)
+        if kind is None or any(told in network for network in self._allowed):
+            return
+        raise Refused(
+            f"{self._name} has the {kind} address {shown}, where hosts that were added or discovered are not read.",
+            "If it is right, add its network to discovery.allow_addresses, or name the host in gpudeck.yaml.",
+        )
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """The numeric addresses of a host, all of them checked. Raises Refused, and OSError where it has none."""
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in await look_up(host, port)))
+        for address in addresses:
+            self.check(address)
+        return addresses
+
+
+AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
+"""As `socket.getaddrinfo` gives it: family, kind, protocol, name, and the address with its port."""
+
+_LANES: Final = {"known": 8, "new": 6, "failed": 2}
+"""Lookups at once, of names that resolved before, of those that were never asked for, and of those that failed."""
+_FAILED_FOR: Final = 60.0
+_MOST_NAMES: Final = 100_000
+
+
+class Lookups:
+    """Names become addresses, a few at once: a list of names that do not resolve must not keep other names waiting.
+
+    A name that did not resolve is not asked for again for a minute. Threads are its own, so that those of the event
+    loop stay free. One event loop owns it.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(sum(_LANES.values()), "lookup")
+        self._lanes = {name: asyncio.Semaphore(count) for name, count in _LANES.items()}
+        self._names: dict[str, tuple[float, OSError] | None] = {}
+        """Those that were asked for: None where they resolve, else until when they are not asked for again, and why."""
+
+    async def find(self, host: str, port: int) -> list[AddressInfo]:
+        """Raises OSError where there are none."""
+        loop = asyncio.get_running_loop()
+        failure = self._names.get(host)
+        if failure is not None and loop.time() < failure[0]:
+            raise type(failure[1])(*failure[1].args) from None
+        lane = self._lanes["failed" if failure is not None else "known" if host in self._names else "new"]
+        await lane.acquire()
+        lookup = self._threads.submit(_look_up, host, port)
+        # Not when the caller gives up: the thread is busy until the answer comes.
+        lookup.add_done_callback(partial(self._finish, loop, host, lane))
+        return await asyncio.wrap_future(lookup)
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, host: str, lane: asyncio.Semaphore, lookup: "Future[list[AddressInfo]]"
+    ) -> None:
+        """In the thread. The hub may have stopped by then."""
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._note, host, lane, lookup.exception())
+
+    def _note(self, host: str, lane: asyncio.Semaphore, error: BaseException | None) -> None:
+        lane.release()
+        self._names.pop(host, None)
+        until = asyncio.get_running_loop().time() + _FAILED_FOR
+        self._names[host] = (until, error) if isinstance(error, OSError) else None
+        if len(self._names) > _MOST_NAMES:
+            del self._names[next(iter(self._names))]
+
+
+_lookups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Lookups]" = WeakKeyDictionary()
+
+
+async def look_up(host: str, port: int) -> list[AddressInfo]:
+    """The addresses of a host, for TCP, by the lookups of this event loop. Raises OSError where it has none."""
+    loop = asyncio.get_running_loop()
+    lookups = _lookups.get(loop)
+    if lookups is None:
+        lookups = _lookups[loop] = Lookups()
+    return await lookups.find(host, port)
+
+
+def _look_up(host: str, port: int) -> list[AddressInfo]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+@lru_cache(maxsize=16)
+def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(map(ip_network, texts))
+
+
+def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that one of IPv6 leads to, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _kind_of(address: IPv4Address | IPv6Address) -> str | None:
+    """What is local about it; None where nothing is."""
+    if address in _METADATA:
+        return "cloud metadata"
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if address.is_multicast:
+        return "multicast"
+    # On Linux 0.0.0.0 and :: lead to this machine itself.
+    is_none = address in _NO_HOST if isinstance(address, IPv4Address) else address.is_unspecified
+    return "unspecified" if is_none or address.is_reserved else None
+
+
+class HttpResponse(Struct, frozen=True):
+    """What was answered, whole. `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Fetcher:
+    """Asks one server, over a connection that is kept. Follows no redirect and knows no proxy: what a hub watches is
+    near it.
+
+    `deadline` is for a whole question, in seconds; an answer of more than `bytes_at_most`, unpacked, is not read to its
+    end. `trust` are the certificates that are believed (`trust_from`). `guard` checks the server's addresses before
+    they are connected to. `close` when done.
+
+    Errors hold no word of the answer's body, as every viewer of the hub reads them. Its beginning is logged at DEBUG.
+    """
+
+    def __init__(
+        self,
+        *,
+        deadline: float,
+        bytes_at_most: int = BYTES_AT_MOST,
+        trust: ssl.SSLContext | None = None,
+        guard: AddressGuard | None = None,
+    ) -> None:
+        self._deadline = deadline
+        self._bytes_at_most = bytes_at_most
+        self._guard = guard
+        self._addresses: list[str] = []
+        self._client = httpx.AsyncClient(
+            verify=trust or shared_trust(),
+            timeout=None,  # noqa: S113 - the deadline below is for the whole question
+            limits=httpx.Limits(max_connections=2, max_keepalive_connections=1, keepalive_expiry=600.0),
+            **_ALWAYS,
+        )
+
+    async def get(
+        self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> HttpResponse:
+        """The answer, if its status is 200. Raises Refused for 401 and 403 and for what is no address, Temporary for
+        anything else.
+
+        `deadline` is for this question only, where the server was asked to wait. A body comes unpacked, unless
+        `headers` ask for an encoding other than gzip.
+        """
+        return await self._ask("GET", url, None, headers, self._deadline if deadline is None else deadline)
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> HttpResponse:
+        """As `get`, for servers that want their questions posted."""
+        return await self._ask("POST", url, body, headers, self._deadline)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(
+        self, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None, seconds: float
+    ) -> HttpResponse:
+        shown = show_url(url)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._exchange(method, url, shown, body, headers)
+        except TimeoutError as error:
+            raise Temporary(f"{shown} did not answer within {seconds:g} s.") from error
+        except _NO_ADDRESS as error:
+            raise Refused(f"{shown!r} is no address of http or https.", "Correct it.") from error
+        except (httpx.HTTPError, OSError) as error:
+            del self._addresses[:1]  # the next question goes to the server's next address
+            raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
+
+    async def _exchange(
+        self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
+    ) -> HttpResponse:
+        place, told, extensions = await self._locate(_parse(url), dict(headers or {}))
+        async with self._client.stream(method, place, content=content, headers=told, extensions=extensions) as response:
+            body = await self._read(response, shown)
+        _check_status(shown, response, body)
+        return _response_of(response, body)
+
+    async def _locate(
+        self, url: httpx.URL, headers: dict[str, str]
+    ) -> tuple[httpx.URL, dict[str, str], dict[str, Any]]:
+        """Where to ask, and how. With a guard that is a checked address, under the server's own name."""
+        if self._guard is None:
+            return url, headers, {}
+        if not self._addresses:
+            self._addresses = await self._guard.resolve(url.host, url.port or 80)
+        place = url.copy_with(host=self._addresses[0])
+        return place, headers | {"Host": url.netloc.decode("ascii")}, {"sni_hostname": url.host}
+
+    async def _read(self, response: httpx.Response, shown: str) -> bytes:
+        """The body, unpacked here and not by httpx: that unpacks each piece whole, and a small piece may be made to
+        fill all memory."""
+        pieces, size, limit = list[bytes](), 0, self._bytes_at_most
+        packing, budget = _Packing(response, shown), LoopBudget()
+        async for received in response.aiter_raw():
+            piece = received
+            while piece:
+                unpacked, piece = packing.open(piece)
+                pieces.append(unpacked)
+                size += len(unpacked)
+                if size > limit:
+                    raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
+                await budget.checkpoint()
+        packing.check_end()
+        # Joining large ones leaves Python's lock to others.
+        return b"".join(pieces) if size < _UNPACKED_AT_ONCE else await asyncio.to_thread(b"".join, pieces)
+
+
+class BlockingFetcher:
+    """As Fetcher, for threads, several of which may ask at once. `seconds` is for each step of a question. Answers of
+    every status are returned: what they mean is the caller's to say. Without `close()` the last reference closes it.
+    """
+
+    def __init__(self, *, seconds: float, connections: int = 1, trust: ssl.SSLContext | None = None) -> None:
+        self._client = httpx.Client(
+            verify=trust or shared_trust(),
+            timeout=httpx.Timeout(seconds, connect=min(5.0, seconds), pool=None),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            **_ALWAYS,
+        )
+        self.close = weakref.finalize(self, self._client.close)
+
+    def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int, is_cut: bool = False
+    ) -> HttpResponse:
+        """The answer. Raises Temporary where there is none, or one of more than `bytes_at_most`, unless it may be cut
+        there; Refused for what is no address."""
+        shown = show_url(url)
+        try:
+            with self._client.stream("POST", url, content=body, headers=headers) as response:
+                return _response_of(response, _read(response, shown, bytes_at_most, is_cut=is_cut))
+        except _NO_ADDRESS as error:
+            raise Refused(f"{shown!r} is no address of http or https.", "Correct it.") from error
+        except httpx.TimeoutException as error:
+            raise Temporary(f"{shown} does not answer: it took too long.") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
+
+
+def _read(response: httpx.Response, shown: str, limit: int, *, is_cut: bool) -> bytes:
+    body, packing = bytearray(), _Packing(response, shown)
+    for received in response.iter_raw():
+        piece = received
+        while piece:
+            unpacked, piece = packing.open(piece)
+            body += unpacked
+            if len(body) > limit:
+                if is_cut:
+                    return bytes(body[:limit])
+                raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.", "Ask for less.")
+    packing.check_end()
+    return bytes(body)
+
+
+def _response_of(response: httpx.Response, body: bytes) -> HttpResponse:
+    return HttpResponse(response.status_code, {key.lower(): value for key, value in response.headers.items()}, body)
+
+
+def _parse(url: str) -> httpx.URL:
+    """Raises InvalidURL; also for a port that is none, over which the system would stumble in its own way."""
+    parsed = httpx.URL(url)
+    if parsed.port is not None and not 0 < parsed.port <= 65535:
+        raise httpx.InvalidURL(f"Invalid port: {parsed.port}")
+    return parsed
+
+
+class _Packing:
+    """What an answer is packed in: nothing, gzip, or what the caller asked for, who then unpacks it."""
+
+    def __init__(self, response: httpx.Response, shown: str) -> None:
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in {"", "identity", "gzip", "x-gzip", response.request.headers["accept-encoding"]}:
+            log.debug("%s answers in the encoding %s", shown, clean(encoding[:_LOGGED]))
+            raise Temporary(f"{shown} answers in a content encoding that was not asked for.")
+        self._shown = shown
+        self._gzip = zlib.decompressobj(wbits=31) if encoding.endswith("gzip") else None
+
+    def open(self, piece: bytes) -> tuple[bytes, bytes]:
+        """The beginning of a piece, unpacked to at most 1 MiB, and the rest of the piece."""
+        if self._gzip is None:
+            return piece, b""
+        try:
+            return self._gzip.decompress(piece, _UNPACKED_AT_ONCE), self._gzip.unconsumed_tail
+        except zlib.error as error:
+            raise Temporary(f"{self._shown} answers what is no gzip.") from error
+
+    def check_end(self) -> None:
+        if self._gzip is not None and not self._gzip.eof:
+            raise Temporary(f"{self._shown} answers gzip that ends early.")
+
+
+class TokenRefused(Refused):
+    """401 or 403."""
+
+
+def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
+    if response.status_code == httpx.codes.OK:
+        return
+    if response.status_code in {401, 403}:
+        if response.request.headers.keys() & {"authorization", "x-consul-token"}:
+            told, hint = "the token is not accepted", "Check the token file."
+        else:
+            told, hint = "it asks for a token", "Name a file with one as token_file."
+        raise TokenRefused(f"{shown} answers {response.status_code}: {told}.", hint)
+    if response.has_redirect_location:
+        log.debug("%s leads to %s", shown, clean(show_url(response.headers["location"])[:_LOGGED]))
+        raise Temporary(f"{shown} answers {response.status_code}: it leads to another address.", "Give that address.")
+    log_beginning(shown, body)
+    kind = content_kind(response.headers.get("content-type", ""))
+    raise Temporary(f"{shown} answers {response.status_code}{f' ({kind})' if kind else ''}.")
+
+
+def content_kind(content_type: str) -> str:
+    """The media type, such as text/html, without its parameters; an empty text for what is none."""
+    found = _MEDIA_TYPE.match(content_type)
+    return found[1].lower() if found else ""
+
+
+def log_beginning(shown: str, body: bytes) -> None:
+    """Logs how an answer that is of no use begins."""
+    log.debug("%s answers what begins with: %s", shown, clean(body[: 4 * _LOGGED].decode(errors="replace"))[:_LOGGED])
+
+
+def explain(error: Exception) -> str:
+    """The innermost reason, in the words of the system, and never in those of the server."""
+    while isinstance(error.__cause__ or error.__context__, Exception):
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not believed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {(error.reason or 'unknown reason').replace('_', ' ').lower()}"
+    if isinstance(error, http.client.HTTPException) or type(error).__module__.startswith("h11"):
+        # Their texts quote what was received.
+        log.debug("no HTTP: %s", clean(str(error))[:_LOGGED])
+        is_cut = str(error).startswith("peer closed connection")
+        return "it breaks off in the middle of its answer" if is_cut else "what it says is no HTTP"
+    if isinstance(error, OSError) and error.strerror:
+        # asyncio writes an address into its texts; errors in names have a number of their own, below zero.
+        return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror).lower()
+    return str(error).rstrip(".") or type(error).__name__
+
+
+@cache
+def shared_trust() -> ssl.SSLContext:
+    """The certificates that this machine believes; loaded once, as that takes longer than many questions."""
+    return ssl.create_default_context()
+
+
+def trust_from(ca_file: str) -> ssl.SSLContext:
+    """Only certificates signed by those in the file. Raises UsageError when it holds none."""
+    try:
+        path = Path(ca_file).expanduser()
+        return _load_trust(path, path.stat().st_mtime_ns)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"the certificates in {ca_file} cannot be read: {reason}.") from error
+
+
+@lru_cache(maxsize=8)
+def _load_trust(path: Path, changed_ns: int) -> ssl.SSLContext:
+    """Once for all hosts until the file changes: reading certificates takes longer than a question."""
+    return ssl.create_default_context(cafile=str(path))

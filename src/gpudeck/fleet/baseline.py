@@ -1,0 +1,54 @@
+"""What events compare of a host, before and after a report (events/detector.py)."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from gpudeck.model.health import HealthLevel
+from gpudeck.model.report import GpuEvent
+
+TWIN_FLAGS = ("clone", "rival", "name")
+"""The problems of duplicate hosts."""
+
+
+class GpuBaseline(Struct, frozen=True):
+    """`missing` is why it cannot be read, None while it can. `health` is the last one that was known. `faults` are the
+    driver's of the last day, with whose process each was."""
+
+    label: str
+    model: str
+    parent: str | None
+    missing: str | None
+    health: HealthLevel
+    reason: str | None
+    action: str | None
+    faults: dict[GpuEvent, str | None]
+
+
+class _Labelled(Protocol):
+    @property
+    def label(self) -> str: ...
+
+
+def has_other_name(uuid: str, label: str, gpus: Mapping[str, _Labelled]) -> bool:
+    """Whether this GPU is among `gpus` under another name: a source that knows no UUIDs calls it source/host/number."""
+    is_numbered = uuid.count("/") > 1
+    return any(gpu.label == label and (other.count("/") > 1) != is_numbered for other, gpu in gpus.items())
+
+
+class HostBaseline(Struct, frozen=True):
+    """`is_down` is not so while it is merely late. `silent_since` is when it last reported. `gpus` are by
+    UUID, and those of the last time where they could not be read. `duplicates` are sentences, by kind. `skew` is by how
+    many seconds its clock is ahead of the hub's."""
+
+    name: str
+    via: str
+    is_down: bool
+    silent_since: float
+    boot_id: str
+    driver_version: str | None
+    agent_version: str
+    duplicates: dict[str, str]
+    gpus: dict[str, GpuBaseline]
+    skew: float = 0.0

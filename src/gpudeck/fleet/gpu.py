@@ -1,0 +1,517 @@
+"""One GPU of the live fleet: what of it is text, and its row among the columns with its numbers.
+
+The numbers of a report wait for the fleet's table to judge them with others (see fleet.table). Its text is compared
+with what is known, which nearly always is the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
+from math import isnan
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import numpy as np
+from msgspec import defstruct
+from msgspec.structs import astuple
+
+from gpudeck.fleet.columns import (
+    AVAILABILITY_CODES,
+    AVAILABILITY_WORDS,
+    HEALTH_WORDS,
+    LOST,
+    MISSING,
+    NAN,
+    NO_RESERVATIONS,
+    NO_ROWS,
+    NOBODY,
+    OK,
+    SILENT,
+    UNHEARD,
+    WHY_AVAILABLE,
+    Rows,
+)
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import GPU_METRICS, Value
+from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
+from gpudeck.model.occupancy import FAULT_SECONDS, find_user, look_at, show_event, users_of
+from gpudeck.model.report import GpuEvent, GpuReading, Process
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.text import Names
+from gpudeck.model.view import Gpu, ShownProcess
+
+if TYPE_CHECKING:
+    from gpudeck.fleet.table import FleetTable
+
+_UNMARKED: Final = ReservationMark(None)
+_SILENT_ACTION: Final = "See the host's status and problems."
+_HEALTH_CODES: Final = {word: code for code, word in enumerate(HEALTH_WORDS)}
+_STATE_FIELDS: Final = frozenset(
+    (
+        "availability",
+        "availability_reason",
+        "last_seen",
+        "since",
+        "health",
+        "health_reason",
+        "health_action",
+    )
+)
+_WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inactive_count")
+_WELL: Final = Health("ok")
+NO_REASONS: Final[dict[str, str]] = {}
+NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
+NO_TEXTS: Final[dict[Visibility, tuple[bytes, bytes]]] = {}
+_METRICS_BEGIN: Final = f',"{next(iter(GPU_METRICS))}":'.encode()
+_METRICS_END: Final = b',"availability":'
+_encoder = msgspec.json.Encoder()
+_make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in Gpu.__struct_fields__], gc=False))
+"""The same as `Gpu`, from the fields in their order: that takes a tenth of the time."""
+
+
+class GpuState:
+    """A GPU between reports. `row` is its place among the columns of `table`.
+
+    `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
+    `unknown` says why metrics are unknown, `rejected` which values of the last report were not believed. `changed` are
+    the fields of its view in words that viewers have not been sent yet. `process_rows` are the rows of its processes.
+    """
+
+    __slots__ = (
+        "_fault",
+        "_instance",
+        "_mark",
+        "_processes",
+        "_processes_reason",
+        "_shown",
+        "_shown_numbers",
+        "_table",
+        "_texts",
+        "changed",
+        "display_name",
+        "faults",
+        "index",
+        "label",
+        "missing",
+        "name",
+        "parent",
+        "pci_address",
+        "process_rows",
+        "rejected",
+        "row",
+        "silent_reason",
+        "unknown",
+        "users",
+        "uuid",
+        "vendor",
+    )
+
+    def __init__(self, table: "FleetTable", row: int, reading: GpuReading) -> None:
+        self._table = table
+        self.row = row
+        self.uuid = reading.uuid
+        self._identify(reading)
+        self.missing: str | None = None
+        self.faults: dict[GpuEvent, str | None] = {}
+        self.unknown: dict[str, str] = NO_REASONS
+        self.rejected: dict[str, str] = NO_REASONS
+        self.users: list[str] = []
+        self._processes: list[Process] | None = None
+        self.process_rows = NO_ROWS
+        self.silent_reason = ""
+        self.changed: frozenset[str] = NOTHING_CHANGED
+        self._fault = Health("ok")
+        self._processes_reason: str | None = None
+        self._mark = _UNMARKED
+        self._shown: list[ShownProcess] = []
+        self._shown_numbers: bytes | None = None
+        self._texts: dict[Visibility, tuple[bytes, bytes]] = NO_TEXTS
+
+    def begin(self, reading: GpuReading, now: float) -> None:
+        """It was not known before. The agent has often watched for longer than this hub has been running. Later the
+        hub's own eyes count: what is work is decided here."""
+        self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
+
+    def recall(self, reading: GpuReading, reason: str) -> None:
+        """Be the GPU of before this start of the hub, of which little but its identity is known."""
+        self.unknown = _share(tuple(reading.unknown.items()))
+        self._processes_reason, self.silent_reason = reading.processes_reason, reason
+        for name, value in reading.metrics.items():
+            self._table.gpus.values[self.row, self._table.gpus.place[name]] = value
+        if self._table.marks:
+            self._take_mark()
+
+    def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
+        """Take what a report says of it in words; returns whether that may be news.
+
+        `collected_at` is the host's clock, `now` is the same moment on ours. `after_gap`: readings are missing between
+        the last one and this, and its agent has made them: what it says of the work in between counts.
+        """
+        is_news = False
+        gpus = self._table.gpus
+        if after_gap and reading.idle_seconds is not None:
+            self.note_work(now - reading.idle_seconds)
+        if reading.events or self.faults:
+            is_news = self.take_events(reading, collected_at)
+        if reading.processes != self.processes or reading.processes_reason != self._processes_reason:
+            self._take_processes(reading)
+        if reading.missing != self.missing:
+            self.missing = reading.missing
+            gpus.is_missing[self.row] = reading.missing is not None
+            gpus.is_state_changed[self.row] = is_news = True
+            self.note_change("reasons")
+        if reading.unknown != self.unknown:
+            self.unknown = _share(tuple(reading.unknown.items()))
+            gpus.is_state_changed[self.row] = is_news = True
+            self.note_change("reasons")
+        if reading.name != self.name or reading.index != self.index or reading.instance != self._instance:
+            self._identify(reading)
+            gpus.model[self.row] = gpus.model_code(self.name)
+            self._table.hosts.is_regrouped[gpus.host[self.row]] = True
+            self._table.note_devices(int(gpus.host[self.row]))
+            self.note_change("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
+        if self._table.marks or self._mark is not _UNMARKED:
+            self._take_mark()
+        return is_news
+
+    def note_work(self, at: float) -> None:
+        """Its agent has seen work on it at that moment, in a report that has not arrived."""
+        gpus = self._table.gpus
+        gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], at)
+
+    @property
+    def processes(self) -> list[Process] | None:
+        """None where they could not be read."""
+        if not self._processes:
+            return self._processes
+        return _with_numbers(self._processes, self._table.processes.values[self.process_rows].tolist())
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether they could be read, and be it that there are none."""
+        return self._processes is not None
+
+    def rename(self, names: Names) -> None:
+        """Models are called by these names from here on."""
+        self.display_name = names.of_model(self.name)
+        self.note_change("display_name")
+
+    def remark(self, now: float) -> None:
+        """What reservations say of it has changed: an unused GPU becomes reserved, or free again, at once."""
+        self._take_mark()
+        gpus, row = self._table.gpus, self.row
+        is_empty = self.availability in {"free", "reserved"} or gpus.why_available[row] == NO_RESERVATIONS
+        word, why = self._name_empty()
+        if is_empty and word != self.availability:
+            is_first_sight = self.availability == "unknown"
+            gpus.availability[row], gpus.why_available[row] = AVAILABILITY_CODES[word], why
+            gpus.since[row] = round(min(now, gpus.last_work_at[row]) if is_first_sight else now, 3)
+            gpus.is_state_changed[row] = True
+
+    @property
+    def availability(self) -> Availability:
+        return AVAILABILITY_WORDS[self._table.gpus.availability[self.row]] or "unknown"
+
+    @property
+    def availability_reason(self) -> str | None:
+        why = int(self._table.gpus.why_available[self.row])
+        if why == MISSING:
+            return self.missing
+        return self.silent_reason if why == SILENT else WHY_AVAILABLE.get(why)
+
+    @property
+    def last_seen(self) -> Availability | None:
+        """The availability before its host fell silent; None while its values are of now."""
+        word: Availability | None = AVAILABILITY_WORDS[self._table.gpus.last_seen[self.row]]
+        return word
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its values are of now."""
+        return self.last_seen is None
+
+    @property
+    def health(self) -> Health:
+        """With the reason and the next step."""
+        gpus, row = self._table.gpus, self.row
+        level = HEALTH_WORDS[gpus.health[row]]
+        if level == "ok":
+            return _WELL
+        if gpus.why_healthy[row] == UNHEARD:
+            return Health("unknown", self.silent_reason, _SILENT_ACTION)
+        celsius = self.value("temperature_celsius")
+        wear = judge_wear({name: self.value(name) for name in _WEAR})
+        missing = self.missing if gpus.why_healthy[row] == LOST else None
+        why = None if celsius is not None else self.why("temperature_celsius")
+        return judge_health(missing, celsius, self._table.settings.health, self._fault, why, wear=wear)
+
+    def value(self, metric: str) -> Value:
+        """None where it is unknown: `why` is the reason."""
+        gpus = self._table.gpus
+        return gpus.number(self.row, gpus.place[metric])
+
+    def numbers(self) -> list[Value]:
+        """All metrics, in the catalog's order."""
+        return self._table.gpus.numbers(self.row)
+
+    def why(self, metric: str) -> str:
+        """Of a metric that is unknown."""
+        return self.rejected.get(metric) or self.unknown.get(metric) or self.missing or "not reported"
+
+    def view(self) -> Gpu:
+        """As everybody outside sees it now."""
+        return show_gpus(self._table, [self], slice(self.row, self.row + 1))[0]
+
+    def show(  # noqa: PLR0917 - a row
+        self,
+        numbers: Iterable[Value],
+        unknown: Iterable[str],
+        availability: int,
+        why_available: int,
+        last_seen: int,
+        since: float,
+        health: int,
+    ) -> Gpu:
+        """Its view from its row; `unknown` are the metrics that are."""
+        judged = _WELL if health == OK else self.health
+        return _make_gpu(
+            self.uuid,
+            self.index,
+            self.label,
+            self.name,
+            self.display_name,
+            self.vendor,
+            self.parent,
+            self.pci_address,
+            *numbers,
+            AVAILABILITY_WORDS[availability] or "unknown",
+            self.availability_reason if why_available else None,
+            AVAILABILITY_WORDS[last_seen],
+            since,
+            judged.level,
+            judged.reason,
+            judged.action,
+            self.users,
+            self.shown_processes(),
+            [show_event(event, user) for event, user in self.faults.items()] if self.faults else [],
+            self._mark.reservation,
+            self._mark.conflict,
+            self.reasons(unknown),
+        )
+
+    def reasons(self, unknown: Iterable[str]) -> dict[str, str]:
+        """Why fields of its view are unknown; `unknown` are the metrics that are."""
+        if self.rejected or self.missing is not None:
+            reasons = {name: self.why(name) for name in unknown}
+        else:
+            reasons = {name: self.unknown.get(name) or "not reported" for name in unknown}
+        if self._processes is None:
+            reasons["processes"] = self._processes_reason or self.missing or "not reported"
+        return reasons
+
+    @property
+    def mark(self) -> ReservationMark:
+        """What reservations say of it."""
+        return self._mark
+
+    def kept_text(self, visibility: Visibility, is_state_changed: bool) -> tuple[bytes, bytes] | None:
+        """The JSON of its view before and after its metrics; None where it is not kept, or other by now."""
+        if is_state_changed or self.changed or self._table.gpus.is_process_changed[self.row]:
+            return None
+        return self._texts.get(visibility if self._processes else EVERYTHING)
+
+    def keep_text(self, visibility: Visibility, view: Gpu) -> tuple[bytes, bytes]:
+        """Until viewers are sent what changed of it next."""
+        text = _encoder.encode(visibility.gpu(view))
+        kept = text[: text.index(_METRICS_BEGIN) + 1], text[text.index(_METRICS_END) :]
+        self._texts = {**self._texts, visibility if self._processes else EVERYTHING: kept}
+        self._table.gpus.has_text[self.row] = True
+        return kept
+
+    def shown_processes(self) -> list[ShownProcess] | None:
+        if self._processes is None:
+            return None
+        numbers = self._table.processes.values[self.process_rows].tobytes()
+        if numbers != self._shown_numbers:
+            self._shown = [ShownProcess(*astuple(process)) for process in self.processes or ()]
+            self._shown_numbers = numbers
+        return self._shown
+
+    def note_change(self, *fields: str) -> None:
+        """Viewers have to be sent these fields of its view."""
+        self.changed = self.changed.union(fields)
+        if self.row >= 0:
+            self._table.gpus.is_text_changed[self.row] = True
+
+    def take_changes(self) -> frozenset[str]:
+        """The fields of its view other than metrics that viewers have not been sent yet."""
+        names, self.changed = self.changed, NOTHING_CHANGED
+        self.forget_text()
+        if self._table.gpus.is_state_changed[self.row]:
+            self._table.gpus.is_state_changed[self.row] = False
+            names |= _STATE_FIELDS
+        return names
+
+    def forget_text(self) -> None:
+        self._texts = NO_TEXTS
+        self._table.gpus.has_text[self.row] = False
+
+    def release(self) -> None:
+        """Give its rows back."""
+        self._table.processes.give_back(self.process_rows)
+        self.process_rows = NO_ROWS
+        self._table.shared.discard(self)
+
+    def place(self, row: int) -> None:
+        """Its row is that one from here on."""
+        self.row = row
+        self._table.processes.gpu[self.process_rows] = row
+
+    def fork(self, table: "FleetTable", row: int) -> "GpuState":
+        """A second state, in a row of another table, that goes on from this one by itself."""
+        other = GpuState.__new__(GpuState)
+        for name in GpuState.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._table, other.row, other.changed, other._texts = table, row, NOTHING_CHANGED, NO_TEXTS
+        table.gpus.copy(row, self.row, self._table.gpus)
+        other.process_rows = table.processes.take(len(self._processes or ()))
+        table.processes.values[other.process_rows] = self._table.processes.values[self.process_rows]
+        table.processes.gpu[other.process_rows] = row
+        table.gpus.model[row] = table.gpus.model_code(self.name)
+        return other
+
+    def _identify(self, reading: GpuReading) -> None:
+        self.index, self._instance, self.name = reading.index, reading.instance, intern(reading.name)
+        self.label = str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
+        self.display_name = self._table.names.of_model(reading.name)
+        self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
+
+    def _take_mark(self) -> None:
+        """Of those that count now, also where the values were read before one of them began."""
+        marks = self._table.marks
+        mark = marks.get(self.uuid) or marks.get("", _UNMARKED)
+        if mark is not self._mark:
+            self._mark = mark
+            gpus = self._table.gpus
+            gpus.is_reserved[self.row] = mark.reservation is not None
+            gpus.is_reservation_unknown[self.row] = mark.is_unknown
+            gpus.has_conflict[self.row] = mark.conflict is not None
+            self.note_change("reservation", "reservation_conflict")
+
+    def _name_empty(self) -> tuple[Availability, int]:
+        """The availability of a GPU without users."""
+        if self._mark.reservation is not None:
+            return "reserved", 0
+        return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
+
+    def take_events(self, reading: GpuReading, collected_at: float) -> bool:
+        """With their owners. The process has often ended by now, and was in the reading before. A fault
+        counts for a day; returns whether any of this may be news."""
+        is_news = reading.events != list(self.faults)
+        if is_news:
+            there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
+            self.faults = {
+                event: self.faults[event] if event in self.faults else find_user(event, there)
+                for event in reading.events
+            }
+            self.note_change("events")
+            critical = (event.at for event in reading.events if find_xid(event.code).kind == "critical")
+            self._table.gpus.last_fault_at[self.row] = max((event.at for event in reading.events), default=NAN)
+            self._table.gpus.last_critical_at[self.row] = max(critical, default=NAN)
+        fault = judge_faults([event for event in reading.events if collected_at - event.at <= FAULT_SECONDS])
+        if fault != self._fault:
+            self._fault = fault
+            self._table.gpus.fault[self.row] = _HEALTH_CODES[fault.level]
+            self._table.gpus.is_state_changed[self.row] = is_news = True
+        return is_news
+
+    def _take_processes(self, reading: GpuReading) -> None:
+        if (reading.processes is None) != (self._processes is None) or reading.processes is None:
+            self.note_change("reasons")
+        processes, there = self._table.processes, reading.processes or ()
+        if _without_numbers(reading.processes) == _without_numbers(self._processes):
+            self._table.gpus.is_process_changed[self.row] = True
+        else:
+            self.note_change("processes")
+            self._shown_numbers = None
+            processes.give_back(self.process_rows)
+            self.process_rows = processes.take(len(there))
+            processes.gpu[self.process_rows] = self.row
+            self._table.note_devices(int(self._table.gpus.host[self.row]))
+        if there:
+            numbers = [(one.memory_used_bytes, one.utilization_percent) for one in there]
+            processes.values[self.process_rows] = np.array(numbers, np.float64)
+        self._processes, self._processes_reason = reading.processes, reading.processes_reason
+        self.look_at_processes(reading.processes)
+
+    def look_at_processes(self, processes: list[Process] | None) -> None:
+        """Tell the columns who is on it."""
+        there, gpus, row = look_at(processes), self._table.gpus, self.row
+        gpus.workers[row] = -1 if there.workers is None else there.workers
+        gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
+        gpus.oldest_start[row] = NAN if there.oldest_start is None else there.oldest_start
+        users = users_of(processes)
+        if users != self.users:
+            self.users = users
+            self.note_change("users")
+            gpus.user[row] = self._table.user_code(users[0]) if users else NOBODY
+            (self._table.shared.add if len(users) > 1 else self._table.shared.discard)(self)
+        gpus.depends_on_processes[row] = len(users) > 1 or any(one.display for one in processes or ())
+
+
+def _with_numbers(processes: Iterable[Process], numbers: Iterable[Sequence[float]]) -> list[Process]:
+    """`numbers` are memory and utilization of each, NaN where unknown."""
+    return [
+        Process(
+            one.pid,
+            one.user,
+            one.command,
+            None if isnan(memory) else int(memory),
+            one.started_at,
+            None if isnan(percent) else percent,
+            one.container,
+            one.job,
+            one.evidence,
+            one.display,
+            one.reasons,
+        )
+        for one, (memory, percent) in zip(processes, numbers, strict=True)
+    ]
+
+
+def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice) -> list[Gpu]:
+    """As everybody outside sees them now: many at once take less than half the time of one after another."""
+    columns = table.gpus
+    state = (columns.availability, columns.why_available, columns.last_seen, columns.since, columns.health)
+    numbers, unknown = columns.shown(rows)
+    return list(map(GpuState.show, gpus, numbers, unknown, *(column[rows].tolist() for column in state)))
+
+
+def encode_gpus(
+    table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visibility: Visibility
+) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """Their views as JSON, in parts, each after a comma: where nothing but metrics changed only these are written."""
+    kept = list(map(GpuState.kept_text, gpus, repeat(visibility), table.gpus.is_state_changed[rows].tolist()))
+    new = [at for at, text in enumerate(kept) if text is None]
+    views = iter(show_gpus(table, [gpus[at] for at in new], rows[new]) if new else ())
+    for gpu, text, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
+        head, tail = text or gpu.keep_text(visibility, next(views))
+        yield b",", head, metrics, tail
+
+
+@lru_cache(4096)
+def _share(reasons: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """One object for all GPUs with the same reasons: those are most of what is known of a GPU in words."""
+    return dict(reasons)
+
+
+def _without_numbers(processes: list[Process] | None) -> list[tuple[object, ...]] | None:
+    """What of processes is sent to viewers only when it changes."""
+    if processes is None:
+        return None
+    return [
+        (one.pid, one.user, one.command, one.started_at, one.container, one.job, one.evidence, one.display, one.reasons)
+        for one in processes
+    ]

@@ -1,0 +1,875 @@
+"""One host of the live fleet: the order of its reports, its status, and what of it is text. Its numbers, and those of
+its GPUs, are rows of the fleet's table."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from itertools import islice
+from math import isnan
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
+from gpudeck.fleet.columns import (
+    AVAILABILITY_WORDS,
+    FREE,
+    NAN,
+    NO_ROWS,
+    NONE,
+    RESERVED,
+    SILENT,
+    STATUS_CODES,
+    UNHEARD,
+    UNKNOWN,
+    UNREAD,
+    Floats,
+    mark_stale,
+    rows_of,
+)
+from gpudeck.fleet.gpu import NO_REASONS, NOTHING_CHANGED, GpuState, encode_gpus, show_gpus
+from gpudeck.fleet.table import (
+    NO_PROCESSES,
+    Description,
+    FleetTable,
+    Pending,
+    ProcessNumbers,
+    find_layout,
+    names_of,
+    refuse_undescribed,
+)
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.availability import RETURN_SECONDS, Availability
+from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
+from gpudeck.model.gpu_request import CandidateGpu, candidate_of
+from gpudeck.model.report import Disk, GpuReading, Report
+from gpudeck.model.text import Names, read_release
+from gpudeck.model.view import Gpu, Host, HostStatus
+from gpudeck.wire import Envelope, Head, ShortReport
+
+LATE_BEATS: Final = 3.0
+BACKLOG_SECONDS: Final = 5.0
+"""A report that is older than this when it arrives comes from a backlog."""
+SKEW_SECONDS: Final = 5.0
+"""A clock that is off by more than this is a problem worth showing."""
+SKEW_STEP: Final = 0.15
+"""A clock that seems to be off by so much more or less than before is off by as much as before: that is how differently
+long reports are on their way."""
+MOST_ENCODED: Final = 4
+"""Sights for which a host's JSON is kept: strangers, those who have logged in, and a few who see their own."""
+ENCODED_AT_ONCE: Final = 32
+"""Hosts whose JSON is made together: more are not quicker."""
+_REMEMBERED_RUNS: Final = 16
+_MAY_BE_ABSENT: Final = ("clock_skew_seconds", "driver_version", "os")
+_IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
+_NEVER: Final = "this host has not reported yet"
+_UNREAD: Final = "the GPUs of this host could not be read"
+_UNKNOWN: Final = (None,) * len(HOST_METRICS)
+_NO_LAYOUT: Final = find_layout(((),))
+_encoder = msgspec.json.Encoder()
+
+
+Sender = tuple[int, str, str, str, str | None, int | None]
+"""The version of the register, name and id of the host, the way, and what the token is for and which it is."""
+
+
+class HostFacts(Struct, frozen=True):
+    """What a host's last report said of it in words, by the names of its view. `unknown` is why metrics are unknown,
+    `gpus_reason` why there are no GPUs."""
+
+    name: str
+    via: str
+    interval_seconds: float | None = None
+    clock_skew_seconds: float | None = None
+    agent_version: str = ""
+    driver_version: str | None = None
+    os: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    disks: list[Disk] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+    gpus_reason: str | None = None
+
+    def differences(self, before: "HostFacts") -> set[str]:
+        """The fields of the view that are other than before."""
+        names = {name for name in HostFacts.__struct_fields__ if getattr(self, name) != getattr(before, name)}
+        if names & _IN_REASONS:
+            names = (names | {"reasons"}) - {"unknown", "gpus_reason"}
+        return names | {"display_name"} if "name" in names else names
+
+
+class HostState:
+    """A host as the hub knows it. `view` is how others get it.
+
+    `row` is its place among the table's hosts, -1 as long as nothing is known of it, and `rows` are those of its GPUs.
+    `is_pending`: its newest report waits to be judged. `changed` are the fields of its view other than metrics that
+    viewers have not been sent yet.
+
+    `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
+    id of the agent token that last reported it. `sender` is how it was found with its last report, None where the next
+    one has to be looked for anew. `sampled_slot` is the recorder's: of which moment it was sampled last.
+    `baseline` is what was last looked at for events, and `has_news` says that it may be another by now.
+
+    `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
+    late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_description",
+        "_ended_runs",
+        "_flags",
+        "_heard_uptime",
+        "_layout",
+        "_recalled_until",
+        "_run",
+        "_said",
+        "_sequence",
+        "_synced",
+        "_table",
+        "_target_labels",
+        "_view",
+        "baseline",
+        "changed",
+        "facts",
+        "gpus",
+        "has_news",
+        "heard_at",
+        "id",
+        "interfaces",
+        "interval",
+        "is_pending",
+        "kept_json",
+        "last_report_at",
+        "name",
+        "observed_at",
+        "rejected",
+        "row",
+        "rows",
+        "run_began_at",
+        "sampled_slot",
+        "sender",
+        "status",
+        "target",
+        "token",
+        "via",
+    )
+
+    def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
+        self.id = host_id
+        self.via = via
+        self.name = host_id
+        self.status: HostStatus = "never_seen"
+        self.observed_at = self.heard_at = self.run_began_at = 0.0
+        self.interval = 0.0
+        self.gpus: dict[str, GpuState] = {}
+        self.row = -1
+        self.rows = NO_ROWS
+        self.is_pending = False
+        self.changed: frozenset[str] = NOTHING_CHANGED
+        self.target: str | None = None
+        self.token: int | None = None
+        self.sender: Sender | None = None
+        self.sampled_slot = -1.0
+        self.baseline: HostBaseline | None = None
+        self.has_news = True
+        self.last_report_at: float | None = None
+        self.facts = HostFacts(host_id, via)
+        self.interfaces: dict[str, str] = {}
+        self.rejected: dict[str, str] = NO_REASONS
+        self._target_labels: dict[str, str] = {}
+        self._recalled_until: float | None = None
+        self._flags: dict[str, str] = {}
+        self._said: list[str] = []
+        self._table = table
+        self._heard_uptime = float("-inf")
+        self._run: tuple[str, str] = ("", "")
+        self._ended_runs: dict[tuple[str, str], int] = {}
+        self._sequence = -1
+        self.kept_json: dict[Visibility, list[bytes]] = {}
+        self._view: Host | None = None
+        self._synced: tuple[int, float, HostStatus, bool] | None = None
+        self._layout = _NO_LAYOUT
+        self._description: Description | None = None
+
+    def accepts(self, envelope: Head) -> bool:
+        """Whether the report is news: not one seen before, and not from an agent that another has replaced.
+
+        A replaced agent counts again once its successor has stopped: a second agent may have been started by hand.
+        """
+        run = (envelope.boot_id, envelope.run_id)
+        if run == self._run:
+            return envelope.sequence > self._sequence
+        ended_at = self._ended_runs.get(run)
+        return ended_at is None or (self.status != "up" and envelope.sequence > ended_at)
+
+    def is_run_of(self, envelope: Head) -> bool:
+        return (envelope.boot_id, envelope.run_id) == self._run
+
+    def is_next(self, envelope: Head) -> bool:
+        """Whether it is the report that follows the newest one, with none missing between them."""
+        return envelope.sequence == self._sequence + 1 and self.is_run_of(envelope)
+
+    def is_other_machine(self, envelope: Head) -> bool:
+        """Whether the report is of another machine with the same machine id, this one being up all the while."""
+        return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
+
+    def has_gpu_of(self, envelope: Envelope | ShortReport) -> bool:
+        """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
+        if isinstance(envelope, ShortReport):
+            return self._is_described_by(envelope)
+        return any(gpu.uuid in self.gpus for gpu in envelope.report.gpus or ())
+
+    def description_of(self, envelope: ShortReport) -> Description:
+        """The newest report of this host, where a short one refers to that and is of the same run. Raises ReportRefused
+        for any other."""
+        if self._description is None or not self._is_described_by(envelope):
+            raise refuse_undescribed(envelope)
+        return self._description
+
+    def _is_described_by(self, envelope: ShortReport) -> bool:
+        known = self._description
+        return known is not None and known.id == envelope.description and self.is_run_of(envelope)
+
+    @property
+    def boot_id(self) -> str:
+        """Of the last report; empty before there was one."""
+        return self._run[0]
+
+    @property
+    def run(self) -> tuple[str, str]:
+        """The boot and the agent's run that are shown."""
+        return self._run
+
+    @property
+    def sequence(self) -> int:
+        """Of the newest report; -1 before there was one."""
+        return self._sequence
+
+    @property
+    def late_after(self) -> float:
+        """Seconds after which its newest values are too old to claim anything."""
+        return LATE_BEATS * self.interval
+
+    @property
+    def silent_since(self) -> float:
+        """When it last reported."""
+        return max(self.observed_at, self.heard_at)
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether it is known from before this start of the hub alone: it has not reported since."""
+        return self._recalled_until is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the hub cannot read it, or why it will never report by itself; None where neither is known."""
+        return self._flags.get("read")
+
+    @property
+    def problems(self) -> list[str]:
+        """What the host and the hub have to tell the admin."""
+        return [*self._said, *self._flags.values()] if self._flags else self._said
+
+    @property
+    def display_name(self) -> str:
+        return self._table.names.of_host(self.name)
+
+    def current_gpus(self) -> list[GpuState]:
+        """Those whose values are of now: not those of a host that is silent, or that could not read them this time."""
+        self._table.settle()
+        last_seen = self._table.gpus.last_seen[self.rows]
+        return [gpu for gpu, seen in zip(self.gpus.values(), last_seen.tolist(), strict=True) if seen == NONE]
+
+    def counts(self) -> dict[Availability, int]:
+        """How many of its GPUs are in each state."""
+        self._table.settle()
+        numbers = np.bincount(self._table.gpus.availability[self.rows], minlength=len(AVAILABILITY_WORDS)).tolist()
+        return {word: numbers[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None}
+
+    def duplicates(self) -> dict[str, str]:
+        """The problems of duplicate hosts, by kind."""
+        return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
+
+    def flag(self, kind: str, problem: str | None) -> None:
+        """Show a problem that the hub found, beside those that the host reports; None takes it back. The kind `rival`
+        lasts until the host's next report."""
+        if self._flags.get(kind) == problem:
+            return
+        if problem is None:
+            del self._flags[kind]
+        else:
+            self._flags[kind] = problem
+        self.has_news |= kind in TWIN_FLAGS
+        self._change("problems")
+
+    def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
+        """This host is configured as `target`, with these labels; None: it no longer is.
+
+        One that was never seen is shown as such.
+        """
+        self.target, self._target_labels = target, labels
+        if self.status == "never_seen":
+            self.via = via
+            self.facts = HostFacts(self.name, via, labels=labels)
+            self._place()
+            self._change("via", "labels", "status", "reasons")
+        elif labels.items() - self.facts.labels.items():
+            self.facts = replace(self.facts, labels={**self.facts.labels, **labels})
+            self._table.hosts.is_regrouped[self.row] = True
+            self._change("labels")
+
+    def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
+        """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
+        until then or, after `until`, down. With 0.0 it was down already."""
+        self._describe(envelope, envelope.report, last_report_at, None, last_report_at)
+        self._recalled_until = until
+        self.status = "late" if until else "down"
+        self._place_gpus([GpuState(self._table, -1, reading) for reading in gpus])
+        columns, rows = self._table.gpus, self.rows
+        for reading, gpu in zip(gpus, self.gpus.values(), strict=True):
+            gpu.recall(reading, f"the host is {self.status}: it has not reported since the hub was started")
+        columns.availability[rows] = columns.last_seen[rows] = UNKNOWN
+        columns.since[rows], columns.last_work_at[rows] = round(last_report_at, 3), last_report_at
+        columns.why_available[rows], columns.health[rows], columns.why_healthy[rows] = SILENT, UNREAD, UNHEARD
+        columns.is_new[rows] = False
+        self._sync()
+
+    def release_gpu(self, uuid: str) -> None:
+        """That GPU is in another host now."""
+        self._table.settle()
+        self._place_gpus([gpu for gpu in self.gpus.values() if gpu.uuid != uuid])
+        self.has_news = True
+        self._change()
+
+    def release(self) -> None:
+        """It is no longer in the fleet: give its rows back."""
+        self._table.settle()
+        self._place_gpus([])
+        if self.row >= 0:
+            self._table.host_at[self.row] = None
+            self._table.hosts.give_back(slice(self.row, self.row + 1))
+            self.row = -1
+
+    def rename_id(self, host_id: str) -> None:
+        """The same host under another id, now that its machine id is known."""
+        self.id = host_id
+        self._note_regrouped()
+
+    def hear(self, now: float, uptime: float | None = None) -> None:
+        """Any report of it has arrived: it is not down. `uptime` is a monotonic clock."""
+        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self._sync()
+
+    def take(
+        self,
+        envelope: Envelope | ShortReport,
+        observed_at: float,
+        skew: float | None,
+        now: float,
+        uptime: float | None = None,
+    ) -> None:
+        """Make the report that arrived at `now` this host's state as of its own time. It is judged with others: see
+        FleetTable.settle. `uptime` is a monotonic clock. The description of a short one is known."""
+        if self.is_pending:
+            self._table.settle()
+        skew = self._steady(skew)
+        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        if isinstance(envelope, ShortReport):
+            known = self.description_of(envelope)
+            report = known.report
+            self._describe(envelope, report, observed_at, skew, now)
+            numbers = self._layout.read_short(envelope.numbers)
+            processes = known.read_processes(envelope.numbers)
+        else:
+            report = envelope.report
+            self._describe(envelope, report, observed_at, skew, now)
+            if (names := names_of(report)) != self._layout.names:
+                self._layout = find_layout(names)
+            numbers, processes = self._layout.read(report), NO_PROCESSES
+            name = envelope.description
+            rows = rows_of([self.gpus[gpu.uuid].process_rows for gpu in report.gpus or ()])
+            self._description = Description(name, report, self._layout, rows) if name else None
+        self._put(envelope, numbers, processes, observed_at, now, has_gpus=report.gpus is not None)
+
+    def take_next(
+        self, envelope: ShortReport, observed_at: float, skew: float | None, now: float, uptime: float
+    ) -> None:
+        """As `take`, for a short report that follows the last one: most of these say nothing new but numbers."""
+        known, facts, numbers = self._description, self.facts, envelope.numbers
+        if (
+            known is None
+            or self.is_pending
+            or self.status != "up"
+            or self._flags
+            or self.is_recalled
+            or facts.clock_skew_seconds != self._steady(skew)
+            or facts.interval_seconds != envelope.interval_seconds
+            or facts.agent_version != envelope.agent_version
+            or not known.says_only_metrics(numbers)
+            or self.observed_at > now
+        ):
+            self.take(envelope, observed_at, skew, now, uptime)
+            return
+        self.heard_at, self._heard_uptime = now, uptime
+        self._sequence = envelope.sequence
+        if observed_at > self.observed_at:
+            self.observed_at = observed_at
+            self.last_report_at = round(observed_at, 3)
+        hosts, row = self._table.hosts, self.row
+        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, uptime
+        self._put(envelope, self._layout.read_short(numbers), known.read_processes(numbers), observed_at, now)
+
+    def _steady(self, skew: float | None) -> float | None:
+        """How far its clock is ahead, and be it that a report was on its way a little longer than the one before."""
+        known = self.facts.clock_skew_seconds
+        return skew if known is None or skew is None or abs(skew - known) > SKEW_STEP else known
+
+    def _put(
+        self,
+        envelope: Head,
+        numbers: Floats,
+        processes: ProcessNumbers,
+        observed_at: float,
+        now: float,
+        *,
+        has_gpus: bool = True,
+    ) -> None:
+        self.is_pending = True
+        is_backlog = now - observed_at > BACKLOG_SECONDS
+        self._table.put(
+            Pending(
+                self,
+                numbers,
+                processes,
+                self._layout,
+                has_gpus,
+                self.observed_at,
+                envelope.collected_at,
+                now,
+                is_backlog,
+            )
+        )
+
+    def fork(self, table: FleetTable) -> "HostState":
+        """A second state, in rows of another table, that goes on from this one by itself."""
+        self._table.settle()
+        other = copy(self)
+        other._table, other.row, other.changed, other._synced = table, -1, NOTHING_CHANGED, None
+        other._description = None
+        other._place()
+        table.hosts.copy(other.row, self.row, self._table.hosts)
+        other.rows = table.gpus.take(len(self.gpus))
+        other.gpus = {
+            uuid: gpu.fork(table, row)
+            for (uuid, gpu), row in zip(self.gpus.items(), range(other.rows.start, other.rows.stop), strict=True)
+        }
+        other._own_rows()
+        other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
+        other.kept_json, other._view = {}, None
+        return other
+
+    def start_anew(self, table: FleetTable) -> "HostState":
+        """The same host, in another table, as if nothing had been reported of it yet."""
+        return HostState(self.id, self.via, table)
+
+    def age(self, now: float, uptime: float | None = None) -> bool:
+        """Let time pass: up becomes late becomes down. Returns whether anything changed."""
+        status = self._status_at(now, now if uptime is None else uptime)
+        if status == self.status:
+            return False
+        self.has_news |= "down" in {status, self.status}
+        self.status = status
+        if status != "up":
+            self._mark_gpus_stale(f"the host is {status}: it has stopped reporting", now)
+        self._sync()
+        self._change("status")
+        return True
+
+    def rename(self, names: Names) -> None:
+        """Hosts and models are called by these names from here on."""
+        for gpu in self.gpus.values():
+            gpu.rename(names)
+        self._change("display_name")
+
+    def remark(self, uuids: Iterable[str], now: float) -> None:
+        """What reservations say of these GPUs of its has changed."""
+        self._table.settle()
+        for uuid in uuids:
+            self.gpus[uuid].remark(now)
+        self._change()
+
+    def value(self, metric: str) -> Value:
+        """None where it is unknown."""
+        hosts = self._table.hosts
+        return hosts.number(self.row, hosts.place[metric]) if self.row >= 0 else None
+
+    def numbers(self) -> list[Value]:
+        """All metrics, in the catalog's order."""
+        return self._table.hosts.numbers(self.row)
+
+    def why(self, name: str) -> str:
+        """Of a metric or another field that is unknown."""
+        if self.status == "never_seen":
+            return _NEVER
+        return self.rejected.get(name) or self.facts.unknown.get(name, "not reported")
+
+    def view(self) -> Host:
+        """As everybody outside sees it now."""
+        self._table.settle()
+        return Host(gpus=show_gpus(self._table, list(self.gpus.values()), self.rows), **self._own_view())
+
+    def kept_view(self) -> Host:
+        """The same object until something changes, for readers: it is read-only."""
+        self._table.settle()
+        if self._view is None:
+            self._view = self.view()
+        return self._view
+
+    def own_view(self, numbers: Iterable[Value] | None = None) -> Host:
+        """The same without its GPUs. `numbers` are its metrics where they are at hand."""
+        self._table.settle()
+        return Host(**self._own_view(numbers))
+
+    def candidates(self, *, only_open: bool = False) -> Iterator[CandidateGpu]:
+        """Its GPUs for requests; with `only_open` the unused ones. Of thousands that are in use
+        none is looked at closer."""
+        self._table.settle()
+        own = HostIdentity(id=self.id, name=self.name, display_name=self.display_name)
+        states = self._table.gpus.availability[self.rows].tolist()
+        gpus = [
+            gpu
+            for gpu, state in zip(self.gpus.values(), states, strict=True)
+            if not only_open or state in {FREE, RESERVED}
+        ]
+        for view in self.show(gpus):
+            yield candidate_of(own, view)
+
+    def show(self, gpus: Sequence[GpuState]) -> list[Gpu]:
+        """Some of its GPUs as everybody outside sees them now."""
+        return show_gpus(self._table, gpus, np.array([gpu.row for gpu in gpus])) if gpus else []
+
+    def encoded(self, visibility: Visibility = EVERYTHING) -> bytes:
+        """The view as JSON: made when first asked for, kept until something changes."""
+        return b"".join(encode_hosts(self._table, [self], visibility)[0])
+
+    def note_settled(self) -> None:
+        """Its report is judged: what was encoded before is old."""
+        self.is_pending = False
+        self._forget_encoded()
+
+    def forget_text(self) -> None:
+        """Its JSON is made anew when it is asked for."""
+        self._forget_encoded()
+        for gpu in self.gpus.values():
+            gpu.forget_text()
+
+    def _forget_encoded(self) -> None:
+        self._view = None
+        if self.kept_json:
+            self.kept_json = {}
+
+    def take_changes(self) -> dict[str, object] | None:
+        """What other than metrics changed since the last call, its GPUs' changes below `gpus`; None when the whole host
+        has to be sent. A patch that holds nothing but `id` says that nothing changed."""
+        table, rows = self._table, self.rows
+        names, self.changed = self.changed, NOTHING_CHANGED
+        is_other = (table.gpus.is_state_changed[rows] | table.gpus.is_text_changed[rows]).tolist()
+        other = [gpu for gpu, is_changed in zip(self.gpus.values(), is_other, strict=True) if is_changed]
+        table.hosts.is_text_changed[self.row] = table.gpus.is_text_changed[rows] = False
+        if not table.hosts.is_published[self.row]:
+            table.hosts.is_published[self.row] = True
+            for gpu in other:
+                gpu.take_changes()
+            return None
+        patch: dict[str, object] = {"id": self.id}
+        if names:
+            view = self._own_view()
+            patch |= {name: view[name] for name in names}
+        if other:
+            views = self.show(other)
+            patch["gpus"] = [
+                {"uuid": gpu.uuid, **{name: getattr(view, name) for name in gpu.take_changes()}}
+                for gpu, view in zip(other, views, strict=True)
+            ]
+        return patch
+
+    def _describe(
+        self, envelope: Envelope | ShortReport, report: Report, observed_at: float, skew: float | None, now: float
+    ) -> None:
+        """Take what a report says in words, and its place in the order of reports. Of a short one they are known."""
+        after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
+        was_recalled = self.is_recalled
+        self._recalled_until = None
+        # Where the hub's clock was set back, the times from before are worth nothing.
+        self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
+        self.last_report_at = round(self.observed_at, 3)
+        self.has_news |= self.status == "down"
+        if self.status != "up":
+            self.status = "up"
+            self.note_change("status", "reasons")
+        self._place()
+        disks = report.disks
+        if isinstance(envelope, ShortReport):
+            disks = self._take_numbers(envelope, after_gap=after_gap)
+        self._take_facts(envelope, report, disks, skew)
+        if report.gpus is None:
+            self._mark_gpus_stale(self.facts.gpus_reason or "", self.observed_at)
+        elif isinstance(envelope, Envelope):
+            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_recalled)
+        self._advance(envelope)
+        self._sync()
+        self._forget_encoded()
+
+    def _take_numbers(self, envelope: ShortReport, *, after_gap: bool) -> list[Disk]:
+        """Take the numbers of a short report that are no metrics, and what changes of its words as time passes. Returns
+        its disks."""
+        known, numbers, gpus = self.description_of(envelope), envelope.numbers, list(self.gpus.values())
+        disks = known.take_disks(numbers)
+        for at, reading in known.faulty:
+            if gpus[at].take_events(reading, envelope.collected_at):
+                self.has_news = True
+        if after_gap and known.report.gpus is not None:
+            for gpu, idle in zip(gpus, known.idle_seconds(numbers), strict=True):
+                if not isnan(idle):
+                    gpu.note_work(self.observed_at - idle)
+        return disks
+
+    def _take_facts(self, envelope: Head, report: Report, disks: list[Disk], skew: float | None) -> None:
+        self.name, self.interval = envelope.host, envelope.interval_seconds
+        facts = HostFacts(
+            name=envelope.host,
+            via=self.via,
+            interval_seconds=envelope.interval_seconds,
+            clock_skew_seconds=skew,
+            agent_version=envelope.agent_version,
+            driver_version=report.driver_version,
+            os=report.os,
+            labels={**report.labels, **self._target_labels} if self._target_labels else report.labels,
+            disks=disks,
+            addresses=report.addresses,
+            unknown=report.unknown,
+            gpus_reason=None if report.gpus is not None else report.gpus_reason or _UNREAD,
+        )
+        if facts != self.facts:
+            changed = facts.differences(self.facts)
+            self.has_news |= not changed.isdisjoint(("driver_version", "agent_version"))
+            self._table.hosts.is_regrouped[self.row] |= not changed.isdisjoint(("name", "labels"))
+            self.note_change(*changed)
+            self.facts = facts
+            self._sync_facts()
+        before = self.problems
+        self._flags.pop("rival", None)
+        self._flags.pop("read", None)
+        _note_skew(self._flags, skew)
+        self._said, self.interfaces = report.problems, report.interfaces
+        if before != self.problems:
+            self.note_change("problems")
+
+    def _own_view(self, numbers: Iterable[Value] | None = None) -> dict[str, Any]:
+        """Without its GPUs."""
+        if numbers is None:
+            numbers = self.numbers() if self.row >= 0 else _UNKNOWN
+        metrics, facts = dict(zip(HOST_METRICS, numbers, strict=True)), self.facts
+        return {
+            "id": self.id,
+            "name": self.name,
+            "display_name": self.display_name,
+            "status": self.status,
+            "via": self.via,
+            "last_report_at": self.last_report_at,
+            "interval_seconds": facts.interval_seconds,
+            "clock_skew_seconds": facts.clock_skew_seconds,
+            "agent_version": facts.agent_version,
+            "driver_version": facts.driver_version,
+            "os": facts.os,
+            "labels": facts.labels,
+            "disks": facts.disks,
+            "addresses": facts.addresses,
+            "problems": self.problems,
+            "reasons": self.reasons(name for name, value in metrics.items() if value is None),
+            **metrics,
+        }
+
+    def reasons(self, unknown: Iterable[str]) -> dict[str, str]:
+        """Why fields of its view are unknown; `unknown` are the metrics that are."""
+        facts, is_known = self.facts, self.status != "never_seen"
+        absent = _MAY_BE_ABSENT if is_known else (*_MAY_BE_ABSENT, "interval_seconds")
+        reasons = {name: self.why(name) for name in unknown}
+        reasons |= {name: self.why(name) for name in absent if getattr(facts, name) is None}
+        if facts.gpus_reason is not None or not is_known:
+            reasons["gpus"] = facts.gpus_reason or _NEVER
+        if self.last_report_at is None:
+            reasons["last_report_at"] = _NEVER
+        return reasons
+
+    def _place(self) -> None:
+        if self.row < 0:
+            table = self._table
+            self.row = table.hosts.take(1).start
+            table.host_at.extend([None] * (table.hosts.end - len(table.host_at)))
+            table.host_at[self.row] = self
+            self._sync()
+
+    def _sync(self) -> None:
+        """Tell the columns what its status hangs on."""
+        if self.row < 0:
+            return
+        hosts, row = self._table.hosts, self.row
+        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, self._heard_uptime
+        rest = (row, self.interval, self.status, self.is_recalled)
+        if rest != self._synced:
+            self._synced = rest
+            hosts.late_after[row], hosts.down_after[row] = self.late_after, self._down_after
+            hosts.status[row], hosts.is_recalled[row] = STATUS_CODES[self.status], self.is_recalled
+
+    def _sync_facts(self) -> None:
+        """Tell the columns what rules of alerts look at."""
+        hosts, row, facts = self._table.hosts, self.row, self.facts
+        skew, release = facts.clock_skew_seconds, read_release(facts.agent_version)
+        shares = (100.0 * disk.used_bytes / disk.total_bytes for disk in facts.disks if disk.total_bytes > 0)
+        hosts.clock_skew[row] = NAN if skew is None else skew
+        hosts.disk_percent[row] = max(shares, default=NAN)
+        hosts.agent_release[row] = -1 if release is None else release
+        hosts.has_no_gpus[row] = facts.gpus_reason is not None
+
+    def _advance(self, envelope: Head) -> None:
+        run = (envelope.boot_id, envelope.run_id)
+        if run != self._run:
+            if self._sequence >= 0:
+                self._ended_runs[self._run] = self._sequence
+            while len(self._ended_runs) > _REMEMBERED_RUNS:
+                del self._ended_runs[next(iter(self._ended_runs))]
+            self._ended_runs.pop(run, None)
+            self._run = run
+            self.run_began_at = self.observed_at
+            self.has_news = True
+        self._sequence = envelope.sequence
+
+    def _has_missed(self, envelope: Head) -> bool:
+        """Whether the same agent has made reports since the last one that was taken."""
+        run = (envelope.boot_id, envelope.run_id)
+        return run == self._run and envelope.sequence > self._sequence + 1
+
+    @property
+    def _down_after(self) -> float:
+        return max(self._table.settings.down_after, self.late_after + self.interval)
+
+    def _status_at(self, now: float, uptime: float) -> HostStatus:
+        """Down is a host without reports, by the monotonic clock. Late is also a host that sends only old values.
+
+        `FleetTable.find_aged` is the same for all hosts at once.
+        """
+        if self.status == "never_seen":
+            return "never_seen"
+        self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
+        if self._recalled_until is not None:
+            is_overdue = now - self.observed_at > self._down_after
+            is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
+            return "late" if self._recalled_until and is_awaited else "down"
+        silent = uptime - self._heard_uptime
+        if silent > self._down_after:
+            return "down"
+        return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
+
+    def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool, is_new: bool) -> None:
+        """Describe the GPUs that are known; where the set of them changed, the host is sent whole.
+
+        `is_new`: of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
+        """
+        known, now = {} if is_new else self.gpus, self.observed_at
+        if is_new or [reading.uuid for reading in readings] != list(known):
+            before = set(known)
+            self._place_gpus([known.get(reading.uuid) or GpuState(self._table, -1, reading) for reading in readings])
+            for reading in readings:
+                if reading.uuid not in before:
+                    self.gpus[reading.uuid].begin(reading, now)
+            self.has_news = True
+        for reading in readings:
+            if self.gpus[reading.uuid].describe(reading, collected_at, now, after_gap=after_gap):
+                self.has_news = True
+
+    def _place_gpus(self, gpus: list[GpuState]) -> None:
+        """These are its GPUs from here on, in new rows: what is known of those that stay goes with them."""
+        columns, before = self._table.gpus, self.rows
+        self._description = None
+        self.rows = columns.take(len(gpus))
+        for row, gpu in enumerate(gpus, self.rows.start):
+            if gpu.row >= 0:
+                columns.copy(row, gpu.row)
+            gpu.place(row)
+        for gpu in self.gpus.values():
+            if gpu not in gpus:
+                gpu.release()
+        self.gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._table.gpu_at[before] = [None] * (before.stop - before.start)
+        columns.give_back(before)
+        self._own_rows()
+        self._note_regrouped()
+
+    def _note_regrouped(self) -> None:
+        """Viewers have to be sent it whole, and alerts have to look at all of it."""
+        self._table.note_regrouped()
+        if self.row >= 0:
+            self._table.hosts.is_published[self.row] = False
+            self._table.hosts.is_regrouped[self.row] = True
+
+    def _own_rows(self) -> None:
+        """These rows are its GPUs'."""
+        table = self._table
+        table.gpu_at.extend([None] * (table.gpus.end - len(table.gpu_at)))
+        table.gpu_at[self.rows] = self.gpus.values()
+        table.gpus.host[self.rows] = self.row
+        table.note_devices(self.row)
+        table.gpus.model[self.rows] = [table.gpus.model_code(gpu.name) for gpu in self.gpus.values()]
+
+    def _mark_gpus_stale(self, reason: str, now: float) -> None:
+        """A failed reading is no empty host: its GPUs stay, as unknown."""
+        if self.is_pending:
+            self._table.settle()
+        mark_stale(self._table.gpus, self.rows, now)
+        self._set_stale_reason(reason)
+
+    def _set_stale_reason(self, reason: str) -> None:
+        for gpu in self.gpus.values():
+            gpu.silent_reason = reason
+
+    def note_change(self, *fields: str) -> None:
+        """Viewers have to be sent these fields of its view."""
+        self.changed = self.changed.union(fields)
+        if self.row >= 0:
+            self._table.hosts.is_text_changed[self.row] = True
+
+    def _change(self, *fields: str) -> None:
+        self.note_change(*fields)
+        self._forget_encoded()
+
+
+def encode_hosts(table: FleetTable, hosts: Sequence[HostState], visibility: Visibility) -> list[list[bytes]]:
+    """The views of these hosts as JSON, in parts that others share. Those that are not kept are made together."""
+    table.settle()
+    old = [host for host in hosts if visibility not in host.kept_json]
+    gpus = [gpu for host in old for gpu in host.gpus.values()]
+    encoded = iter(encode_gpus(table, gpus, rows_of([host.rows for host in old]), visibility) if gpus else ())
+    numbers, _ = table.hosts.shown(np.array([host.row for host in old], np.int64)) if old else ((), ())
+    for host, own in zip(old, numbers, strict=True):
+        if len(host.kept_json) >= MOST_ENCODED:
+            host.kept_json = {}
+        parts = [_encoder.encode(host.own_view(own if host.row >= 0 else None))[:-2]]
+        for of_gpu in islice(encoded, len(host.gpus)):
+            parts += of_gpu
+        if host.gpus:
+            del parts[1]
+        host.kept_json[visibility] = [*parts, b"]}"]
+    return [host.kept_json[visibility] for host in hosts]
+
+
+def _note_skew(flags: dict[str, str], skew: float | None) -> None:
+    """Whole seconds, so that the sentence does not change with every report."""
+    if skew is None or abs(skew) <= SKEW_SECONDS:
+        flags.pop("skew", None)
+    else:
+        direction = "ahead of" if skew > 0 else "behind"
+        flags["skew"] = f"its clock is {abs(skew):.0f} s {direction} the hub's: check its time service"

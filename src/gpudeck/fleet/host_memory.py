@@ -1,0 +1,242 @@
+"""Hosts are remembered across restarts: the fleet's hosts go into the database, and back into the fleet at a start.
+
+Nothing waits for the database. Facts are compared every few seconds and written where they changed; the times of last
+reports are written once a minute, and at the end. A hub that dies so knows each host, and its last report to a minute.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from gpudeck.database.background import BackgroundWriter
+from gpudeck.database.engine import Database
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.host_store import HostStore, LastReport, RememberedGpu, RememberedHost, read_facts
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.model.availability import RETURN_SECONDS
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
+from gpudeck.model.errors import Temporary
+from gpudeck.model.report import GpuReading, Number, Report
+from gpudeck.wire import Envelope
+
+log = logging.getLogger(__name__)
+_encoder = msgspec.msgpack.Encoder()
+
+FACTS_SECONDS: Final = 10.0
+REPORTS_SECONDS: Final = 60.0
+SILENT: Final = "the host has not reported since the hub was started"
+_PROBLEM: Final = "hosts are not remembered across restarts: the hub's database does not answer now."
+_HOST_UNKNOWN: Final = dict.fromkeys(HOST_METRICS, SILENT)
+_GPU_UNKNOWN: Final = dict.fromkeys(GPU_METRICS, SILENT)
+
+
+class HostMemory(Service):
+    """A database that does not answer is asked again until it does: the hosts come back then. Simulated hosts are not
+    remembered. `problem` is what keeps hosts from being remembered, for everybody who may look at the hub.
+    """
+
+    name = "hosts"
+
+    def __init__(self, hub: Hub, database: Database) -> None:
+        self._hub = hub
+        self._store = HostStore(database)
+        self._facts: dict[str, int] = {}
+        self._reports: dict[str, LastReport] = {}
+        self._is_loaded = False
+        self._times_at: float | None = None
+        """When the times of last reports are due, on the loop's clock; None: with the next writing."""
+        self._writer = BackgroundWriter(
+            self._write,
+            failing="hosts are not remembered: %s",
+            recovered="hosts are remembered again",
+            every=FACTS_SECONDS,
+            retry=FACTS_SECONDS,
+        )
+
+    @property
+    def problem(self) -> str | None:
+        # Without the place: it is shown to everybody who may look.
+        return _PROBLEM if self._writer.failure else None
+
+    async def open(self) -> None:
+        """Put the hosts of before this start into the fleet. Raises Temporary, and is called again then."""
+        try:
+            async with self._writer.lock:
+                await self._load()
+        except Temporary as error:
+            self._writer.note_failure(error)
+            raise
+
+    def start(self) -> None:
+        self._times_at = asyncio.get_running_loop().time() + REPORTS_SECONDS
+        self._writer.start()
+
+    def on_second(self) -> None:
+        self._hub.fleet.say("memory", [] if self.problem is None else [self.problem])
+
+    async def close(self) -> None:
+        """Write all that changed. What the database does not take now is lost, and said in the log."""
+        self._times_at = None
+        if (error := await self._writer.stop()) is not None:
+            log.warning("which hosts there are could not be written at the end: %s", error)
+
+    async def flush(self, *, with_times: bool = False) -> None:
+        """Write what changed: hosts that are new, other or gone, and with `with_times` all new times of last reports.
+        Raises Temporary."""
+        if with_times:
+            self._times_at = None
+        await self._writer.flush()
+
+    async def _write(self) -> None:
+        if self._hub.ingest.demo:
+            return
+        await self._load()
+        now = asyncio.get_running_loop().time()
+        with_times = self._times_at is None or now >= self._times_at
+        facts, reports = await self._find_changes(with_times=with_times)
+        gone = (self._facts.keys() | self._reports.keys()) - self._hub.fleet.hosts.keys()
+        if facts:
+            await self._store.write_facts([known for _, known in facts])
+            self._facts |= {known.id: mark for mark, known in facts}
+        if reports:
+            await self._store.write_reports(reports)
+            self._reports |= reports
+        if gone:
+            await self._store.delete(gone)
+            for host_id in gone:
+                self._facts.pop(host_id, None)
+                self._reports.pop(host_id, None)
+        if with_times:
+            self._times_at = now + REPORTS_SECONDS
+
+    async def _find_changes(
+        self, *, with_times: bool
+    ) -> tuple[list[tuple[int, RememberedHost]], dict[str, LastReport]]:
+        facts: list[tuple[int, RememberedHost]] = []
+        reports: dict[str, LastReport] = {}
+        for number, host in enumerate(list(self._hub.fleet.hosts.values()), 1):
+            if number % HOSTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if host.status == "never_seen" or host.id not in self._hub.fleet.hosts:
+                continue
+            mark = _mark(host)
+            if self._facts.get(host.id) != mark:
+                facts.append((mark, remember(host)))
+            written, report = self._reports.get(host.id), LastReport(host.last_report_at or 0.0, host.status == "down")
+            if written is None or written.is_down != report.is_down or (with_times and written != report):
+                reports[host.id] = report
+        return facts, reports
+
+    async def _load(self) -> None:
+        if self._is_loaded or self._hub.ingest.demo:
+            return
+        fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
+        placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}
+        # The one that reported last comes first: a GPU that several reported is in that one.
+        for number, (body, report) in enumerate(await self._store.load(), 1):
+            if number % HOSTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            known = read_facts(body)
+            if known is None:
+                continue
+            host = fleet.make_host(known.id, known.via)
+            gpus = [_make_reading(gpu) for gpu in known.gpus if gpu.uuid not in placed]
+            placed.update(gpu.uuid for gpu in known.gpus)
+            host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until)
+            host.token = known.token
+            if fleet.recall(host, known.target):
+                self._facts[host.id] = _mark(host)
+            else:
+                host.release()
+            self._reports[host.id] = report
+        self._is_loaded = True
+
+
+def remember(host: HostState) -> RememberedHost:
+    """A host that has reported, as it is kept."""
+    facts = host.facts
+    return RememberedHost(
+        id=host.id,
+        name=host.name,
+        via=host.via,
+        interval=host.interval,
+        boot_id=host.boot_id,
+        agent_version=facts.agent_version,
+        driver_version=facts.driver_version,
+        os=facts.os,
+        labels=facts.labels,
+        addresses=facts.addresses,
+        interfaces=host.interfaces,
+        token=host.token,
+        target=host.target if host.target and host.target != host.name else "",
+        gpus=[_remember_gpu(gpu) for gpu in host.gpus.values()],
+    )
+
+
+def make_envelope(known: RememberedHost) -> Envelope:
+    """A report, but for its GPUs, that says who the host is, and that nothing else is known of it."""
+    report = Report(
+        gpus=[],
+        unknown=_HOST_UNKNOWN,
+        driver_version=known.driver_version,
+        os=known.os,
+        labels=known.labels,
+        addresses=known.addresses,
+        interfaces=known.interfaces,
+    )
+    return Envelope(
+        version=1,
+        host=known.name,
+        boot_id=known.boot_id,
+        # Before the first report of any run, so that every report is news.
+        sequence=-1,
+        collected_at=0.0,
+        interval_seconds=known.interval,
+        report=report,
+        agent_version=known.agent_version,
+    )
+
+
+def _remember_gpu(gpu: GpuState) -> RememberedGpu:
+    memory = gpu.value("memory_total_bytes")
+    instance = gpu.label.partition(".")[2]
+    return RememberedGpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        vendor=gpu.vendor,
+        parent=gpu.parent,
+        instance=int(instance) if instance else None,
+        pci_address=gpu.pci_address,
+        memory_total_bytes=None if memory is None else int(memory),
+    )
+
+
+def _make_reading(gpu: RememberedGpu) -> GpuReading:
+    known: dict[str, Number] = {} if gpu.memory_total_bytes is None else {"memory_total_bytes": gpu.memory_total_bytes}
+    return GpuReading(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        vendor=gpu.vendor,
+        parent=gpu.parent,
+        instance=gpu.instance,
+        pci_address=gpu.pci_address,
+        metrics=known,
+        unknown=_GPU_UNKNOWN,
+        processes_reason=SILENT,
+    )
+
+
+def _mark(host: HostState) -> int:
+    """Equal to the one before as long as nothing that is kept has changed. Small: thousands are kept."""
+    gpus = [(uuid, gpu.label, gpu.name, gpu.value("memory_total_bytes")) for uuid, gpu in host.gpus.items()]
+    told = host.facts
+    facts = (told.agent_version, told.driver_version, told.os, told.labels, told.addresses)
+    kept = (host.name, host.via, host.interval, host.boot_id, host.token, host.target, host.interfaces, facts, gpus)
+    return hash(_encoder.encode(kept))

@@ -1,0 +1,65 @@
+"""The hub's three parts as one: what the API and the wiring hold on to."""
+
+import time
+from collections import deque
+from typing import Final
+
+from gpudeck.fleet.observers import FleetObserver
+from gpudeck.fleet.state import FleetState, Ingest
+from gpudeck.fleet.stream import Stream
+from gpudeck.model import clock
+from gpudeck.model.availability import FleetSettings
+from gpudeck.model.clock import RetentionClock
+from gpudeck.model.text import Names
+
+_RATE_SECONDS: Final = 60
+
+
+class ReportRate(FleetObserver):
+    """How many reports were taken in a second, over the last minute. `per_second` is None during the first second."""
+
+    name = "the rate of reports"
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._counts: deque[tuple[float, int]] = deque(maxlen=_RATE_SECONDS + 1)
+
+    def on_second(self) -> None:
+        now, count = self._stream.time, self._stream.fleet.counters["reports_taken"]
+        if self._counts and (now <= self._counts[-1][0] or count < self._counts[-1][1]):
+            self._counts.clear()  # a clock or a count that was set back
+        self._counts.append((now, count))
+
+    @property
+    def per_second(self) -> float | None:
+        if len(self._counts) < 2:
+            return None
+        (first, before), (last, after) = self._counts[0], self._counts[-1]
+        return (after - before) / (last - first)
+
+
+class Hub:
+    """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it.
+
+    `report_rate` is how many reports are taken. `retention` is the time by which the hub's data are deleted.
+    """
+
+    def __init__(
+        self,
+        settings: FleetSettings | None = None,
+        now: clock.Clock = clock.wall,
+        *,
+        names: Names | None = None,
+        demo: bool = False,
+        retention: RetentionClock | None = None,
+    ) -> None:
+        # Where a test brings a clock of its own, that one alone counts.
+        uptime = time.monotonic if now is clock.wall else None
+        self.retention = retention or RetentionClock(now=now)
+        self.fleet = FleetState(settings or FleetSettings(), names, uptime, retention)
+        self.stream = Stream(self.fleet, now, demo=demo)
+        self.ingest = Ingest(self.fleet, now, demo=demo)
+        self.started_at = now()
+        self.report_rate = ReportRate(self.stream)
+        for observer in (self.stream, self.report_rate):
+            self.fleet.observers.add(observer)

@@ -1,0 +1,329 @@
+"""Which host is which: ids, names, and the configured hosts, kept apart from what the hosts report.
+
+A host is identified by its machine id; by its name where it has none. Names are for people: two hosts may share one,
+and both are shown.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from gpudeck.auth.token_rules import is_for
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.table import FleetTable
+from gpudeck.fleet.token_limit import TokenLimit, TokenName
+from gpudeck.model.availability import FleetSettings
+from gpudeck.model.cpu_budget import Steps
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.target import Target
+from gpudeck.model.text import Names
+from gpudeck.wire import Envelope, Head, ShortReport
+
+Arrived = TypeVar("Arrived", bound=Head)
+
+MOST_OF_A_NAME = 8
+"""Machines that may report with a token that is for one name."""
+
+
+class Register:
+    """All hosts by id. `removed` holds the ids of those that left, until they are taken.
+    `version` is another one whenever a host or target came, went or got another name."""
+
+    def __init__(self, settings: FleetSettings, table: FleetTable) -> None:
+        self.hosts: dict[str, HostState] = {}
+        self.removed: set[str] = set()
+        self.version = 0
+        self._settings = settings
+        self._table = table
+        self._targets: dict[str, Target] = {}
+        self._targeted: dict[str, HostState] = {}
+        self._formerly: dict[str, HostState] = {}
+        self._named: dict[str, set[str]] = {}
+        self.tokens = TokenLimit(settings.max_hosts_per_token)
+
+    def find(
+        self,
+        envelope: Envelope | ShortReport,
+        via: str,
+        target: str | None,
+        only: str | None = None,
+        token: TokenName | None = None,
+    ) -> tuple[HostState, str]:
+        """The host that a report is of, and the id it is to have. It is in the fleet only when it is settled there.
+
+        `target` is the configured host that was asked for the report; `only` says which hosts its sender may report of,
+        and `token` is what it showed. Raises ReportRefused when there is no room, or when the answer is of a host that
+        is there under another name.
+        """
+        host_id = self._id_of(envelope, target, only)
+        host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
+        if host is None:
+            self._check_crowd(envelope.host, only)
+            if token is not None:
+                self.tokens.check(token, envelope.host)
+            return self._make(host_id, via), host_id
+        self._check_claim(host, target)
+        return host, host_id
+
+    def make(self, host_id: str, via: str) -> HostState:
+        """A host that is not in the fleet yet."""
+        return HostState(host_id, via, self._table)
+
+    def recall(self, host: HostState, target: str) -> bool:
+        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
+        False where it reports already, or where there is no room."""
+        known = self.hosts.get(host.id)
+        if known is not None and known.status == "never_seen":
+            self.remove(known.id)
+        elif known is not None or len(self.hosts) >= self._settings.max_hosts:
+            return False
+        token, host.token = host.token, None
+        self._add(host)
+        self.tokens.charge(host, token)
+        if target:
+            self._formerly[target] = host
+        self._link(host, target or host.name)
+        return True
+
+    def name(self, host: HostState, envelope: Arrived) -> Arrived:
+        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it. Who
+        gave an address alone named nothing.
+
+        Where that is the name of another configured host, which so never reports, that one says why.
+        """
+        target = self._targets.get(host.target or "")
+        if target is None or target.via == "push" or envelope.host == target.name or not target.is_named:
+            return envelope
+        self._explain_absence(envelope.host, host)
+        return msgspec.structs.replace(envelope, host=target.name)
+
+    def keep_apart(self, envelope: Arrived, target: str | None) -> Arrived:
+        """The report under the address by which its host is read, where the name that the host reports is already that
+        of another configured host."""
+        asked = self._targets.get(target or "")
+        if asked is None or envelope.host == asked.name or asked.is_named:
+            return envelope
+        is_taken = any(host.target not in {None, asked.name} for host in self.called(envelope.host))
+        return msgspec.structs.replace(envelope, host=asked.name) if is_taken else envelope
+
+    def settle(self, host: HostState, host_id: str, envelope: Head, target: str | None) -> None:
+        """Give the host of a report that is taken its place: its id, its name, its target."""
+        if host.id == host_id and host.name == envelope.host and self.hosts.get(host_id) is host:
+            if host.target is None and self._targets:
+                self._link(host, target or envelope.host)
+            return
+        self._place(host, host_id)
+        self._release_name(host.name, host_id)
+        host.name = envelope.host
+        self._claim_name(host)
+        self._change_target(host, envelope.host)
+        self._link(host, target or envelope.host)
+        self._note_clone(host, envelope)
+
+    def is_settled(self, host: HostState) -> bool:
+        """Whether further reports of it change nothing here."""
+        target = self._targets.get(host.target or host.name)
+        return target is None or (host.target is not None and target.via == "push")
+
+    def targeted(self, name: str) -> HostState | None:
+        """The host that is configured under that name."""
+        return self._targeted.get(name)
+
+    def expect(self, targets: Iterable[Target]) -> Steps[None]:
+        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
+        named goes, unless it reports by itself. One step a host; a call that is not finished may be left for a newer
+        one."""
+        wanted = {target.name: target for target in targets}
+        for name in self._targets.keys() - wanted.keys():
+            self.version += 1
+            self._targets.pop(name, None)  # there may be a newer call between two steps
+            self._dismiss(self._targeted.pop(name, None))
+            yield
+        for name, target in wanted.items():
+            if self._targets.get(name) != target or name not in self._targeted:
+                self.version += 1
+                self._targets[name] = target
+                self._stand_for(target, self._targeted.get(name) or self._find_own(name))
+            yield
+
+    @property
+    def targets(self) -> list[Target]:
+        """The hosts that are configured, by name."""
+        return sorted(self._targets.values(), key=lambda target: target.name)
+
+    def rename(self, names: Names) -> None:
+        """What hosts and models are called from here on."""
+        self._table.rename(names)
+        for host in self.hosts.values():
+            host.rename(names)
+
+    def remove(self, host_id: str) -> None:
+        """Forget a host; it comes back with its next report."""
+        self.version += 1
+        host = self.hosts.pop(host_id)
+        self.tokens.charge(host, None)
+        if host.target is not None:
+            self._targeted.pop(host.target, None)
+        self.removed.add(host_id)
+        self._release_name(host.name, host_id)
+        host.release()
+
+    def _id_of(self, envelope: Envelope | ShortReport, target: str | None, only: str | None) -> str:
+        """The machine id, or the name where there is none. Machines cloned with their id are distinguished by their
+        names.
+
+        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. Not where its
+        sender may not report under the name that it had: every reader of the fleet knows the ids of all machines. One
+        that is now read on a way that does not tell the id (scrape) is still the host that it was.
+        """
+        if not envelope.host_id:
+            same = [host for host in self.called(envelope.host) if self._is_same(host, envelope, target)]
+            return same[0].id if len(same) == 1 else envelope.host
+        own = f"{envelope.host_id}:{envelope.host}"
+        if own in self.hosts:
+            return own
+        known = self.hosts.get(envelope.host_id)
+        is_clone = known is not None and (known.is_other_machine(envelope) or not is_for(only, known.name))
+        return own if is_clone else envelope.host_id
+
+    def called(self, name: str) -> list[HostState]:
+        """All hosts of that name."""
+        return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
+
+    def _is_same(self, host: HostState, envelope: Envelope | ShortReport, target: str | None) -> bool:
+        """Whether a report without, or with a new, machine id is of a host that has its name already."""
+        is_asked = target is not None and host.target == target
+        return host.status == "never_seen" or is_asked or host.has_gpu_of(envelope)
+
+    def _find_own(self, name: str) -> HostState | None:
+        """The host of that name, or that was configured so before this start, that no other target stands for."""
+        former = self._formerly.get(name)
+        if former is not None and former.target is None and self.hosts.get(former.id) is former:
+            return former
+        return next((host for host in self.called(name) if host.target in {None, name}), None)
+
+    def _check_claim(self, host: HostState, target: str | None) -> None:
+        """Who was asked as one host may not answer as another that is there."""
+        if target is None or host.target in {None, target} or host.status != "up":
+            return
+        raise ReportRefused(
+            409,
+            "same_machine",
+            f"{target} answers as the machine that is shown as {host.target} already.",
+            "Take one of the two names out, or give each machine an id of its own (/etc/machine-id).",
+        )
+
+    def _check_crowd(self, name: str, only: str | None) -> None:
+        """A token for one host fills the fleet with no more than a few machines: some are installed anew, or cloned."""
+        if only != name or len(self.called(name)) < MOST_OF_A_NAME:
+            return
+        raise ReportRefused(
+            409,
+            "too_many_machines",
+            f"{MOST_OF_A_NAME} machines with the name {name} are there already, and this token is for one.",
+            f"Give each machine a name of its own, or begin anew: gpudeck hosts remove {name}, and add it again.",
+        )
+
+    def _make(self, host_id: str, via: str) -> HostState:
+        if len(self.hosts) >= self._settings.max_hosts:
+            raise ReportRefused(
+                503,
+                "fleet_full",
+                f"this hub already watches {len(self.hosts)} hosts",
+                "Raise fleet.max_hosts in its configuration.",
+            )
+        return self.make(host_id, via)
+
+    def _find_unidentified(self, envelope: Envelope | ShortReport, target: str | None) -> HostState | None:
+        """The host known by the name alone whose machine id this report has for the first time."""
+        host = self.hosts.get(envelope.host)
+        is_it = host is not None and bool(envelope.host_id) and self._is_same(host, envelope, target)
+        return host if is_it else None
+
+    def _place(self, host: HostState, host_id: str) -> None:
+        self.version += 1
+        if self.hosts.get(host.id) is host:
+            del self.hosts[host.id]
+            self._release_name(host.name, host.id)
+            self.removed.add(host.id)
+        host.rename_id(host_id)
+        self.hosts[host_id] = host
+        self.removed.discard(host_id)
+
+    def _add(self, host: HostState) -> HostState:
+        self._place(host, host.id)
+        self._claim_name(host)
+        return host
+
+    def _stand_for(self, target: Target, host: HostState | None) -> None:
+        """None: a host that was never seen."""
+        host = host or self._add(self.make(target.name, target.via))
+        self._targeted[target.name] = host
+        host.expect(target.name, target.via, target.labels)
+
+    def _explain_absence(self, name: str, shown: HostState) -> None:
+        """The reports of one that the hub reads are refused when they are read."""
+        target, absent = self._targets.get(name), self._targeted.get(name)
+        if target is None or target.via != "push" or absent is None or absent is shown or absent.status == "up":
+            return
+        told = f"its agent runs on the machine that is shown as {shown.target}: take one of the two names out"
+        absent.flag("read", told)
+
+    def _change_target(self, host: HostState, name: str) -> None:
+        """A machine that was expected under one name and now reports under that of another: the first is missed."""
+        before = self._targets.get(host.target or "")
+        if before is not None and before.via == "push" and name in self._targets and name != before.name:
+            host.expect(None, host.via, {})
+            self._stand_for(before, None)
+
+    def _link(self, host: HostState, name: str) -> None:
+        """Join the host to the target of that name, in place of one never seen, or one that was there before (a machine
+        that was installed anew has a new id)."""
+        target, before = self._targets.get(name), self._targeted.get(name)
+        if target is None or before is host or host.target is not None:
+            return
+        if before is not None and before.status in {"up", "late"}:
+            return
+        if before is not None:
+            self.remove(before.id)
+        self._targeted[name] = host
+        host.expect(name, target.via, target.labels)
+
+    def _dismiss(self, host: HostState | None) -> None:
+        """A host that is no longer configured. One that reports by itself stays."""
+        if host is None:
+            return
+        if host.via == "push" and host.status != "never_seen":
+            host.expect(None, host.via, {})
+        else:
+            self.remove(host.id)
+
+    def _note_clone(self, host: HostState, envelope: Head) -> None:
+        """Two machines with one machine id: both get a problem."""
+        original = self.hosts.get(envelope.host_id) if host.id != envelope.host_id else None
+        if original is None or original is host:
+            return
+        for one, other in ((host, original), (original, host)):
+            hint = "give each an id of its own (systemd-machine-id-setup)"
+            one.flag("clone", f"it has the same machine id as {other.name}: {hint}")
+
+    def _claim_name(self, host: HostState) -> None:
+        self._named.setdefault(host.name, set()).add(host.id)
+        self._flag_names(host.name)
+
+    def _release_name(self, name: str, host_id: str) -> None:
+        ids = self._named.get(name, set())
+        ids.discard(host_id)
+        if ids:
+            self._flag_names(name)
+        else:
+            self._named.pop(name, None)
+
+    def _flag_names(self, name: str) -> None:
+        """Nothing but this problem distinguishes hosts that share a name."""
+        hosts = [self.hosts[host_id] for host_id in self._named[name] if host_id in self.hosts]
+        for host in hosts:
+            others = len(hosts) - 1
+            sentence = f"{'another host has' if others == 1 else f'{others} other hosts have'} the name {name} too"
+            host.flag("name", sentence if others else None)

@@ -1,0 +1,204 @@
+"""Reports that arrive after newer ones of their host: what waited in an agent's outbox while the hub was away.
+
+An agent sends its newest report first and the backlog behind it. A late report never changes the live fleet. A second
+state of its host, the replay, takes the backlog in order, each report at its own time: it gives the samples of that
+time to the history and emits the events of that time. It goes on from the live state of before the gap where the hub
+was there then, and begins anew where it was not.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.observers import Observers
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.wire import Envelope, Head
+
+BACKLOG_PAUSE: Final = 10.0
+"""Seconds without a late report after which a backlog counts as complete."""
+REPLAY_KEPT: Final = 600.0
+"""Seconds after that in which the replay is kept: a hub that is busy may have asked the agent to wait."""
+MOST_RANGES: Final = 64
+_MOST_PAST_MARKS: Final = 8
+_FIRST: Final = 1
+"""The sequence of an agent's first report."""
+_OPEN: Final = 2**53
+_OUT_OF_ORDER: Final = 60.0
+"""A backlog whose reports took different times to arrive is still in order; one that is older is another backlog."""
+
+Run = tuple[str, str]
+Replay = TypeVar("Replay", HostState, None)
+
+
+class MissingReports:
+    """The sequences of a host that have not arrived, as ranges of a run: what is in none of them is a repeated report.
+
+    The number of reports of an ended run is unknown: its range has no end.
+    """
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[Run, int, int]] = []
+
+    def add(self, run: Run, first: int, end: int = _OPEN) -> None:
+        """All from `first` until before `end` are missing."""
+        if first < end:
+            self.ranges.append((run, first, end))
+            del self.ranges[:-MOST_RANGES]
+
+    def close(self, run: Run, sequence: int) -> bool:
+        """Whether that report was missing. A backlog comes in order: all before it in its range never come."""
+        for place, (of, first, end) in enumerate(self.ranges):
+            if of == run and first <= sequence < end:
+                self.ranges[place : place + 1] = [(run, sequence + 1, end)] if sequence + 1 < end else []
+                return True
+        return False
+
+    def cut(self, run: Run, end: int) -> None:
+        """That run goes on from `end`: no more than those before are missing."""
+        self.ranges = [
+            (of, first, min(last, end) if of == run else last)
+            for of, first, last in self.ranges
+            if of != run or first < end
+        ]
+
+    def knows(self, run: Run) -> bool:
+        return any(of == run for of, _, _ in self.ranges)
+
+
+class MarksThen(Mapping[str, ReservationMark]):
+    """What reservations said of GPUs at another moment: those that count now, and the last ones that did."""
+
+    def __init__(self, marks: Mapping[str, ReservationMark]) -> None:
+        self._marks = marks
+        self._past: dict[str, list[tuple[ReservationMark, float]]] = {}
+        self._at = 0.0
+
+    def move_to(self, at: float) -> None:
+        """What is asked from here on is what counted at that moment."""
+        self._at = at
+
+    def note_end(self, uuid: str, after: ReservationMark | None, now: float) -> None:
+        """`after` is what counts of that GPU from here on."""
+        mark = self._marks.get(uuid)
+        if mark is None or mark.reservation is None:
+            return
+        if after is None or after.reservation is None or after.reservation.id != mark.reservation.id:
+            self._past[uuid] = [*self._past.get(uuid, ()), (mark, now)][-_MOST_PAST_MARKS:]
+
+    def __getitem__(self, uuid: str) -> ReservationMark:
+        for mark, end in self._past.get(uuid, ()):
+            if mark.since <= self._at < end:
+                return mark
+        mark = self._marks[uuid]
+        if mark.since > self._at:
+            raise KeyError(uuid)
+        return mark
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._marks)
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+
+class _Backlog:
+    """One host's. `until` is when it counts as complete, unless more comes; `defers_events`: live events wait for
+    it."""
+
+    def __init__(self) -> None:
+        self.missing = MissingReports()
+        self.replay: HostState | None = None
+        self.until = 0.0
+        self.defers_events = False
+
+
+class LateReports:
+    """Of all hosts. `uptime` is a monotonic clock. One event loop owns it."""
+
+    def __init__(self, marks: Mapping[str, ReservationMark], table: FleetTable, observers: Observers) -> None:
+        self.marks = MarksThen(marks)
+        self._live = table
+        self._table = FleetTable(table.settings, table.names, self.marks)
+        self._observers = observers
+        self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
+        self._open: dict[HostState, _Backlog] = {}
+
+    def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
+        """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
+        is late if it was made before the run that is shown first reported: an agent that reports beside that one
+        goes on after it."""
+        if host.is_run_of(envelope):
+            return envelope.sequence < host.sequence
+        return observed_at < host.run_began_at <= now
+
+    def note_gap(self, host: HostState, envelope: Head, observed_at: float, uptime: float) -> None:
+        """This report is to be shown next, and is not the one that follows the last: those between may come later."""
+        run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
+        missing = backlog.missing
+        if host.is_run_of(envelope):
+            missing.add(run, host.sequence + 1, envelope.sequence)
+        else:
+            if host.sequence >= 0:
+                missing.add(host.run, host.sequence + 1)
+            if missing.knows(run):
+                missing.cut(run, envelope.sequence)
+            else:
+                missing.add(run, _FIRST, envelope.sequence)
+        if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.sequence >= 0):
+            return
+        if not backlog.defers_events and host.sequence >= 0 and not host.is_recalled:
+            self._replay(backlog, host.fork(self._table))
+        self._expect_more(host, backlog, uptime)
+
+    def take(
+        self, host: HostState, envelope: Envelope, observed_at: float, *, skew: float | None, uptime: float
+    ) -> bool:
+        """Take a late report; False where it was taken before."""
+        run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
+        if not backlog.missing.close(run, envelope.sequence):
+            if run == host.run or backlog.missing.knows(run):
+                return False
+            backlog.missing.add(run, envelope.sequence + 1)
+        replay = backlog.replay
+        if replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
+            replay = self._replay(backlog, host.start_anew(self._table))
+        replay.id = host.id
+        observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
+        self.marks.move_to(observed_at)
+        if envelope.host != host.name:
+            envelope = replace(envelope, host=host.name)
+        replay.take(envelope, observed_at, skew, observed_at)
+        self._table.settle()
+        self._observers.on_late_report(replay, observed_at)
+        self._expect_more(host, backlog, uptime)
+        if run == host.run and not backlog.missing.knows(run):
+            backlog.until = uptime
+        return True
+
+    def pass_time(self, uptime: float) -> None:
+        """Once a second: backlogs of which nothing more came are complete."""
+        for host, backlog in list(self._open.items()):
+            if backlog.defers_events and uptime >= backlog.until:
+                backlog.defers_events = False
+                self._observers.on_backlog_end(host, backlog.replay)
+            elif uptime >= backlog.until + REPLAY_KEPT:
+                self._replay(backlog, None)
+                del self._open[host]
+
+    def _replay(self, backlog: _Backlog, replay: Replay) -> Replay:
+        """What was replayed before is not needed any more."""
+        if backlog.replay is not None:
+            backlog.replay.release()
+        backlog.replay = replay
+        self._table.rename(self._live.names)
+        self._table.recycle()
+        return replay
+
+    def _expect_more(self, host: HostState, backlog: _Backlog, uptime: float) -> None:
+        backlog.until, backlog.defers_events = uptime + BACKLOG_PAUSE, True
+        self._open[host] = backlog
+        self._observers.on_backlog_start(host)

@@ -1,0 +1,485 @@
+"""The fleet in memory: every host's newest state, and which of them changed since the stream last looked. Every report
+arrives in `Ingest`, from any source.
+
+One event loop owns a fleet: nothing here is locked, and nothing here blocks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from gpudeck import __version__
+from gpudeck.auth.token_rules import is_for
+from gpudeck.fleet.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, Sender, encode_hosts
+from gpudeck.fleet.identity import Register
+from gpudeck.fleet.late_reports import LateReports
+from gpudeck.fleet.observers import SOURCE, Observers
+from gpudeck.fleet.table import FleetTable, Pending, refuse_undescribed
+from gpudeck.fleet.token_limit import TokenName
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.alert import Alert, AlertCounts
+from gpudeck.model.availability import FleetSettings
+from gpudeck.model.clock import Clock, RetentionClock
+from gpudeck.model.cpu_budget import Steps, finish
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.report import Report
+from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.target import READ_WAYS, WAYS, Target
+from gpudeck.model.text import Names
+from gpudeck.model.view import Fleet, Totals
+from gpudeck.wire import Envelope, Head, ShortReport, check_report, decode_any
+
+MAX_WHOLE_HOSTS = 1000
+"""In one delta: after a start thousands come in at once, and each has 8 kB."""
+FORGET_TICKS = 3600
+"""So many seconds lie between two looks for hosts to forget."""
+_RANKS = {way: rank for rank, way in enumerate(WAYS)}
+
+
+PARTS: Final = ("database", "events", "reservations", "alerts", "messages", "history", SOURCE)
+"""The parts of a hub without which it goes on, degraded: what each says (`FleetState.say`) is wrong with it."""
+
+
+class FleetState:
+    """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
+
+    `alerts` are those that fire, the worst first, as many as everybody is shown. `observers` is what follows the fleet,
+    and what it calls (see hub/observers.py). `uptime` is a monotonic clock, by which silence is judged; without
+    one the time of each call counts.
+    """
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        names: Names | None = None,
+        uptime: Clock | None = None,
+        retention: RetentionClock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.uptime = uptime
+        self._retention = retention
+        self.counters: Counter[str] = Counter()
+        self._marks: dict[str, ReservationMark] = {}
+        self.table = FleetTable(settings, names or Names(), self._marks, self._note_settled)
+        self._register = Register(settings, self.table)
+        self.hosts = self._register.hosts
+        self.problems: list[str] = []
+        self._said: dict[str, list[str]] = {}
+        self.alerts: list[Alert] = []
+        self.alert_counts = AlertCounts()
+        self.observers = Observers(self.say, self.counters)
+        self._late = LateReports(self._marks, self.table, self.observers)
+        self._recalled: dict[str, HostState] = {}
+        self.has_postponed = False
+        """Whether hosts that viewers have to be sent whole wait for the next tick."""
+        self._ticks = 0
+        self._order: list[HostState] = []
+        self._order_of = (-1, 0)
+
+    def apply(
+        self,
+        envelope: Envelope | ShortReport,
+        *,
+        via: str,
+        now: float,
+        sent_at: float | None = None,
+        target: str | None = None,
+        only: str | None = None,
+        token: TokenName | None = None,
+    ) -> bool:
+        """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
+
+        `sent_at` is the agent's clock at the moment of sending: with it the hub distinguishes a wrong clock from a
+        report that waited in an outbox, and dates the report by its own clock. `target` is the configured host that was
+        asked for it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it
+        showed. Raises ReportRefused, also for a short report that has to be sent whole.
+        """
+        uptime = now if self.uptime is None else self.uptime()
+        waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
+        skew = None if sent_at is None else round(10 * (sent_at - now)) / 10  # four times as fast as with digits
+        sender = (
+            self._register.version,
+            envelope.host,
+            envelope.host_id,
+            via,
+            only,
+            None if token is None else token.id,
+        )
+        if isinstance(envelope, ShortReport) and (following := self._find_next(envelope, sender)) is not None:
+            following.take_next(envelope, now - waited, skew, now, uptime)
+            self._note_taken(waited)
+            return True
+        envelope = self._register.keep_apart(envelope, target)
+        host, host_id = self._register.find(envelope, via, target, only, token)
+        if self._has_better_way(host, via):
+            self.counters["reports_other_source"] += 1
+            return False
+        if isinstance(envelope, ShortReport):
+            known = host.description_of(envelope)
+            known.check(envelope.numbers)
+            report = known.report
+        else:
+            report = envelope.report
+        # What the hub fetches itself is always the newest.
+        is_sent = target is None and sent_at is not None
+        if is_sent and self._late.is_late(host, envelope, now - waited, now):
+            if isinstance(envelope, ShortReport):
+                raise refuse_undescribed(envelope, f"a report of {envelope.host} that comes late has to be whole")
+            return self._take_late(host, envelope, now - waited, skew, now, uptime)
+        if not host.accepts(envelope):
+            self.counters["reports_outdated"] += 1
+            self._refuse_rival(host, envelope, now)
+            host.hear(now, uptime)
+            return False
+        if is_sent and not host.is_next(envelope):
+            self._late.note_gap(host, envelope, now - waited, uptime)
+        host.via = via
+        envelope = self._register.name(host, envelope)
+        self._register.settle(host, host_id, envelope, target)
+        if token is not None and host.token != token.id:
+            self._register.tokens.charge(host, token.id)
+        if self._recalled:
+            self._take_over(host, report)
+        # Another version than before: then it is looked for in the register once more.
+        host.sender = sender if target is None and self._register.is_settled(host) else None
+        host.take(envelope, now - waited, skew, now, uptime)
+        self._note_taken(waited)
+        return True
+
+    def settle(self) -> None:
+        """Judge the reports that wait, and call the observers with them. Readers of the fleet call this first."""
+        self.table.settle()
+
+    def say(self, source: str, problems: list[str]) -> None:
+        """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
+        if self._said.get(source, []) != problems:
+            self._said[source] = problems
+            self.problems = [problem for said in self._said.values() for problem in said]
+
+    def said(self, source: str) -> list[str]:
+        """What that part of the hub has to tell now."""
+        return self._said.get(source, [])
+
+    def show_alerts(self, alerts: list[Alert], counts: AlertCounts) -> None:
+        """What fires from here on, the worst first: everybody who watches gets it. `counts` are of all of them."""
+        self.alerts, self.alert_counts = alerts, counts
+
+    def mark(self, marks: Mapping[str, ReservationMark], now: float) -> None:
+        """What reservations say of GPUs from here on, by UUID, and under "" of all others. It is shown at once, and
+        with what is reported later."""
+        changed = {uuid for uuid in marks.keys() | self._marks.keys() if marks.get(uuid) != self._marks.get(uuid)}
+        if not changed:
+            return
+        for uuid in changed:
+            self._late.marks.note_end(uuid, marks.get(uuid), now)
+        self.settle()
+        self._marks.clear()
+        self._marks.update(marks)
+        for host in self.hosts.values():
+            if touched := set(host.gpus) if "" in changed else changed & host.gpus.keys():
+                host.remark(touched, now)
+
+    def rename(self, names: Names) -> None:
+        """What hosts and GPU models are called from here on, where people read them. It is shown at once."""
+        self._register.rename(names)
+
+    def expect(self, targets: Iterable[Target]) -> None:
+        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
+        named goes, unless it reports by itself."""
+        finish(self.expect_in_steps(targets))
+
+    def expect_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
+        """The same, one step a host. A call that is not finished may be left for a newer one."""
+        return self._register.expect(targets)
+
+    @property
+    def targets(self) -> list[Target]:
+        """The hosts that are configured, by name."""
+        return self._register.targets
+
+    def note_failure(self, target: str, reason: str | None) -> None:
+        """A configured host cannot be read now, and why; None: it can again."""
+        host = self._register.targeted(target)
+        self.counters["poll_failures"] += reason is not None
+        if host is not None:
+            host.flag("read", reason)
+
+    def has_better_way(self, target: str, via: str) -> bool:
+        """Whether that host reports right now through a more detailed source."""
+        host = self._register.targeted(target)
+        return host is not None and self._has_better_way(host, via)
+
+    def make_host(self, host_id: str, via: str) -> HostState:
+        """A host that is not in the fleet yet."""
+        return self._register.make(host_id, via)
+
+    def recall(self, host: HostState, target: str = "") -> bool:
+        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
+        False where it reports already, or where there is no room."""
+        is_back = self._register.recall(host, target)
+        if is_back:
+            self._recalled |= dict.fromkeys(host.gpus, host)
+        return is_back
+
+    def dismiss_recalled(self) -> Steps[None]:
+        """Let go of hosts of before this start that were read by the hub and are no longer configured, one step a
+        host."""
+        for host in list(self.hosts.values()):
+            is_there = self.hosts.get(host.id) is host
+            if is_there and host.is_recalled and host.target is None and host.via in READ_WAYS:
+                self.remove(host.id)
+            yield
+
+    def age(self, now: float) -> None:
+        """Once a second, let time pass for every host: late, down, and at last forgotten."""
+        finish(self.age_in_steps(now))
+
+    def age_in_steps(self, now: float) -> Steps[None]:
+        """The same, one step a host whose status may be another by now."""
+        self.settle()
+        self.observers.on_time(now)
+        uptime = now if self.uptime is None else self.uptime()
+        self._late.pass_time(uptime)
+        for host in self.table.find_aged(now, uptime):
+            if self.hosts.get(host.id) is host:
+                self._age(host, now, uptime)
+            yield
+        self.say("tokens", self._register.tokens.problems(now))
+        self._ticks += 1
+        if self._ticks % FORGET_TICKS == 0:
+            self._forget(now)
+
+    def remove(self, host_id: str) -> None:
+        """Forget a host; it comes back with its next report. Its place in the limit of its token is free again."""
+        self._register.remove(host_id)
+
+    def take_changes(self) -> tuple[list[HostState], list[str]]:
+        """The hosts of which other than numbers changed and the ids that left since the last call. Of those that have
+        to be sent whole so many at most; the others come next time."""
+        is_published = self.table.hosts.is_published
+        changed = [host for host in self.table.changed_hosts() if self.hosts.get(host.id) is host]
+        postponed = {host.id for host in [host for host in changed if not is_published[host.row]][MAX_WHOLE_HOSTS:]}
+        self.has_postponed = bool(postponed)
+        removed = sorted(self._register.removed)
+        self._register.removed.clear()
+        return [host for host in changed if host.id not in postponed] if postponed else changed, removed
+
+    def ordered(self) -> list[HostState]:
+        """The hosts by name: the order in which everything lists them. Nobody may change the list."""
+        version = self._register.version, len(self.hosts)
+        if self._order_of != version:
+            self._order_of, self._order = version, sorted(self.hosts.values(), key=attrgetter("name", "id"))
+        return self._order
+
+    def called(self, name: str) -> list[HostState]:
+        """All hosts of that name."""
+        return self._register.called(name)
+
+    def find(self, name: str) -> HostState | None:
+        """A host by its id or, failing that, by its name."""
+        return self.hosts.get(name) or next((host for host in self.hosts.values() if host.name == name), None)
+
+    def totals(self) -> Totals:
+        """Counts over all hosts; the power is None when no host reports any."""
+        return self.table.totals()
+
+    def view(self, time: float, *, demo: bool) -> Fleet:
+        """The whole fleet as structs, which stay as they are while the fleet goes on: read-only."""
+        return Fleet(**self.facts(time, demo=demo), hosts=[host.kept_view() for host in self.ordered()])
+
+    def encoded(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> bytes:
+        """The whole fleet as JSON (see model.view.Fleet)."""
+        return b"".join(self.encode_in_parts(time, demo=demo, visibility=visibility))
+
+    def encode_in_parts(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> Iterator[bytes]:
+        """The same in parts: each host is shown as it is when its part is made."""
+        facts = self.facts(time, demo=demo) | {"hosts": []}
+        yield msgspec.json.encode(facts)[:-2]
+        yield from self.encode_hosts_in_parts(self.ordered(), visibility)
+        yield b"]}"
+
+    def encode_hosts_in_parts(self, hosts: Sequence[HostState], visibility: Visibility) -> Iterator[bytes]:
+        """These hosts as the items of a JSON array, some of them a part. One that leaves meanwhile is left out."""
+        before = b""
+        for start in range(0, len(hosts), ENCODED_AT_ONCE):
+            there = [host for host in hosts[start : start + ENCODED_AT_ONCE] if self.hosts.get(host.id) is host]
+            if encoded := encode_hosts(self.table, there, visibility):
+                yield before + b"".join(part for parts in encoded for part in (b",", *parts))[1:]
+                before = b","
+
+    def facts(self, time: float, *, demo: bool) -> dict[str, Any]:
+        """What all viewers get beside hosts."""
+        return {
+            "demo": demo,
+            "time": time,
+            "version": __version__,
+            "totals": self.totals(),
+            "problems": self.problems,
+            "alerts": self.alerts,
+            "alert_counts": self.alert_counts,
+        }
+
+    def _note_settled(self, reports: list[Pending]) -> None:
+        self.counters["values_rejected"] = self.table.rejected
+        uptime = None if self.uptime is None else self.uptime()
+        self.observers.on_reports(self.table, reports)
+        for report in reports:
+            host = report.host
+            if host.has_news:
+                self.observers.on_news(host, report.now)
+            # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
+            if host.status != "up" or report.now - report.observed_at > host.late_after:
+                host.age(report.now, uptime)
+
+    def _age(self, host: HostState, now: float, uptime: float) -> None:
+        if host.age(now, uptime):
+            self.observers.on_news(host, now)
+
+    def _find_next(self, envelope: ShortReport, sender: Sender) -> HostState | None:
+        """The host of a short report that follows its last one and has the same sender: nothing else has to be found
+        out about it. `sender` has the version of the register, so that a host or target that came or went counts."""
+        host = self.hosts.get(envelope.host_id or envelope.host)
+        if host is None or host.sender != sender or not host.is_next(envelope):
+            return None
+        host.description_of(envelope).check(envelope.numbers)
+        return host
+
+    def _note_taken(self, waited: float) -> None:
+        self.counters["reports_taken"] += 1
+        if waited > BACKLOG_SECONDS:
+            # Its sender is answered only when it is stored.
+            self.settle()
+
+    def _take_late(  # noqa: PLR0917 - what `apply` has found out
+        self, host: HostState, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float
+    ) -> bool:
+        """A report of before the one that is shown: it goes into the history, and says that the host is there."""
+        is_new = self._late.take(host, envelope, observed_at, skew=skew, uptime=uptime)
+        host.hear(now, uptime)
+        self._age(host, now, uptime)
+        for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
+            self.counters[counter] += 1
+        return is_new
+
+    def _forget(self, now: float) -> None:
+        """Silent hosts that are not configured, by a clock that is surely not ahead."""
+        certain = now if self._retention is None else self._retention.certain
+        since = certain - self.settings.forget_after
+        for host in [host for host in self.hosts.values() if host.target is None and host.observed_at < since]:
+            self.remove(host.id)
+
+    def _take_over(self, host: HostState, report: Report) -> None:
+        """GPUs of this report that a host of before this start had are no longer there."""
+        for gpu in report.gpus or ():
+            before = self._recalled.pop(gpu.uuid, None)
+            if before is None or before is host or not before.is_recalled:
+                continue
+            if self.hosts.get(before.id) is before:
+                before.release_gpu(gpu.uuid)
+
+    def _refuse_rival(self, host: HostState, envelope: Head, now: float) -> None:
+        """Two agents at once that claim to be one host: the newer counts, and both are shown a problem."""
+        if host.is_run_of(envelope):
+            return
+        host.flag("rival", "another agent reports as this host too; only the one started last is shown")
+        if host.has_news:
+            self.observers.on_news(host, now)
+        raise ReportRefused(
+            409,
+            "replaced",
+            f"another agent, started later, reports as {host.name}",
+            "Stop one of the two, or give each machine an id of its own (/etc/machine-id).",
+        )
+
+    def _has_better_way(self, host: HostState, via: str) -> bool:
+        return host.status == "up" and _RANKS.get(via, 0) > _RANKS.get(host.via, 0)
+
+
+class Ingest:
+    """Takes reports into a fleet: simulated ones only in a demo, real ones only elsewhere. A demo stays, as one that
+    was asked for, unless `end_demo_with` says how it ends."""
+
+    def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
+        self.fleet = fleet
+        self.demo = demo
+        self._end_demo: Callable[[], None] | None = None
+        self._clock = clock
+
+    def take(
+        self,
+        body: bytes,
+        content_type: str,
+        encoding: str = "",
+        *,
+        via: str = "push",
+        sent_at: float | None = None,
+        only: str | None = None,
+        token: TokenName | None = None,
+    ) -> bool:
+        """Take one report; False when it was a repeated one. Raises ReportRefused, which the caller counts.
+
+        `only` is the host, or the pattern of names, that its sender may report as; None: any. `token` is what it
+        showed: each brings only so many real hosts into the fleet.
+        """
+        envelope = decode_any(body, content_type, encoding)
+        if not is_for(only, envelope.host):
+            raise ReportRefused(
+                403,
+                "other_host",
+                f"this token is for {only}, and the report is of {envelope.host}",
+                _for_another_host(only or "", envelope.host),
+            )
+        self._check_demo(envelope)
+        if envelope.simulated:
+            via, token = "simulated", None
+        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only, token=token)
+
+    def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
+        """Take a report that the hub itself fetched from a configured host.
+
+        False when that host reports on a better way already. Raises ReportRefused.
+        """
+        check_report(envelope)
+        self._check_demo(envelope)
+        taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
+        return taken or not self.fleet.has_better_way(target, via)
+
+    def count(self, refusal: ReportRefused) -> None:
+        """Count a refused report."""
+        self.fleet.counters[f"refused_{refusal.code}"] += 1
+
+    def end_demo_with(self, end_demo: Callable[[], None]) -> None:
+        """Call `end_demo` on the first real report, and before real hosts are read."""
+        self._end_demo = end_demo
+
+    @property
+    def keeps_demo(self) -> bool:
+        """Whether it shows a demo that was asked for, and so takes no real reports."""
+        return self.demo and self._end_demo is None
+
+    def end_demo(self) -> bool:
+        """Real hosts are there: end a demo that was not requested. False if it was."""
+        if self._end_demo is None:
+            return False
+        self._end_demo()
+        return True
+
+    def _check_demo(self, envelope: Head) -> None:
+        if envelope.simulated == self.demo:
+            return
+        if envelope.simulated:
+            raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
+        if self.end_demo():
+            raise ReportRefused(503, "demo_ends", "the hub ends its demo and starts again", "Send the report again.")
+        raise ReportRefused(
+            409, "demo_hub", "this hub was started with --demo and takes no real reports", "Start it without --demo."
+        )
+
+
+def _for_another_host(only: str, host: str) -> str:
+    """What to do about a token that is for another host, or for names that fit a pattern."""
+    step = f"On the hub, `gpudeck hosts add {host}` prints a line that installs the agent with a token for {host}."
+    return step if set(only) & set("*?[") else f"{step} If this machine is {only}, set `agent.name: {only}`."

@@ -1,0 +1,465 @@
+"""Out of the hub: once a second what changed becomes one delta, encoded and compressed once for all viewers."""
+
+import asyncio
+import secrets
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, TypeVar, TypeVarTuple, cast
+
+import msgspec
+
+from gpudeck.fleet.host import ENCODED_AT_ONCE, HostState, encode_hosts
+from gpudeck.fleet.observers import FleetObserver
+from gpudeck.fleet.overview import encode_short, encode_short_patch, encode_summaries
+from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.table import ChangedNumbers
+from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import HOSTS_AT_ONCE, Steps, finish, run_in_steps
+from gpudeck.model.event import Event as Happening
+from gpudeck.model.view import Fleet
+
+KEPT_DELTAS = 30
+"""How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
+
+KEPT_SUBSCRIBED = 5
+"""The same for viewers of some hosts, whose snapshots are small, and who ask for others whenever they scroll."""
+
+KEPT_BYTES = 32 * 2**20
+"""Of these: while a large fleet comes in, a delta has megabytes."""
+
+MOST_HAPPENINGS = 200
+"""In one tick: a viewer who wants to know of all asks for them."""
+
+MOST_ANSWERS = 64
+"""Kept for one visibility until the next tick."""
+
+GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+_encoder = msgspec.json.Encoder()
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+HostIds = frozenset[str]
+Hosts = HostIds | Literal["overview"] | None
+
+
+class Subscription(NamedTuple):
+    """What a viewer gets: the hosts with these ids, also those that come later, all (None), or all in short (see
+    fleet.overview); as it may see them. Totals, problems, alerts, events and changes of reservations come with each."""
+
+    visibility: Visibility = EVERYTHING
+    hosts: Hosts = None
+
+    @property
+    def ids(self) -> Sequence[str | None] | HostIds:
+        """Those of the hosts; only None where it has all."""
+        return self.hosts if isinstance(self.hosts, frozenset) else (None,)
+
+
+WHOLE = Subscription()
+OVERVIEW = Subscription(hosts="overview")
+
+
+class PublishedEvent:
+    """One server-sent event.
+
+    `deflated` ends on a full flush: it refers to nothing before it, so the same bytes fit into every viewer's gzip
+    stream, wherever that stream stands.
+    """
+
+    def __init__(self, kind: str, number: int, epoch: str, data: bytes) -> None:
+        self.id = f"{epoch}-{number}"
+        self.plain = b"event: %b\nid: %b\ndata: %b\n\n" % (kind.encode(), self.id.encode(), data)
+        self._lock = threading.Lock()
+        self._deflated: bytes | None = None
+
+    def deflated(self) -> bytes:
+        """Blocks while it compresses; a second caller waits for the first and shares its work."""
+        with self._lock:
+            if self._deflated is None:
+                self._deflated = deflate(self.plain)
+            return self._deflated
+
+
+def deflate(plain: bytes) -> bytes:
+    packer = zlib.compressobj(level=1, wbits=-15)
+    return packer.compress(plain) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
+class Viewer:
+    """One open stream: the events still to be sent to it."""
+
+    def __init__(self) -> None:
+        self.events: deque[PublishedEvent] = deque()
+        self._wake = asyncio.Event()
+        self.is_open = True
+
+    def put(self, event: PublishedEvent) -> None:
+        self.events.append(event)
+        if len(self.events) > KEPT_DELTAS:
+            self.close()
+        self._wake.set()
+
+    def close(self) -> None:
+        """End this stream after the event now being sent."""
+        self.is_open = False
+        self._wake.set()
+
+    async def next(self) -> PublishedEvent | None:
+        """The next event; None when the stream is over."""
+        while self.is_open and not self.events:
+            self._wake.clear()
+            await self._wake.wait()
+        return self.events.popleft() if self.is_open else None
+
+
+class _Channel:
+    """What viewers with one subscription get: the deltas still kept for those who come back, and the fleet as it is
+    now. `hosts`, `rows` and `changes` are parts of the next delta. Its `epoch` is in the ids of its events: with an id
+    of another channel nobody resumes."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.visibility, hosts = subscription
+        self.is_overview = hosts == "overview"
+        self.epoch = secrets.token_hex(4)
+        kept = KEPT_SUBSCRIBED if isinstance(hosts, frozenset) else KEPT_DELTAS
+        self.deltas: deque[PublishedEvent] = deque(maxlen=kept)
+        self.hosts, self.rows, self.changes = list[bytes](), list[bytes](), list[bytes]()
+        self.viewers: set[Viewer] = set()
+        self.parts: dict[Hashable, list[bytes]] = {}
+        self.snapshot: PublishedEvent | None = None
+        self.making: asyncio.Task[PublishedEvent] | None = None
+        self.view: asyncio.Task[Fleet] | None = None
+        self.answers: dict[tuple[Hashable, ...], asyncio.Task[Any]] = {}
+        self.idle_ticks = 0
+
+    def take_delta(self, facts: bytes, numbers: Sequence[bytes]) -> bytes:
+        """A delta of what it has, beside this JSON object and these members; empty parts are left out."""
+        parts = [facts[:-1]]
+        for member in numbers:
+            parts += (b",", member)
+        for name, items in ((b"hosts", self.hosts), (b"rows", self.rows), (b"changes", self.changes)):
+            if items:
+                parts += (b',"', name, b'":[', b",".join(items), b"]")
+        self.hosts, self.rows, self.changes = [], [], []
+        return b"".join([*parts, b"}"])
+
+
+class Stream(FleetObserver):
+    """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet.
+
+    Viewers with the same subscription share the same bytes. Those who see everything always have their channel; another
+    subscription gets one with its first viewer, and loses it some time after its last.
+    """
+
+    name = "stream"
+
+    def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
+        self.fleet = fleet
+        self.demo = demo
+        self.time = clock()
+        self._clock = clock
+        self._number = 0
+        self.channels: dict[Subscription, _Channel] = {}
+        self._following: dict[str | None, set[_Channel]] = {}
+        """The channels that a host is in, by its id; under None those with all hosts."""
+        self._follow(WHOLE)
+        self._problems = fleet.problems
+        self._alerts = fleet.alerts
+        self._happenings: list[Happening] = []
+        self._reservation_changes = self._told_reservation_changes = 0
+
+    def tick(self) -> PublishedEvent:
+        """Publish what changed since the last tick and hand it to every viewer."""
+        return finish(self.tick_in_steps())
+
+    def publish_in_steps(self) -> Steps[None]:
+        yield from self.tick_in_steps()
+
+    def tick_in_steps(self) -> Steps[PublishedEvent]:
+        """The same, one step a host: what changes meanwhile is in this delta or in the next."""
+        self.time = self._clock()
+        yield from self.fleet.age_in_steps(self.time)
+        changed, removed = self.fleet.take_changes()
+        for start in range(0, len(changed), ENCODED_AT_ONCE):
+            self._encode_whole(changed[start : start + ENCODED_AT_ONCE])
+            for host in changed[start : start + ENCODED_AT_ONCE]:
+                # Of one that left meanwhile the next delta says so.
+                if self.fleet.hosts.get(host.id) is host:
+                    self._put_changes(host)
+                yield
+        facts, numbers = self._collect_facts(), self.fleet.table.take_numbers()
+        made: dict[Hosts, list[bytes]] = {}
+        for _, hosts in list(self.channels):
+            if hosts not in made:
+                left = [host_id for host_id in removed if host_id in hosts] if isinstance(hosts, frozenset) else removed
+                parts = yield from self._encode_numbers(numbers, hosts)
+                made[hosts] = [b'"removed":' + _encoder.encode(left), *parts] if left else parts
+                yield
+        self._number += 1
+        for subscription, channel in list(self.channels.items()):
+            # The snapshot of one that came after these numbers were taken has them.
+            self._publish(channel, channel.take_delta(facts, made.get(subscription.hosts, ())))
+            if channel.idle_ticks > (channel.deltas.maxlen or 0) and subscription != WHOLE:
+                self._drop(subscription)
+        if not self.fleet.has_postponed:
+            self.fleet.table.recycle()
+        return self.channels[WHOLE].deltas[-1]
+
+    def announce(self, happening: Happening) -> None:
+        """Tell every viewer, with the next tick, of something that happened."""
+        if len(self._happenings) < MOST_HAPPENINGS:
+            self._happenings.append(happening)
+
+    def note_reservations(self, changes: int) -> None:
+        """How often reservations have changed. The next tick sends a new number to viewers."""
+        self._reservation_changes = changes
+
+    def document(self, visibility: Visibility = EVERYTHING) -> bytes:
+        """The whole fleet as JSON. It may be newer than the last delta; the next one then repeats what it has already:
+        deltas hold values, not differences, and applying one twice does no harm."""
+        return self.fleet.encoded(self.time, demo=self.demo, visibility=visibility)
+
+    def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, list[bytes]]:
+        """Answers for viewers with this visibility that were made since the last tick, for others who ask for the
+        same."""
+        return self._open(visibility).parts
+
+    async def fresh_view(self, visibility: Visibility = EVERYTHING) -> Fleet:
+        """The whole fleet as structs, kept and shared as documents are: read-only."""
+        channel = self._open(visibility)
+        if channel.view is None:
+            channel.view = asyncio.create_task(self._make_view(visibility))
+        # A caller that is cancelled while it is being made must not take it from the others.
+        return await asyncio.shield(channel.view)
+
+    async def answer(self, visibility: Visibility, make: Callable[[Fleet, *Arguments], T], *arguments: *Arguments) -> T:
+        """What `make` makes of the fleet, in a thread: once for all who ask for the same with the same visibility until
+        the next tick. `arguments` are hashable."""
+        answers, question = self._open(visibility).answers, cast("tuple[Hashable, ...]", (make, *arguments))
+        if question not in answers:
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
+            answers[question] = asyncio.create_task(self._make_answer(visibility, make, *arguments))
+        return cast("T", await asyncio.shield(answers[question]))
+
+    def tick_age(self) -> float:
+        """Seconds since the fleet was last published."""
+        return max(0.0, self._clock() - self.time)
+
+    def snapshot(self, visibility: Visibility = EVERYTHING, hosts: Hosts = None) -> PublishedEvent:
+        return finish(self._make_snapshot(Subscription(visibility, hosts)))
+
+    def watch(self, last_event_id: str = "", visibility: Visibility = EVERYTHING, hosts: Hosts = None) -> Viewer:
+        """Open a stream: the deltas missed since `last_event_id` where they are still kept, else a snapshot first."""
+        channel = self._follow(Subscription(visibility, hosts))
+        missed = self._missed_since(last_event_id, channel)
+        return self._admit(channel, [self.snapshot(visibility, hosts)] if missed is None else missed)
+
+    async def watch_in_steps(
+        self, last_event_id: str = "", visibility: Visibility = EVERYTHING, hosts: Hosts = None
+    ) -> Viewer:
+        """The same, with turns for others while a snapshot is made. Those who wait for the same one share it."""
+        subscription = Subscription(visibility, hosts)
+        channel = self._follow(subscription)
+        missed = self._missed_since(last_event_id, channel)
+        while missed is None:
+            if channel.making is None:
+                channel.making = asyncio.create_task(run_in_steps(self._make_snapshot(subscription)))
+            making = channel.making
+            try:
+                snapshot = await asyncio.shield(making)
+            finally:
+                if making.done() and channel.making is making:
+                    channel.making = None
+            # The channel may have been let go meanwhile, as nobody watched it yet.
+            channel = self._follow(subscription)
+            since = self._missed_since(snapshot.id, channel)
+            missed = None if since is None else [snapshot, *since]
+        return self._admit(channel, missed)
+
+    def _admit(self, channel: _Channel, events: Sequence[PublishedEvent]) -> Viewer:
+        viewer = Viewer()
+        for event in events:
+            viewer.put(event)
+        channel.viewers.add(viewer)
+        return viewer
+
+    def _make_snapshot(self, subscription: Subscription) -> Steps[PublishedEvent]:
+        """One step for some hosts. What changes meanwhile is in the deltas after its number, and may be in it too."""
+        channel, number, (visibility, hosts) = self._follow(subscription), self._number, subscription
+        if channel.snapshot is not None:
+            return channel.snapshot
+        facts = _encoder.encode(self.fleet.facts(self.time, demo=self.demo))[:-1]
+        shown = self._find_hosts(hosts) if isinstance(hosts, frozenset) else self.fleet.ordered()
+        items, rows = list[bytes](), list[bytes]()
+        for start in range(0, len(shown), ENCODED_AT_ONCE):
+            if start:
+                yield
+            there = [one for one in shown[start : start + ENCODED_AT_ONCE] if self.fleet.hosts.get(one.id) is one]
+            if channel.is_overview:
+                items += encode_short(self.fleet.table, there)
+            else:
+                items += map(b"".join, encode_hosts(self.fleet.table, there, visibility))
+            rows += map(_encode_place, there)
+            self.fleet.table.note_shown(there)
+        yield
+        document = b"".join((facts, b',"hosts":[', b",".join(items), b'],"rows":[', b",".join(rows), b"]}"))
+        event = PublishedEvent("snapshot", number, channel.epoch, document)
+        if number == self._number:
+            channel.snapshot = event
+        return event
+
+    def unwatch(self, viewer: Viewer) -> None:
+        for channel in self.channels.values():
+            channel.viewers.discard(viewer)
+
+    @property
+    def viewers(self) -> int:
+        return sum(len(channel.viewers) for channel in self.channels.values())
+
+    def close(self) -> None:
+        """End every stream: the hub is stopping."""
+        for channel in self.channels.values():
+            for viewer in channel.viewers:
+                viewer.close()
+
+    def _open(self, visibility: Visibility) -> _Channel:
+        return self._follow(Subscription(visibility))
+
+    def _follow(self, subscription: Subscription) -> _Channel:
+        if subscription.hosts == "overview":
+            # Nothing in it is hidden from anybody.
+            subscription = OVERVIEW
+        channel = self.channels.get(subscription)
+        if channel is None:
+            channel = self.channels[subscription] = _Channel(subscription)
+            for host_id in subscription.ids:
+                self._following.setdefault(host_id, set()).add(channel)
+        return channel
+
+    def _drop(self, subscription: Subscription) -> None:
+        channel = self.channels.pop(subscription)
+        for host_id in subscription.ids:
+            self._following[host_id].discard(channel)
+            if not self._following[host_id]:
+                del self._following[host_id]
+
+    def _encode_numbers(self, numbers: ChangedNumbers, hosts: Hosts) -> Steps[list[bytes]]:
+        """The part of the next delta that is arrays, for viewers of these hosts."""
+        if hosts == "overview":
+            parts = [b'"summaries":' + encode_summaries(self.fleet.table, self._number)]
+            return parts + numbers.encode_memory_totals()
+        return (yield from numbers.encode_in_steps(None if hosts is None else self._find_hosts(hosts)))
+
+    def _find_hosts(self, hosts: HostIds) -> list[HostState]:
+        """Those of them that are there, in the order of the fleet."""
+        there = [host for host_id in hosts if (host := self.fleet.hosts.get(host_id)) is not None]
+        return sorted(there, key=attrgetter("name", "id"))
+
+    async def _prepare(self, make: Callable[[HostState], object]) -> None:
+        """Have each host make what it keeps, while others are served."""
+        for at, host in enumerate(self.fleet.ordered(), 1):
+            make(host)
+            if at % HOSTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _make_view(self, visibility: Visibility) -> Fleet:
+        if visibility != EVERYTHING:
+            return await asyncio.to_thread(visibility.fleet, await self.fresh_view())
+        await self._prepare(HostState.kept_view)
+        return self.fleet.view(self.time, demo=self.demo)
+
+    async def _make_answer(
+        self, visibility: Visibility, make: Callable[[Fleet, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        return await asyncio.to_thread(make, await self.fresh_view(visibility), *arguments)
+
+    def _publish(self, channel: _Channel, data: bytes) -> None:
+        event = PublishedEvent("delta", self._number, channel.epoch, data)
+        channel.snapshot = channel.view = None
+        channel.answers, channel.parts = {}, {}
+        channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
+        channel.deltas.append(event)
+        while len(channel.deltas) > 1 and sum(len(delta.plain) for delta in channel.deltas) > KEPT_BYTES:
+            channel.deltas.popleft()
+        for viewer in channel.viewers:
+            viewer.put(event)
+
+    def _collect_facts(self) -> bytes:
+        """What every delta says, whatever its hosts."""
+        delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
+        if self.fleet.problems != self._problems:
+            delta["problems"] = self._problems = self.fleet.problems
+        if self.fleet.alerts is not self._alerts:
+            delta["alerts"] = self._alerts = self.fleet.alerts
+            delta["alert_counts"] = self.fleet.alert_counts
+        if self._reservation_changes != self._told_reservation_changes:
+            delta["reservations"] = self._told_reservation_changes = self._reservation_changes
+        if self._happenings:
+            delta["events"], self._happenings = self._happenings, []
+        return _encoder.encode(delta)
+
+    def _encode_whole(self, hosts: list[HostState]) -> None:
+        """Those that viewers do not know yet: together takes half the time."""
+        table = self.fleet.table
+        new = [host for host in hosts if host.row >= 0 and not table.hosts.is_published[host.row]]
+        for visibility in {visibility for visibility, hosts in self.channels if hosts is None} if new else ():
+            encode_hosts(table, new, visibility)
+
+    def _put_changes(self, host: HostState) -> None:
+        """Put the host whole, or what changed of it other than numbers, into the next delta of each channel it is
+        in."""
+        patch = host.take_changes()
+        if patch is not None and len(patch) == 1:
+            return
+        encoded: dict[Visibility | None, bytes | None] = {}
+        for channel in (*self._following[None], *self._following.get(host.id, ())):
+            key = None if channel.is_overview else channel.visibility
+            if key not in encoded:
+                encoded[key] = self._encode_for(key, host, patch)
+            if (whole_or_patch := encoded[key]) is None:
+                continue
+            (channel.hosts if patch is None else channel.changes).append(whole_or_patch)
+            if patch is None:
+                channel.rows.append(_encode_place(host))
+        if patch is None:
+            self.fleet.table.note_shown([host])
+            # Thousands come at once after a start, and few readers ask for them before their next reports.
+            host.forget_text()
+
+    def _encode_for(self, visibility: Visibility | None, host: HostState, patch: dict[str, Any] | None) -> bytes | None:
+        """The host or the patch as viewers with this visibility, or of the overview (None), get it; None: not at
+        all."""
+        if visibility is None:
+            return encode_short(self.fleet.table, [host])[0] if patch is None else encode_short_patch(host, patch)
+        return host.encoded(visibility) if patch is None else _encode_patch(patch, visibility)
+
+    def _missed_since(self, last_event_id: str, channel: _Channel) -> list[PublishedEvent] | None:
+        epoch, _, number = last_event_id.partition("-")
+        if epoch != channel.epoch or not number.isascii() or not number.isdigit() or len(number) > 15:
+            return None
+        behind = self._number - int(number)
+        if not 0 <= behind <= len(channel.deltas):
+            return None
+        return list(channel.deltas)[len(channel.deltas) - behind :]
+
+
+def _encode_place(host: HostState) -> bytes:
+    """Its id, its row, and the first of its GPUs' rows."""
+    return _encoder.encode((host.id, host.row, host.rows.start))
+
+
+def _encode_patch(patch: dict[str, Any], visibility: Visibility) -> bytes:
+    """What changed of a host, as viewers with this visibility may see it."""
+    if visibility.commands == "all" or "gpus" not in patch:
+        return _encoder.encode(patch)
+    gpus = [
+        {**gpu, "processes": visibility.processes(gpu["processes"])} if gpu.get("processes") else gpu
+        for gpu in patch["gpus"]
+    ]
+    return _encoder.encode({**patch, "gpus": gpus})

@@ -1,0 +1,261 @@
+"""The hub's history: opened beside the start, never in its way.
+
+Opening reads the journal of last time, which takes a moment: the page is up by then, samples wait, and a question
+waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, and is tried again.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.history.base import (
+    Answer,
+    Ask,
+    Heat,
+    HeatAsk,
+    Overview,
+    OverviewAsk,
+    Run,
+    Runs,
+    RunsAsk,
+    Store,
+    StoreStats,
+    UsageAsk,
+)
+from gpudeck.history.live import Sample, count_samples
+from gpudeck.history.recorder import Recorder
+from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
+from gpudeck.model import clock
+from gpudeck.model.alert import HistoryTrouble, judge_damage, judge_problem
+from gpudeck.model.clock import Clock, RetentionClock
+from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.event import Event, Severity, make_event
+from gpudeck.model.view import Usage
+
+log = logging.getLogger(__name__)
+
+_PATIENCE: Final = 10.0
+RETRY_SECONDS: Final = 30.0
+"""Seconds until a history that could not be opened is tried again."""
+_MOST_WAITING: Final = 20_000
+
+
+class OpeningStore:
+    """A store that another thread opens: what is taken meanwhile waits, who asks waits too."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._store: Store | None = None
+        self._why_not: str | None = None
+        self._open_store = open_store
+        self._waiting: list[Sample] = []
+        self._lock = threading.Lock()
+        self._is_decided = threading.Event()
+        self._is_closed = False
+        self._closing = threading.Event()
+        threading.Thread(target=self._open, name="history-opening", daemon=True).start()
+
+    @property
+    def problem(self) -> str | None:
+        return self._why_not if self._store is None else self._store.problem
+
+    @property
+    def damage(self) -> str | None:
+        """What of the past cannot be read, or was set aside; None: nothing that was asked for."""
+        return getattr(self._store, "damage", None)
+
+    @property
+    def trouble(self) -> HistoryTrouble | None:
+        """As `problem`, and whether anything is lost by it."""
+        trouble: HistoryTrouble | None = getattr(self._store, "trouble", None)
+        return trouble or judge_problem(self.problem)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is open and keeps up with what it is given."""
+        return self._store is not None and bool(getattr(self._store, "has_room", True))
+
+    def take(self, samples: Sequence[Sample]) -> None:
+        with self._lock:
+            if self._store is not None:
+                self._store.take(samples)
+            elif count_samples(self._waiting) < _MOST_WAITING:
+                self._waiting += samples
+
+    def wait(self) -> Store | None:
+        """Block until it is open; None if it cannot be opened, or not soon."""
+        self._is_decided.wait(_PATIENCE)
+        return self._store
+
+    def close(self) -> None:
+        """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
+        self._closing.set()
+        with self._lock:
+            self._is_closed = True
+            store = self._store
+        if store is not None:
+            store.close()
+
+    def settle(self) -> bool:
+        """Block until what was taken is on the disk; False if that takes long. A store elsewhere has its own queue."""
+        from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415 - it is imported, where there is one
+
+        store = self.wait()
+        return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
+
+    def series(self, ask: Ask) -> Answer:
+        return self._opened().series(ask)
+
+    def heat(self, ask: HeatAsk) -> Heat:
+        return self._opened().heat(ask)
+
+    def usage(self, ask: UsageAsk) -> Usage:
+        return self._opened().usage(ask)
+
+    def overview(self, ask: OverviewAsk) -> Overview:
+        return self._opened().overview(ask)
+
+    def runs(self, ask: RunsAsk) -> Runs:
+        return self._opened().runs(ask)
+
+    def run(self, key: int) -> Run | None:
+        return self._opened().run(key)
+
+    def stats(self) -> StoreStats:
+        return self._opened().stats()
+
+    def _opened(self) -> Store:
+        store = self.wait()
+        if store is None:
+            raise Temporary(
+                self.problem or "the history is still being opened.", "" if self.problem else "Ask again in a moment."
+            )
+        return store
+
+    def _open(self) -> None:
+        """Again and again: a disk may be mounted, made writable or cleared while the hub runs."""
+        while not self._try_to_open() and not self._closing.wait(RETRY_SECONDS):
+            pass
+
+    def _try_to_open(self) -> bool:
+        before, store = self._why_not, None
+        try:
+            store = self._open_store()
+        except GpudeckError as error:
+            self._why_not = str(error)
+            if self._why_not != before:
+                log.error("%s", error)  # noqa: TRY400 - the message says all
+        except Exception as error:
+            self._why_not = "the history cannot be opened: see the hub's log."
+            if self._why_not != before:
+                log.exception("the history cannot be opened", exc_info=error)
+        else:
+            self._hand_over(store)
+        self._is_decided.set()
+        return store is not None
+
+    def _hand_over(self, store: Store) -> None:
+        with self._lock:
+            is_wanted = not self._is_closed
+            if is_wanted:
+                store.take(self._waiting)
+                self._store = store
+            self._waiting = []
+        if not is_wanted:
+            store.close()
+
+
+class HistoryService(Service):
+    """The history of a hub, and the recorder that fills it. `store` is None where none is kept."""
+
+    name = "history"
+
+    def __init__(
+        self,
+        hub: Hub,
+        settings: HistorySettings,
+        usage: UsageSettings,
+        data_dir: Path,
+        *,
+        add_event: Callable[[Event], None],
+        now: Clock = clock.wall,
+        demo: int | None = None,
+        find_group: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """`demo` is how many hosts are simulated, None when none are: they have a file of their own. `find_group` is
+        asked for the group of a login instead of this machine."""
+        self._hub = hub
+        self._settings = settings
+        self._usage = usage
+        self._data_dir = data_dir
+        self._add_event = add_event
+        self._now = now
+        self._demo = demo
+        self._find_group = find_group
+        self._trouble: HistoryTrouble | None = None
+        self._is_damage_reported = False
+        self.store: OpeningStore | None = None
+        if settings.kind != "off":
+            self.store = OpeningStore(self._open)
+            self._recorder = Recorder(settings.every, self.store.take, self.store.settle)
+            hub.fleet.observers.add(self._recorder)
+
+    @property
+    def trouble(self) -> HistoryTrouble | None:
+        """What is wrong with it, or damaged in it, for alerts."""
+        return None if self.store is None else self.store.trouble or judge_damage(self.store.damage)
+
+    def on_second(self) -> None:
+        if self.store is None:
+            return
+        problem, damage = self.store.problem, self.store.damage
+        self._hub.fleet.say("history", [] if problem is None else [problem])
+        self._hub.fleet.say("history damage", [] if damage is None else [damage])
+        self._report_trouble(self.store.trouble)
+        if damage is not None and not self._is_damage_reported:
+            self._is_damage_reported = True
+            self._report("history_damaged", "A part of the history is damaged", "warning", damage)
+
+    async def close(self) -> None:
+        if self.store is not None:
+            self._hub.fleet.settle()
+            self._recorder.hand_over()
+            await asyncio.to_thread(self.store.close)
+
+    def _report_trouble(self, trouble: HistoryTrouble | None) -> None:
+        """The words may change while it lasts: one event for each kind of trouble is enough."""
+        before, self._trouble = self._trouble, trouble
+        if trouble is not None and (before is None or trouble.kind != before.kind):
+            self._report("history_problem", trouble.title, trouble.severity, trouble.detail)
+        elif trouble is None and before is not None:
+            lost = before.title + "." if before.kind == "losing" else ""
+            self._report("history_recovered", "The history is up to date again", "info", lost)
+
+    def _report(self, kind: str, title: str, severity: Severity, detail: str) -> None:
+        self._add_event(make_event(self._now(), kind, title, severity=severity, detail=detail))
+
+    def _open(self) -> Store:
+        """Called in a thread of its own: importing the store takes a moment."""
+        from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
+        from gpudeck.history.usage import unix_group  # noqa: PLC0415
+
+        is_remote = self._settings.kind == "prometheus" and self._demo is None
+        local = EmbeddedStore(
+            self._data_dir / (FILE if self._demo is None else DEMO_FILE.format(self._demo)),
+            self._settings,
+            self._now,
+            prices=self._usage,
+            find_group=self._find_group or unix_group,
+            keep_samples=not is_remote,
+            # Nothing of a simulated fleet can be lost.
+            retention=self._hub.retention if self._demo is None else RetentionClock(now=self._now),
+        )
+        if not is_remote:
+            return local
+        from gpudeck.history.remote.store import RemoteStore  # noqa: PLC0415
+
+        return RemoteStore(self._settings, self._data_dir, local, self._now)

@@ -1,0 +1,175 @@
+"""HTTP to a hub, for agents and the command line: straight or through a proxy, which certificates are believed, and
+what went wrong in words. The hub's own questions to others go through `fetch`.
+"""
+
+import ipaddress
+import os
+import ssl
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+from urllib3.util import make_headers
+
+from gpudeck.model.address import check_proxy
+from gpudeck.model.errors import UsageError
+from gpudeck.model.settings import is_loopback
+
+TROUBLE = (urllib3.exceptions.HTTPError, OSError, UnicodeError)
+"""What a question raises where nothing answers, or no HTTP."""
+TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
+_UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
+"""OpenSSL's codes for a chain that ends nowhere, or in a certificate that is not trusted."""
+_OTHER_NAME = {62, 64}
+
+
+def open_pool(hub: str, ca_file: str | None = None, proxy: str = "none") -> urllib3.PoolManager:
+    """Kept connections to a hub; connects to nothing yet. `proxy` as in AgentSettings. Raises UsageError.
+
+    With a `ca_file` only certificates signed by those in it are believed, else those that this machine believes.
+    """
+    context = _trust(ca_file) if ca_file is not None else None
+    through = find_proxy(hub, proxy)
+    if through is None:
+        return urllib3.PoolManager(maxsize=1, retries=False, timeout=TIMEOUT, ssl_context=context)
+    address, headers = _split_login(through)
+    return urllib3.ProxyManager(
+        address,
+        proxy_headers=headers,
+        proxy_ssl_context=context,
+        maxsize=1,
+        retries=False,
+        timeout=TIMEOUT,
+        ssl_context=context,
+    )
+
+
+def ask(
+    method: str,
+    url: str,
+    headers: dict[str, str],
+    timeout: float,
+    *,
+    body: bytes | None = None,
+    is_stream: bool = False,
+) -> urllib3.BaseHTTPResponse:
+    """One question to a hub, and its answer, unpacked. Redirections are answers too. `timeout` is for each step, in
+    seconds. A stream is read, and closed, by the caller. Raises one of TROUBLE."""
+    # On one machine sending costs less than packing.
+    packed = {} if is_loopback(urlsplit(url).hostname or "") else {"Accept-Encoding": "gzip"}
+    return open_pool(url).request(
+        method,
+        url,
+        body=body,
+        headers=headers | packed,
+        redirect=False,
+        timeout=timeout,
+        preload_content=not is_stream,
+    )
+
+
+def find_proxy(hub: str, proxy: str) -> str | None:
+    """The proxy's URL, which may hold a password; None where the hub is reached straight. Raises UsageError."""
+    if proxy == "none":
+        return None
+    found = _of_environment(hub) if proxy == "environment" else proxy
+    return None if found is None else check_proxy(found)
+
+
+def _of_environment(hub: str) -> str | None:
+    """As other programs read HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY; never for this machine itself."""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - takes 20 ms
+
+    parts = urlsplit(hub)
+    host, proxies = parts.hostname or "", getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    if not found or host == "localhost" or proxy_bypass(host) or _is_left_out(host):
+        return None
+    return found
+
+
+def _is_left_out(host: str) -> bool:
+    """Whether an address is of this machine, or in a network that NO_PROXY names (10.0.0.0/8)."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    named = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
+    return address.is_loopback or any(_holds(network.strip(), address) for network in named if "/" in network)
+
+
+def _holds(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _split_login(proxy: str) -> tuple[str, dict[str, str]]:
+    """The URL without name and password, and the header that carries them."""
+    parts = urlsplit(proxy)
+    if parts.username is None:
+        return proxy, {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return address, dict(make_headers(proxy_basic_auth=login))
+
+
+def _trust(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()))
+    except (OSError, RuntimeError) as error:
+        # An ssl.SSLError is an OSError whose text is OpenSSL's: it means that no certificate is in the file.
+        reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        raise UsageError(
+            f"the certificates in {ca_file} cannot be read: {(reason or str(error)).lower()}.",
+            "Give the authority's certificate as a PEM file.",
+        ) from error
+
+
+def is_tls_failure(error: BaseException | None) -> bool:
+    """Whether TLS failed, most often because the certificate is not trusted."""
+    return isinstance(error, urllib3.exceptions.SSLError | ssl.SSLError)
+
+
+def find_distrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Why the certificate is not trusted; None for another error."""
+    errors = () if error is None else (error, *error.args)
+    return next((one for one in errors if isinstance(one, ssl.SSLCertVerificationError)), None)
+
+
+def explain(error: Exception) -> str:
+    """The innermost reason and, where a person can do something about it, what."""
+    is_proxy = False
+    while True:
+        is_proxy = is_proxy or isinstance(error, urllib3.exceptions.ProxyError)
+        inner = error.__cause__ or (error.args[-1] if error.args and _wraps(error) else None)
+        if not isinstance(inner, Exception):
+            break
+        error = inner
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_certificate(error)
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "it does not accept TLS; if it has none, its address begins with http://"
+    said = getattr(error, "strerror", None) or str(error).rpartition(": ")[2] or type(error).__name__
+    if said.startswith("407"):
+        return PROXY_WANTS_LOGIN
+    return f"through the proxy: {said}" if is_proxy else said
+
+
+PROXY_WANTS_LOGIN = "the proxy needs a name and a password (407); set agent.proxy to http://name:password@proxy:3128"
+
+
+def _wraps(error: Exception) -> bool:
+    return isinstance(error, urllib3.exceptions.ProxyError | urllib3.exceptions.SSLError)
+
+
+def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code in _UNKNOWN_AUTHORITY:
+        return (
+            f"its certificate is not from a CA that this machine trusts ({error.verify_message}); "
+            "set --ca-file or agent.ca_file to the certificate of your CA"
+        )
+    if error.verify_code in _OTHER_NAME:
+        return f"its certificate is for another name ({error.verify_message.rstrip('.')}); use the name that it is for"
+    return f"its certificate is not valid: {error.verify_message}; renew it, or set the clock of this machine"

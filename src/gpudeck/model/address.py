@@ -1,0 +1,131 @@
+"""Addresses: a hub's URL as people type it, the Host header of a request (RFC 9112), and sockets to listen on."""
+
+import os
+import re
+import socket
+from collections.abc import Sequence
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from gpudeck.model.errors import UsageError
+from gpudeck.model.settings import Address
+
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:[/?][^\s#]*)?$(?!\n)",
+        extra={"config_words": "a URL that begins with http:// or https://"},
+    ),
+]
+DEFAULT_HUB = "http://127.0.0.1:8042"
+
+_PORTS: Final = {"http": 80, "https": 443}
+_PASSWORD = re.compile(r"(?<=//)[^\s/?#]*:[^\s/?#]*@")
+_VALID: Final = re.compile(rb"(?:[\w.~%!$&'()*+,;=-]+|\[[0-9A-Za-z:.%_~-]+\])(?::[0-9]{0,5})?")
+
+
+def check_hub_url(text: str) -> str:
+    """The address without a trailing slash; `host:port` and `host` are of http. Raises UsageError saying what is wrong
+    with it."""
+    hint = f"Give it as {DEFAULT_HUB}, host:port or https://host/path."
+    shown = repr(mask_password(text))
+    address = _complete(text.strip()).rstrip("/")
+    try:
+        parts = urlsplit(address)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise UsageError(f"the hub's address {shown} is not a URL of http or https.", hint) from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_is_valid:
+        raise UsageError(f"the hub's address {shown} is not a URL of http or https.", hint)
+    if parts.query or parts.fragment:
+        raise UsageError(f"the hub's address {shown} has a part after ? or #.", hint)
+    return address
+
+
+def is_same_hub(first: str, second: str) -> bool:
+    """Whether two valid addresses are of the same server, port and path."""
+    return _read_place(first) == _read_place(second)
+
+
+def _read_place(address: str) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(check_hub_url(address))
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme), parts.path
+
+
+def _complete(address: str) -> str:
+    """With a scheme, and the usual port of a hub where there is nothing but a name."""
+    if not address or "://" in address:
+        return address
+    has_more = ":" in address.rpartition("]")[2] or "/" in address
+    return f"http://{address}{'' if has_more else ':8042'}"
+
+
+def check_proxy(proxy: str) -> str:
+    """The proxy's URL; a bare `host:port`, as environments often have it, is one of http. Raises UsageError."""
+    url = proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        parts = urlsplit(url)
+        is_place = bool(parts.hostname) and parts.port != 0 and parts.path in {"", "/"}
+        is_valid = parts.scheme in {"http", "https"} and is_place and not parts.query and not parts.fragment
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        # A password with a / in it makes the rest look like a path: whatever stands before an @ is not shown.
+        before, at, place = url.rpartition("@")
+        shown = f"{before.partition('://')[0]}://…@{place}" if at else url
+        raise UsageError(
+            f"the proxy {shown!r} is not a URL of http or https.",
+            "Give agent.proxy as http://proxy:3128 (%2F stands for a / in a password), or `none` to go without.",
+        )
+    return url
+
+
+def mask_password(url: str) -> str:
+    """The address as it may be shown: without the password it may hold, and without the name that belongs to it."""
+    return _PASSWORD.sub("…@", url)
+
+
+def show_url(url: str) -> str:
+    """The address as it may be shown: without a password, and without its query, in which some put their tokens."""
+    return mask_password(url).partition("?")[0]
+
+
+def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
+    """What is wrong with the values of all Host headers in a request of that HTTP version ("1.1"), None for nothing.
+
+    A proxy in front may believe the one and the hub the other of two; HTTP/1.0 has none.
+    """
+    if not values:
+        return None if version in {"0.9", "1.0"} else "the request has no Host header"
+    if len(values) > 1:
+        return "the request has more than one Host header"
+    return None if _VALID.fullmatch(values[0]) else "the request's Host header is not a host name or address"
+
+
+def open_socket(address: Address) -> socket.socket:
+    """A bound socket that listens. Raises UsageError when the address is taken or is not of this machine."""
+    try:
+        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
+            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        # What create_server raises has the address in its text a second time.
+        known = error.errno is not None and error.errno > 0
+        reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot listen on {address}: {reason}.", "Stop what uses it, or choose another with --listen HOST:PORT."
+        ) from error
+
+
+def check_url(url: str) -> None:
+    """Raises ValueError, which names the setting `url`, where the pattern does not see that it is none."""
+    try:
+        parts = urlsplit(url)
+        is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ValueError(f"url {mask_password(url)!r} has no valid host and port")

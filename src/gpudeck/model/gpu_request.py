@@ -1,0 +1,300 @@
+"""Requests for GPUs, and the decision which GPUs meet them. Pure: `gpudeck free`, `wait`, `watch` and `reserve`, the
+bot, the API and the search all decide here whether a GPU is of the requested kind.
+
+Best is the least memory that is enough; of equals the host on which the fewest are left, so that whole hosts stay whole
+for those who need one; then the host's name and the GPU's number.
+"""
+
+import math
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from gpudeck.model.availability import Availability
+from gpudeck.model.catalog import HostIdentity
+from gpudeck.model.health import HealthLevel
+from gpudeck.model.reservation import GpuReservation
+from gpudeck.model.text import show_amount, show_count, show_gib
+from gpudeck.model.view import Gpu, Host
+
+MOST_GPUS = 1024
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "=": operator.eq,
+}
+_GIB = 2**30
+_FLAGS = ("same_host", "mig", "allow_mig")
+"""Of a request: kept as 0 and 1 in tables."""
+# PostgreSQL keeps no character 0, and no name has any other that a terminal acts upon.
+_Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class GpuRequest(Struct, frozen=True, kw_only=True):
+    """So many GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id.
+
+    MIG slices are chosen only if requested: with `mig` nothing but slices, with `allow_mig` and an amount of memory
+    also slices that have that much. `near` is the id of a host whose GPUs are taken first, though others fit as well:
+    the host on which the request was made.
+    """
+
+    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] = 1
+    memory_bytes: Annotated[int, Meta(ge=0, lt=2**60)] | None = None
+    model: _Name | None = None
+    same_host: bool = False
+    host: _Name | None = None
+    near: _Name | None = None
+    mig: bool = False
+    allow_mig: bool = False
+
+    @property
+    def kind(self) -> "GpuRequest":
+        """Any one GPU of the same kind: who wants the same kind wants the same GPUs."""
+        return replace(self, gpus=1, same_host=False, near=None)
+
+    def is_kind(self, gpu: "MatchableGpu") -> bool:
+        """Whether a GPU is of the requested kind, wherever it is."""
+        is_enough = not self.memory_bytes or MemoryBound(">=", self.memory_bytes).fits(gpu.memory_total_bytes)
+        return is_enough and self.allows(gpu) and has_model(self.model or "", gpu.name, gpu.display_name)
+
+    def allows(self, gpu: "MatchableGpu") -> bool:
+        """Whether a GPU may be chosen as what it is, a slice or a whole GPU."""
+        is_slice_allowed = self.mig or (self.allow_mig and bool(self.memory_bytes))
+        return is_slice_allowed if is_slice(gpu) else not self.mig
+
+    def is_on(self, host: str, host_id: str) -> bool:
+        """Whether the request allows this host. As everywhere with names of hosts, case does not matter."""
+        return self.host is None or self.host.lower() in {host.lower(), host_id.lower()}
+
+    def describe(self) -> str:
+        """In words: `2 GPUs with 40 GiB on one host`."""
+        noun = "MIG slice" if self.mig else "GPU or MIG slice" if self.allow_mig else "GPU"
+        count = show_count(self.gpus, noun)
+        model = f" called {self.model}" if self.model else ""
+        memory = f" with {show_amount(self.memory_bytes)}" if self.memory_bytes else ""
+        place = f" on {self.host}" if self.host else " on one host" if self.same_host and self.gpus > 1 else ""
+        return f"{count}{model}{memory}{place}"
+
+
+class MemoryBound(NamedTuple):
+    """A comparison of a GPU's memory with an amount: `sign` is one of >, <, >=, <= and =."""
+
+    sign: str
+    amount_bytes: float
+
+    def fits(self, memory_bytes: float | None) -> bool:
+        """Unknown memory fits nothing. No card holds a round number of bytes: with whole GiB its memory is compared as
+        it is shown, rounded, so that a card shown as 45G has 45G."""
+        if memory_bytes is None:
+            return False
+        is_whole = self.amount_bytes > 0 and self.amount_bytes % _GIB == 0
+        memory = math.floor(memory_bytes / _GIB + 0.5) * _GIB if is_whole else memory_bytes
+        return _COMPARE[self.sign](memory, self.amount_bytes)
+
+
+def has_model(text: str, name: str, display_name: str) -> bool:
+    """Whether the text is part of one of a GPU's names, in any case."""
+    return text.lower() in f"{name}\n{display_name}".lower()
+
+
+def to_row(request: GpuRequest) -> dict[str, Any]:
+    """Its columns in a table; those that are not given are left out."""
+    given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
+    return given | {name: int(given[name]) for name in _FLAGS}
+
+
+def from_row(row: dict[str, Any]) -> GpuRequest:
+    """From the columns of a row that has others too."""
+    own = {name: row[name] for name in GpuRequest.__struct_fields__ if name in row}
+    return GpuRequest(**(own | {name: bool(row[name]) for name in _FLAGS}))
+
+
+CandidateState = Literal["usable", "taken", "unusable"]
+"""Usable: at least one user can start on it now. Taken: in use or claimed. Unusable: critical, or nothing is
+known of it."""
+
+
+class CandidateGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of the fleet, as far as a request depends on it. `reserved_by` has reserved it for now: it is
+    usable for them alone. `users` are on it now."""
+
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    index: int
+    name: str
+    display_name: str
+    vendor: str
+    memory_total_bytes: float | None
+    state: CandidateState
+    reserved_by: str | None = None
+    users: frozenset[str] = frozenset()
+
+    @property
+    def order(self) -> tuple[str, str, int, int, str]:
+        """By host, then by number, that of a MIG instance within its board's."""
+        instance = self.label.partition(".")[2]
+        return self.host, self.host_id, self.index, int(instance) if instance.isdecimal() else -1, self.uuid
+
+
+def candidate_of(host: HostIdentity, gpu: Gpu) -> CandidateGpu:
+    found = gpu.reservation
+    return CandidateGpu(
+        uuid=gpu.uuid,
+        host=host.name,
+        host_id=host.id,
+        label=gpu.label,
+        index=gpu.index,
+        name=gpu.name,
+        display_name=gpu.display_name,
+        vendor=gpu.vendor,
+        memory_total_bytes=gpu.memory_total_bytes,
+        state=_judge(gpu.availability, gpu.health, found),
+        reserved_by=found.user if found is not None and gpu.availability == "reserved" else None,
+        users=frozenset(gpu.users),
+    )
+
+
+def candidates(hosts: Iterable[Host]) -> list[CandidateGpu]:
+    """Every GPU of these hosts, in use or not."""
+    return [candidate_of(host, gpu) for host in hosts for gpu in host.gpus]
+
+
+def is_unusable(availability: Availability, health: HealthLevel) -> bool:
+    """Whether nothing can be started on a GPU, now or once it is given up: it is broken, or its state is unknown."""
+    return availability == "unknown" or health == "critical"
+
+
+def _judge(availability: Availability, health: HealthLevel, found: GpuReservation | None) -> CandidateState:
+    if is_unusable(availability, health):
+        return "unusable"
+    # A claim is for one start alone: not even its owner can have it twice.
+    is_reserved = availability == "reserved" and found is not None and found.kind == "reservation"
+    return "usable" if availability == "free" or is_reserved else "taken"
+
+
+def is_usable(gpu: CandidateGpu, names: Collection[str]) -> bool:
+    """Whether a user with one of these names could start on it now."""
+    return gpu.state == "usable" and (gpu.reserved_by is None or gpu.reserved_by in names)
+
+
+class MatchableGpu(Protocol):
+    """What of a GPU a request is compared with."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def host_id(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def display_name(self) -> str: ...
+    @property
+    def memory_total_bytes(self) -> float | None: ...
+
+
+def matches(gpu: MatchableGpu, request: GpuRequest) -> bool:
+    """Whether a GPU is of the requested kind and on an allowed host, in use or not."""
+    return request.is_on(gpu.host, gpu.host_id) and request.is_kind(gpu)
+
+
+def is_slice(gpu: MatchableGpu) -> bool:
+    """Whether it is a MIG instance: those are labelled by their board and their own number, such as 0.5."""
+    return "." in gpu.label
+
+
+def explain_impossible(request: GpuRequest, gpus: Sequence[MatchableGpu], awaited: Collection[str] = ()) -> str | None:
+    """Why these GPUs, all that are known, can never meet a request, whether they are in use or not; None where they
+    could. `awaited` are the names and ids of hosts whose GPUs are not known yet: one of them may have what it takes."""
+    if awaited and (request.host is None or request.host.lower() in {name.lower() for name in awaited}):
+        return None
+    if count_matching(request, gpus) >= request.gpus:
+        return None
+    return f"{_find_shortage(request, gpus)}, so this request can never be met"
+
+
+def count_matching(request: GpuRequest, gpus: Iterable[MatchableGpu]) -> int:
+    """How many match, in use or not; with `same_host` on the host that has the most."""
+    fitting = [gpu for gpu in gpus if matches(gpu, request)]
+    return max(Counter(gpu.host_id for gpu in fitting).values(), default=0) if request.same_host else len(fitting)
+
+
+def _find_shortage(request: GpuRequest, gpus: Sequence[MatchableGpu]) -> str:
+    there = [gpu for gpu in gpus if request.is_on(gpu.host, gpu.host_id)]
+    if not there:
+        return "no GPU is known" if request.host is None else f"there is no host {request.host} with GPUs"
+    place = "the fleet" if request.host is None else there[0].host
+    allowed = [gpu for gpu in there if request.allows(gpu)]
+    if not allowed:
+        return f"{place} has no MIG slices" if request.mig else f"{place} has only MIG slices, chosen with --mig alone"
+    noun = "MIG slice" if request.mig else "GPU"
+    named = [gpu for gpu in allowed if has_model(request.model or "", gpu.name, gpu.display_name)]
+    if not named:
+        return f"no {noun} of {place} is called {request.model}"
+    fitting = [gpu for gpu in named if matches(gpu, request)]
+    if not fitting:
+        most = max((gpu.memory_total_bytes for gpu in named if gpu.memory_total_bytes), default=None)
+        largest = "" if most is None else f" (the largest has {show_gib(most, 0)} GiB)"
+        return f"no {noun} of {place} has {show_amount(request.memory_bytes or 0)}{largest}"
+    such = f"such {noun}" if len(fitting) < len(there) else noun
+    if request.same_host and request.host is None and len({gpu.host_id for gpu in there}) > 1:
+        return f"no host has more than {show_count(count_matching(request, fitting), such)}"
+    return f"{place} has only {show_count(len(fitting), such)}"
+
+
+def rank(gpus: Iterable[CandidateGpu], near: str | None = None) -> list[CandidateGpu]:
+    """Best first; see above. Unknown memory comes last."""
+    ordered = sorted(gpus, key=lambda gpu: gpu.order)
+    left: dict[str, int] = defaultdict(int)
+    for gpu in ordered:
+        left[gpu.host_id] += 1
+    return sorted(ordered, key=lambda gpu: (gpu.host_id != near, memory_order(gpu), left[gpu.host_id], gpu.order))
+
+
+def choose(request: GpuRequest, gpus: Iterable[CandidateGpu]) -> list[CandidateGpu] | None:
+    """The best of these GPUs, as many as are requested; None where there are not enough, or not on one host.
+
+    All on one host where that needs no larger ones, also without `same_host`: most programs run on one.
+    """
+    ranked = rank((gpu for gpu in gpus if matches(gpu, request)), request.near)
+    if len(ranked) < request.gpus:
+        return None
+    spread = ranked[: request.gpus]
+    together = _choose_host(request, ranked)
+    if request.same_host or (together is not None and _cost(together, request) <= _cost(spread, request)):
+        return together
+    return spread
+
+
+def by_host(gpus: Iterable[CandidateGpu]) -> dict[str, list[CandidateGpu]]:
+    """By the host's id, in the order in which they come."""
+    hosts: dict[str, list[CandidateGpu]] = defaultdict(list)
+    for gpu in gpus:
+        hosts[gpu.host_id].append(gpu)
+    return hosts
+
+
+def _choose_host(request: GpuRequest, ranked: Sequence[CandidateGpu]) -> list[CandidateGpu] | None:
+    count = request.gpus
+    hosts = [found for found in by_host(ranked).values() if len(found) >= count]
+    best = min(hosts, key=lambda found: (_cost(found[:count], request), len(found), found[0].order), default=None)
+    return None if best is None else best[:count]
+
+
+def _cost(gpus: Sequence[CandidateGpu], request: GpuRequest) -> tuple[bool, float]:
+    return any(gpu.host_id != request.near for gpu in gpus), max(map(memory_order, gpus))
+
+
+def memory_order(gpu: MatchableGpu) -> float:
+    """Its memory, to sort by: unknown comes last."""
+    return float("inf") if gpu.memory_total_bytes is None else gpu.memory_total_bytes

@@ -1,0 +1,159 @@
+"""Conflicts: reservations and processes of others on the GPUs of a request, and the next time at which as much is free.
+Pure: GPUs and the times at which each is taken in, a time and GPUs out."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.model.text import show_count
+from gpudeck.reservations.requests import Known
+from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, name_gpus
+
+Taken = Mapping[str, Sequence[tuple[float, float]]]
+"""By UUID: from when until when. Never two at once, by their start."""
+
+
+class FreeSlot(Struct, frozen=True):
+    """A time at which these GPUs are free."""
+
+    start: float
+    end: float
+    gpus: list[ReservedGpu]
+
+
+def taken_by(reservations: Iterable[Reservation]) -> Taken:
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in reservations:
+        for gpu in one.gpus:
+            found[gpu.uuid].append((one.start, one.end))
+    for spans in found.values():
+        spans.sort()
+    return found
+
+
+def find_slot(
+    gpus: Sequence[ReservedGpu], taken: Taken, *, count: int, length: float, earliest: float, same_host: bool = False
+) -> FreeSlot | None:
+    """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds.
+
+    Nothing becomes free but where something ends: only those moments are tried. Of several choices the one that leaves
+    the fewest GPUs of its host over is taken, so that whole hosts stay whole for those who need one.
+    """
+    if count > len(gpus):
+        return None
+    ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if end > earliest}
+    for start in (earliest, *sorted(ends)):
+        free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
+        chosen = choose(free, count, same_host=same_host)
+        if chosen is not None:
+            return FreeSlot(start, start + length, chosen)
+    return None
+
+
+def is_free(spans: Sequence[tuple[float, float]], start: float, end: float) -> bool:
+    """Whether none of the spans reaches into that time. What ends when it starts does not."""
+    before = bisect_left(spans, (end,))
+    return before == 0 or spans[before - 1][1] <= start
+
+
+def choose(free: Sequence[ReservedGpu], count: int, *, same_host: bool) -> list[ReservedGpu] | None:
+    """So many of them: of one host if any has enough, else of as few hosts as will do; None where there are not enough,
+    or not on one host."""
+    hosts: dict[str, list[ReservedGpu]] = defaultdict(list)
+    for gpu in free:
+        hosts[gpu.host].append(gpu)
+    enough = [found for found in hosts.values() if len(found) >= count]
+    if enough:
+        return min(enough, key=len)[:count]
+    if same_host or len(free) < count:
+        return None
+    largest_first = sorted(hosts.values(), key=len, reverse=True)
+    return [gpu for found in largest_first for gpu in found][:count]
+
+
+class Conflict(ReservationRefused):
+    """Others have those GPUs then, as `conflicts` say, or are on them now. `next_free` is the first time at which as
+    much is free for as long; None where no such time is known."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        conflicts: list[Reservation],
+        next_free: FreeSlot | None,
+        code: str = "conflict",
+    ) -> None:
+        super().__init__(code, message, hint)
+        self.conflicts = conflicts
+        self.next_free = next_free
+
+
+def check_free(gpus: Sequence[ReservedGpu], later: Sequence[Reservation], span: ReservationSpan) -> None:
+    """Raises Conflict if one of the reservations from `span.start` on begins before its end."""
+    conflicts = [one for one in later if one.start < span.end]
+    if not conflicts:
+        return
+    first, count = conflicts[0], len(conflicts)
+    what = f"{'is' if len(first.gpus) == 1 else 'are'} {'claimed' if first.kind == 'claim' else 'reserved'}"
+    note = f" ({first.note[:80]})" if first.note else ""
+    more = f" and {count - 1} more" if count > 1 else ""
+    raise Conflict(
+        f"{name_gpus(first.gpus)} {what} by {first.user}{note}: reservation {first.id}{more}.",
+        "Begin later, or choose others.",
+        conflicts=conflicts,
+        next_free=first_slot([gpus], later, None, span),
+    )
+
+
+def check_in_use(gpus: Sequence[ReservedGpu], logins: frozenset[str], known: Known) -> None:
+    """A GPU that another user is on cannot be reserved from now on. Its user can: they claim what they have."""
+    for gpu in gpus:
+        seen = known[gpu.uuid]
+        others = [user for user in seen.users() if user not in logins]
+        if others or (seen.is_in_use and not seen.users()):
+            raise _describe_use(gpu, others)
+
+
+def first_slot(
+    tiers: Sequence[Sequence[ReservedGpu]],
+    taken: Sequence[Reservation],
+    request: GpuRequest | None,
+    span: ReservationSpan,
+) -> FreeSlot | None:
+    """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
+    spans = taken_by(taken)
+    slots = (
+        find_slot(
+            gpus,
+            spans,
+            count=len(gpus) if request is None else request.gpus,
+            length=span.length,
+            earliest=span.start,
+            same_host=request is not None and request.same_host,
+        )
+        for gpus in tiers
+    )
+    return min(filter(None, slots), key=lambda slot: slot.start, default=None)
+
+
+def describe_too_few(request: GpuRequest, slot: FreeSlot | None) -> Conflict:
+    where = " on one host" if request.same_host else ""
+    hint = "Begin later." if slot is not None else "Ask for fewer, or for others."
+    message = f"{show_count(request.gpus, 'such GPU')}{where} cannot be had for so long at that time."
+    return Conflict(message, hint, conflicts=[], next_free=slot)
+
+
+def _describe_use(gpu: ReservedGpu, users: Sequence[str]) -> Conflict:
+    whose = " and ".join(users[:3]) or "an unknown user"
+    return Conflict(
+        f"GPU {gpu.label} of {gpu.host} is in use by {whose} now.",
+        "Reserve it from a later time, or ask them.",
+        conflicts=[],
+        next_free=None,
+        code="in_use",
+    )

@@ -1,0 +1,75 @@
+"""The registry of sources: how a host is read over each of them. What a source needs is imported only where hosts use
+it."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from gpudeck.model.errors import UsageError
+from gpudeck.model.extras import need_hub_python
+from gpudeck.model.target import Target
+from gpudeck.sources.base import MakeSource, PullSettings, ScrapeSettings, Source, SshSettings
+from gpudeck.sources.poller import PollMethod
+
+
+def make_poll_methods(
+    pull: PullSettings,
+    ssh: SshSettings,
+    scrape: ScrapeSettings,
+    others: Mapping[str, PollMethod],
+    *,
+    allowed: Sequence[str] = (),
+    ssh_password: str | None = None,
+) -> dict[str, PollMethod]:
+    """All sources over which the hub reads hosts by itself, `others` among them. Opens nothing. `allowed` are networks
+    of this machine in which hosts may be read that the operator did not name; `ssh_password` is one that a person
+    typed."""
+    ways = {
+        "pull": PollMethod(imported("gpudeck.sources.pull:PullSource", pull), pull.interval, pull.deadline, pull.port),
+        "ssh": PollMethod(_over_ssh(ssh, ssh_password), ssh.interval, ssh.deadline, ssh.port or 22),
+        "scrape": PollMethod(
+            imported("gpudeck.sources.scrape:make", scrape), scrape.interval, scrape.deadline, scrape.port
+        ),
+        **others,
+    }
+    return {name: msgspec.structs.replace(way, make=_guarded(way.make, tuple(allowed))) for name, way in ways.items()}
+
+
+def _guarded(make: MakeSource, allowed: tuple[str, ...]) -> MakeSource:
+    """Hosts that the operator did not name by hand are read at local addresses only where these are `allowed`."""
+
+    def make_guarded(target: Target) -> Source:
+        return make(target if target.is_operators else msgspec.structs.replace(target, local_networks=allowed))
+
+    return make_guarded
+
+
+def imported(place: str, *arguments: Any) -> MakeSource:
+    """Makes sources with `module:name`, called with the target and `arguments`; imported when the first host needs
+    it."""
+
+    def make(target: Target) -> Source:
+        module, _, name = place.partition(":")
+        source: Source = getattr(importlib.import_module(module), name)(target, *arguments)
+        return source
+
+    return make
+
+
+def import_ssh() -> ModuleType:
+    """Raises UsageError where its library is not installed."""
+    need_hub_python("reading hosts over SSH")
+    try:
+        return importlib.import_module("gpudeck.sources.ssh")
+    except ImportError as error:
+        raise UsageError(f"reading hosts over SSH needs {error.name}.", "pip install 'gpudeck[ssh]'") from error
+
+
+def _over_ssh(settings: SshSettings, password: str | None) -> MakeSource:
+    """One for all hosts: they share keys, known hosts and jump hosts."""
+    find = cache(lambda: import_ssh().make(settings, password))
+    return lambda target: find()(target)  # noqa: PLW0108 - found when the first host needs it

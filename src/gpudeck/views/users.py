@@ -1,0 +1,204 @@
+"""Who is on which GPUs now, from the fleet, and as a table: memory, processes, and where. The same for curl and for
+`gpudeck show`.
+
+All unknown users count as one. The last values of a host that stopped reporting are listed, but never counted.
+"""
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpudeck.model.text import clean, show_gib
+from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
+from gpudeck.views.table import Cell, Column, render
+from gpudeck.views.text import join_places
+
+_DIGITS = re.compile(r"(\d+)")
+_COLUMNS = (
+    Column("USER", keep=100, widest=32),
+    Column("GiB", keep=99, align="right", widest=12),
+    Column("PROCESSES", keep=80, align="right", widest=9),
+    Column("GPUs", keep=90, widest=400, least=20),
+)
+NOT_KNOWN = "not known"
+NOBODY = "Nobody is on a GPU."
+
+
+class GpuUse(Struct, frozen=True):
+    """A GPU in use by a user, and their processes on it. `memory` is None where a part of it is not known."""
+
+    host: Host
+    gpu: Gpu
+    processes: list[ShownProcess]
+    memory: float | None
+
+
+class UserActivity(Struct, frozen=True):
+    """`uses` are on hosts that report, `past` on hosts that have stopped. Sums and means cover what is known."""
+
+    user: str | None
+    uses: list[GpuUse]
+    past: list[GpuUse]
+
+    @property
+    def memory(self) -> float | None:
+        known = [use.memory for use in self.uses if use.memory is not None]
+        return sum(known) if known else None
+
+    @property
+    def is_memory_part(self) -> bool:
+        return any(use.memory is None for use in self.uses)
+
+    @property
+    def utilization(self) -> float | None:
+        values = [use.gpu.utilization_percent for use in self.uses]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def processes(self) -> int | None:
+        """One process on several GPUs is one; None where no list could be read."""
+        if all(use.gpu.processes is None for use in self.uses):
+            return None
+        return len({(use.host.id, own.pid) for use in self.uses for own in use.processes})
+
+    @property
+    def idle(self) -> list[GpuUse]:
+        return [use for use in self.uses if use.gpu.availability == "idle"]
+
+    @property
+    def since(self) -> float | None:
+        started = [own.started_at for use in self.uses for own in use.processes]
+        return min((at for at in started if at is not None), default=None)
+
+
+def find_users(hosts: Sequence[Host]) -> list[UserActivity]:
+    """By name; the unknown user last."""
+    found: dict[str | None, tuple[list[GpuUse], list[GpuUse]]] = {}
+    for host in hosts:
+        is_past = host.status != "up"
+        for gpu in host.gpus:
+            for user, processes in _owners(host, gpu).items():
+                use = GpuUse(host, gpu, processes, _memory(gpu, processes))
+                found.setdefault(user, ([], []))[is_past].append(use)
+    users = [UserActivity(user, *uses) for user, uses in found.items()]
+    return sorted(users, key=lambda activity: (activity.user is None, natural(activity.user or "")))
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """What to sort names by, so that numbers in them count as numbers."""
+    parts = (part for part in _DIGITS.split(name.lower()) if part)
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
+
+
+def _owners(host: Host, gpu: Gpu) -> dict[str | None, list[ShownProcess]]:
+    """Who is on the GPU with which processes. Display servers do not count."""
+    owners: dict[str | None, list[ShownProcess]] = {}
+    for process in gpu.processes or ():
+        if not process.display:
+            owners.setdefault(process.user, []).append(process)
+    state = gpu.availability if host.status == "up" else gpu.last_seen
+    if not owners and state in {"busy", "idle"}:
+        # Some sources name the users without their processes.
+        return {user: [] for user in gpu.users or (None,)}
+    return owners
+
+
+def _memory(gpu: Gpu, processes: list[ShownProcess]) -> float | None:
+    """What their processes hold; all of the GPU's where they are alone on it and that is not known by process."""
+    amounts = [process.memory_used_bytes for process in processes]
+    known = [amount for amount in amounts if amount is not None]
+    if processes and len(known) == len(amounts):
+        return float(sum(known))
+    is_alone = len(gpu.users) <= 1 and (gpu.processes is None or len(gpu.processes) == len(processes))
+    return gpu.memory_used_bytes if is_alone else None
+
+
+class UserRow(Struct, frozen=True):
+    """A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
+    is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
+    beside its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
+    is when their oldest process started, in Unix seconds."""
+
+    user: str | None
+    memory_used_bytes: int | None
+    is_memory_part: bool
+    processes: int | None
+    utilization_percent: float | None
+    since: float | None
+    gpu_count: int
+    gpus: list[str]
+    reasons: dict[str, str]
+
+
+class Users(Struct, frozen=True):
+    """By memory, then by processes, the most first."""
+
+    time: float
+    users: list[UserRow]
+
+
+def rank_users(fleet: Fleet) -> list[UserActivity]:
+    """Who is on GPUs of hosts that report, by memory, then by processes, the most first; by name where both are the
+    same. What is not known comes after what is."""
+    users = [activity for activity in find_users(fleet.hosts) if activity.uses]
+    return sorted(users, key=lambda one: (_fall(one.memory), _fall(one.processes)))
+
+
+def render_users(fleet: Fleet, *, width: int | None = None, colour: bool = False) -> str:
+    """One line a user, ending in a newline."""
+    rows = [_row(activity) for activity in rank_users(fleet)]
+    return "\n".join(render(_COLUMNS, rows, width, colour) if rows else [NOBODY]) + "\n"
+
+
+def describe_users(fleet: Fleet) -> Users:
+    """The same for programs."""
+    return Users(
+        fleet.time,
+        [
+            UserRow(
+                user=activity.user,
+                memory_used_bytes=None if activity.memory is None else int(activity.memory),
+                is_memory_part=activity.is_memory_part,
+                processes=activity.processes,
+                utilization_percent=activity.utilization,
+                since=activity.since,
+                gpu_count=len(activity.uses),
+                gpus=list_places(activity),
+                reasons=_reasons(activity),
+            )
+            for activity in rank_users(fleet)
+        ],
+    )
+
+
+def list_places(activity: UserActivity) -> list[str]:
+    """Host by host, as in `gpu01-0,1`."""
+    return join_places(((use.host.name, use.gpu.label) for use in activity.uses), "-")
+
+
+def _row(activity: UserActivity) -> Sequence[Cell]:
+    is_part = activity.memory is not None and activity.is_memory_part
+    memory = show_gib(activity.memory)
+    return [
+        (NOT_KNOWN, "grey") if activity.user is None else (clean(activity.user), ""),
+        (f"≥ {memory}" if is_part else memory, ""),
+        ("–" if activity.processes is None else str(activity.processes), ""),
+        (clean(" ".join(list_places(activity))), ""),
+    ]
+
+
+def _reasons(activity: UserActivity) -> dict[str, str]:
+    told = {
+        "user": "processes without an owner, or lists that could not be read" if activity.user is None else "",
+        "memory_used_bytes": "the memory of none of their processes is known" if activity.memory is None else "",
+        "processes": "the lists of processes could not be read" if activity.processes is None else "",
+        "utilization_percent": "none of their GPUs reports it" if activity.utilization is None else "",
+        "since": "no process has a start time" if activity.since is None else "",
+    }
+    return {name: reason for name, reason in told.items() if reason}
+
+
+def _fall(value: float | None) -> tuple[bool, float]:
+    return value is None, -(value or 0.0)

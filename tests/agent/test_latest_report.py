@@ -1,0 +1,79 @@
+"""The desk: the newest report in the form that is asked for, with its age told honestly."""
+
+import gzip
+import json
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.reports import make_envelope
+from gpudeck.agent.latest_report import LatestReport
+from gpudeck.agent.spool import EncodedReport, ReportTime
+from gpudeck.wire import decode, encode
+
+
+@pytest.fixture
+def desk() -> LatestReport:
+    filled = LatestReport(FakeClock(1_790_000_007.5))
+    filled.put(EncodedReport("gpu01", encode(make_envelope(sequence=1))))
+    filled.put(EncodedReport("gpu01", encode(make_envelope(sequence=2))))
+    return filled
+
+
+def test_the_newest_report_is_told_with_the_clock_of_the_answer(desk: LatestReport) -> None:
+    answer = desk.report()
+    envelope = decode(answer.body, answer.headers["Content-Type"], answer.headers["Content-Encoding"])
+    assert (answer.status, envelope) == (200, make_envelope(sequence=2))
+    assert float(answer.headers["Gpudeck-Sent-At"]) - envelope.collected_at == 7.5
+
+
+@pytest.mark.parametrize("step", [0.0, 3600.0, -3600.0])
+def test_clock_that_is_set_between_reading_and_answering_makes_no_report_old_or_new(step: float) -> None:
+    envelope, timer = make_envelope(sequence=1), FakeClock(500.0)
+    desk = LatestReport(FakeClock(envelope.collected_at + 2.5 + step), timer)
+    desk.put(EncodedReport("gpu01", encode(envelope), ReportTime(envelope.collected_at, 497.5)))
+    assert float(desk.report().headers["Gpudeck-Sent-At"]) - envelope.collected_at == 2.5
+    assert b'gpudeck_report_age_seconds{host="gpu01"} 2.5\n' in desk.metrics().body
+
+
+@pytest.mark.parametrize(
+    ("accept", "accept_encoding", "media", "encoding"),
+    [
+        ("", None, "msgpack", "zstd"),
+        ("*/*", None, "msgpack", "zstd"),
+        ("application/msgpack", "zstd", "msgpack", "zstd"),
+        ("application/msgpack", "gzip, zstd", "msgpack", "zstd"),
+        ("application/msgpack", "gzip", "msgpack", "gzip"),
+        ("application/msgpack", "identity", "msgpack", ""),
+        ("application/msgpack", "br", "msgpack", ""),
+        ("application/msgpack", "zstd;q=0, gzip;q=0.5", "msgpack", "gzip"),
+        ("application/msgpack", "zstd;q=rubbish", "msgpack", ""),
+        ("application/json", None, "json", ""),
+        ("application/json", "gzip", "json", "gzip"),
+        ("application/json", "zstd", "json", "zstd"),
+        ("APPLICATION/JSON;q=0.9, application/msgpack;q=0.1", "", "json", ""),
+        ("application/json;q=0.1, application/msgpack", "zstd", "msgpack", "zstd"),
+        ("text/html,application/xhtml+xml", "gzip, br", "json", "gzip"),
+        (";;,,;q=,", ";;,", "msgpack", ""),
+    ],
+)
+def test_callers_choose_the_form(
+    desk: LatestReport, accept: str, accept_encoding: str | None, media: str, encoding: str
+) -> None:
+    answer = desk.report(accept, accept_encoding)
+    told = answer.headers["Content-Type"], answer.headers.get("Content-Encoding", "")
+    assert told == (f"application/{media}", encoding)
+    assert decode(answer.body, *told) == make_envelope(sequence=2)
+
+
+def test_a_form_is_made_once_a_report(desk: LatestReport) -> None:
+    first, second = desk.report("application/json", "gzip").body, desk.report("application/json", "gzip").body
+    assert first is second
+    assert json.loads(gzip.decompress(first))["sequence"] == 2
+
+
+def test_before_the_first_reading_callers_are_asked_to_come_again() -> None:
+    answers = [LatestReport().report(), LatestReport().metrics()]
+    assert [(answer.status, answer.headers["Retry-After"]) for answer in answers] == [(503, "1"), (503, "1")]
+    assert json.loads(answers[0].body)["error"]["code"] == "unavailable"
+    assert LatestReport().health().status == 200

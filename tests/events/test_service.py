@@ -1,0 +1,84 @@
+"""A hub's events from its start to its end, and what becomes of a demo's."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fakes.clock import FakeClock
+from fakes.reports import make_envelope
+from gpudeck.database.engine import Database, open_database
+from gpudeck.database.schema import name_fleet
+from gpudeck.events.service import EventService
+from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import EventAsk
+from gpudeck.fleet.hub import Hub
+
+
+class HubWithEvents:
+    """A hub with its events, on a database that outlives it."""
+
+    def __init__(self, database: Database, clock: FakeClock, demo: int | None = None) -> None:
+        self.clock = clock
+        self.hub = Hub(now=clock, demo=demo is not None)
+        self.service = EventService(self.hub, database, EventSettings(), fleet=name_fleet(demo), now=clock)
+
+    async def kinds(self) -> list[str]:
+        return [event.kind for event in await self.service.events.find(EventAsk())][::-1]
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[tuple[Database, FakeClock]]:
+    database = await open_database(None, folder)
+    try:
+        yield database, FakeClock()
+    finally:
+        await database.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_host_is_seen_once_however_often_the_hub_is_started(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (database, clock):
+            for _ in range(2):
+                station = HubWithEvents(database, clock)
+                await station.service.open()
+                clock.advance(1)
+                station.hub.fleet.apply(make_envelope(), via="push", now=clock())
+                clock.advance(1)
+                await station.service.close()
+                clock.advance(600)
+            assert await station.kinds() == ["hub_started", "host_seen", "hub_stopped", "hub_started", "hub_stopped"]
+
+    run(work())
+
+
+def test_hub_that_was_not_stopped_says_so_at_its_next_start(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (database, clock):
+            killed = HubWithEvents(database, clock)
+            await killed.service.open()
+            await killed.service.events.stop()
+            clock.advance(600)
+            station = HubWithEvents(database, clock)
+            await station.service.open()
+            newest = (await station.service.events.find(EventAsk()))[0]
+            assert newest.detail.endswith("Before, it ended without being stopped.")
+            await station.service.close()
+
+    run(work())
+
+
+def test_events_go_out_with_the_stream(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (database, clock):
+            station = HubWithEvents(database, clock)
+            await station.service.open()
+            assert b'"kind":"hub_started"' in station.hub.stream.tick().plain
+            await station.service.close()
+
+    run(work())

@@ -1,0 +1,206 @@
+"""Reservations in a hub: what is reserved is shown at once, and what is observed has its consequences."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.doors import make_auth
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.views import show
+from fakes.waiting import until
+from gpudeck.database.schema import name_fleet
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event
+from gpudeck.model.reservation import Reservation
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Requester
+from gpudeck.reservations.service import ReservationService, observe
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationStore
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+
+
+class House:
+    """A hub with one host of one GPU. Its clock stands still but for `watch`."""
+
+    def __init__(self, folder: Path, *, demo: int | None = None) -> None:
+        self.clock = FakeClock(NOW)
+        self.hub = Hub(now=self.clock)
+        self.auth = make_auth(folder)
+        self.told: list[Event] = []
+        events = EventLog(self.auth.database, EventSettings(), now=self.clock)
+        events.subscribe(self.told.append)
+        settings = ReservationSettings()
+        self.reservations = ReservationService(
+            self.hub, self.auth, settings, events, data_dir=folder, fleet=name_fleet(demo), now=self.clock
+        )
+        self.sequence = 0
+        self.report(make_gpu())
+
+    def report(self, gpu: Any) -> None:
+        self.sequence += 1
+        self.hub.fleet.apply(make_envelope(sequence=self.sequence, gpus=[gpu]), via="push", now=self.clock.now)
+
+    async def reserve(self, user: str = "ada", hours: float = 4) -> Reservation:
+        draft = ReservationDraft(wanted=ReservationRequest(gpus=("GPU-0",)), length=hours * HOUR, note="training")
+        return await self.reservations.calendar.reserve(draft, Requester(user), observe(self.hub.fleet))
+
+    async def watch(self, minutes: int, make: Callable[[], Any]) -> None:
+        """A report and a tick a minute, and what follows from each."""
+        for _ in range(minutes):
+            self.clock.advance(60)
+            self.report(make())
+            self.reservations.on_second()
+            work = self.reservations.task
+            assert work is not None
+            await work
+
+    @property
+    def gpu(self) -> dict[str, Any]:
+        (host,) = self.hub.fleet.hosts.values()
+        return dict(show(host)["gpus"][0])
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.told]
+
+
+async def threads_are_gone() -> None:
+    """A connection that could not be made tells the loop so from a thread of its own, which must still be there."""
+    workers = "_connection_worker_thread"
+    await until(lambda: all(workers not in thread.name for thread in threading.enumerate()), "the threads' end")
+
+
+def test_reservation_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.reservations.open()
+        made = await house.reserve()
+        assert house.gpu["availability"] == "reserved"
+        assert (house.gpu["reservation"]["id"], house.gpu["reservation"]["until"]) == (made.id, NOW + 4 * HOUR)
+        house.clock.advance(4 * HOUR)
+        house.reservations.look()
+        assert (house.gpu["availability"], house.gpu["reservation"]) == ("free", None)
+
+    asyncio.run(play())
+
+
+def test_stream_says_that_a_reservation_of_next_week_was_made_and_given_back(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.reservations.open()
+        draft = ReservationDraft(wanted=ReservationRequest(gpus=("GPU-0",)), start=NOW + 7 * 24 * HOUR, length=HOUR)
+        made = await house.reservations.calendar.reserve(draft, Requester("ada"), observe(house.hub.fleet))
+        assert b'"reservations":1' in house.hub.stream.tick().plain
+        assert b'"reservations"' not in house.hub.stream.tick().plain
+        await house.reservations.calendar.release(made.id, Requester("ada"))
+        assert b'"reservations":2' in house.hub.stream.tick().plain
+
+    asyncio.run(play())
+
+
+def test_stranger_on_a_reserved_gpu_is_told_of(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.reserve()
+        await house.watch(3, lambda: make_busy_gpu(user="bob"))
+        assert house.gpu["reservation_conflict"] == "bob is on it, though it is reserved by ada"
+        assert house.kinds() == ["reservation_conflict"]
+        await house.watch(1, make_gpu)
+        assert house.gpu["reservation_conflict"] is None
+
+    asyncio.run(play())
+
+
+def test_owner_who_came_keeps_the_reservation_also_after_a_restart(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        made = await house.reserve()
+        await house.watch(1, lambda: make_busy_gpu(user="ada"))
+        again = House(tmp_path)
+        again.clock.advance(120)
+        await again.reservations.open()
+        await again.watch(90, make_gpu)
+        assert again.kinds() == []
+        assert (await again.reservations.calendar.find(made.id)).used_at == NOW + 60
+        assert again.gpu["availability"] == "reserved"
+
+    asyncio.run(play())
+
+
+def test_nobody_came_is_warned_of_released_and_written_down(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        made = await house.reserve()
+        await house.watch(62, make_gpu)
+        assert house.kinds() == ["reservation_unused", "reservation_released"]
+        assert house.told[1].title == "ada's reservation of GPU 0 of gpu01 was released: nobody used it"
+        assert house.gpu["availability"] == "free"
+        released = await house.reservations.calendar.find(made.id)
+        assert released.release_reason == "nobody used it"
+        (entry,) = await house.auth.audit.list()
+        assert (entry.who, entry.action, entry.subject) == ("the hub", "release reservation", "reservation 1")
+
+    asyncio.run(play())
+
+
+def test_start_without_the_database_takes_reservations_of_the_last_day_and_calls_nothing_free_without_them(
+    tmp_path: Path,
+) -> None:
+    async def restart(later: float) -> tuple[str, str | None]:
+        house = House(tmp_path)
+        house.clock.advance(later)
+
+        async def fail(*_: object) -> None:
+            raise Temporary("the database does not answer.")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ReservationStore, "search", fail)
+            with pytest.raises(Temporary):
+                await house.reservations.open()
+        house.report(make_gpu())
+        return house.gpu["availability"], house.gpu["availability_reason"]
+
+    async def play() -> None:
+        assert await restart(0) == ("unknown", "whether it is reserved is not known")
+        house = House(tmp_path)
+        await house.reserve()
+        await house.reservations.ask_database()
+        assert await restart(60) == ("reserved", None)
+        assert await restart(18_000) == ("free", None)
+        assert (await restart(90_000))[0] == "unknown"
+
+    asyncio.run(play())
+
+
+def test_database_that_is_away_costs_no_reservation_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.reservations.open()
+        await house.reserve()
+        (tmp_path / "gpudeck.db").rename(tmp_path / "away.db")
+        (tmp_path / "gpudeck.db").mkdir()
+        house.clock.advance(1200)
+        house.report(make_gpu())
+        monkeypatch.setattr("gpudeck.reservations.service.RETRY_SECONDS", 0.0)
+        house.reservations.on_second()
+        work = house.reservations.task
+        assert work is not None
+        await work
+        (problem,) = house.hub.fleet.problems
+        assert problem.startswith("reservations are those of before")
+        assert house.gpu["availability"] == "reserved"
+        await threads_are_gone()
+
+    asyncio.run(play())
