@@ -17,7 +17,7 @@ from gpudeck.api.access import Commands
 from gpudeck.api.history import AT_FULL_SPEED, MOST_WAITING, SHARE, HistoryQueries
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import HIDDEN, Visibility
-from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, Store, UsageAsk
+from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, MomentAsk, RunsAsk, Store, UsageAsk
 from gpudeck.model.cpu_budget import checkpoint
 from gpudeck.model.errors import Temporary
 
@@ -299,3 +299,52 @@ def test_who_leaves_gives_no_turn_away_before_the_store_is_done(hub: Place) -> N
     assert asyncio.run(leave()) == 200
     assert hub.store.at_once == 1
     assert len(hub.store.asked) == 2
+
+
+def test_the_fleet_of_a_past_moment_has_the_shape_of_the_live_one(hub: Place) -> None:
+    answer = hub.get(f"/api/v1/fleet?at={T0}&metrics=power_watts,host_cpu_percent")
+    assert hub.store.asked == [MomentAsk(T0, frozenset({"power_watts", "host_cpu_percent"}), 30 * 86_400.0)]
+    found = answer.json()
+    assert (found["as_of"], found["time"], found["coverage"], found["resolution"]) == (T0, T0, 1.0, "raw")
+    assert (found["totals"]["busy"], found["totals"]["gpus"], found["totals"]["users"]) == (1, 1, 1)
+    host = found["hosts"][0]
+    (gpu,) = host["gpus"]
+    assert (host["name"], host["status"], host["cpu_percent"]) == ("gpu01", "up", 12.5)
+    assert (gpu["availability"], gpu["power_watts"], gpu["users"]) == ("busy", 650.0, ["alice"])
+    assert gpu["memory_used_bytes"] is None
+    assert gpu["reasons"]["memory_used_bytes"] == "not asked for: see `metrics`"
+    assert set(hub.get("/api/v1/fleet").json()) <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("at=yesterday", 400, "bad_request"),
+        (f"at={T0}&metrics=power_wats", 400, "unknown_metric"),
+        (f"at={T0}&metrics=", 400, "unknown_metric"),
+        (f"at={T0}&shape=columns", 400, "bad_request"),
+        ("metrics=power_watts", 400, "bad_request"),
+    ],
+)
+def test_a_moment_that_makes_no_sense_is_refused(hub: Place, query: str, status: int, code: str) -> None:
+    assert hub.refusal(f"/api/v1/fleet?{query}")[:2] == (status, code)
+
+
+def test_commands_of_a_past_moment_are_hidden_like_those_of_now() -> None:
+    place = Place(commands="owner")
+    (process,) = place.get(f"/api/v1/fleet?at={T0}").json()["hosts"][0]["gpus"][0]["processes"]
+    assert (process["command"], process["reasons"]["command"]) == (None, HIDDEN)
+
+
+def test_curl_shows_a_past_moment_as_a_table(hub: Place) -> None:
+    answer = hub.get(f"/?at={T0}", **{"user-agent": "curl/8.0"})
+    assert "As of 2026-09-21 14:13 UTC, coverage 100 %" in answer.text
+    assert "alice" in answer.text
+    wrong = hub.get("/?at=tomorrow", **{"user-agent": "curl/8.0"})
+    assert (wrong.status_code, "is not a time" in wrong.text) == (400, True)
+
+
+def test_curl_is_told_that_a_moment_is_too_old(hub: Place) -> None:
+    hub.store.trouble = HistoryRefused("before_history", "nothing was recorded then", "The history begins today.")
+    answer = hub.get(f"/?at={T0}", **{"user-agent": "curl/8.0"})
+    assert (answer.status_code, answer.text) == (400, "nothing was recorded then. The history begins today.\n")

@@ -26,7 +26,7 @@ from contract.history_fleet import (
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, OverviewAsk, Point, Store, UsageAsk
+from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, MomentAsk, OverviewAsk, Point, Store, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample
@@ -365,3 +365,12 @@ def test_fleet_is_told_in_steps_in_which_each_host_was_sampled(name: str, tmp_pa
         answer = store.series(Ask("power_watts", START, START + 600, 60, fleet=True))
     assert answer.step == 60
     assert [point[1] for point in only(answer)] == [200.0] * 10
+
+
+def test_moments_are_kept_whole_or_refused(request: pytest.FixtureRequest, store: Store) -> None:
+    if request.node.callspec.params["store"] == "embedded":
+        assert {past.sample.host_id for past in store.moment(MomentAsk(END - 60.0))} == {"id-alpha", "id-beta"}
+        return
+    with pytest.raises(HistoryRefused) as refused:
+        list(store.moment(MomentAsk(END - 60.0)))
+    assert refused.value.code == "no_moments"

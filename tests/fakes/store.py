@@ -1,6 +1,7 @@
 """A history that remembers what it was asked, and answers what a test wants."""
 
 import threading
+from collections.abc import Iterator
 
 from gpudeck.history.base import (
     Answer,
@@ -8,8 +9,10 @@ from gpudeck.history.base import (
     Heat,
     HeatAsk,
     HeatRow,
+    MomentAsk,
     Overview,
     OverviewAsk,
+    PastHost,
     Run,
     Runs,
     RunsAsk,
@@ -17,7 +20,7 @@ from gpudeck.history.base import (
     StoreStats,
     UsageAsk,
 )
-from gpudeck.history.sample import HostSample
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.view import Usage, UsageRow
 
 RUN = Run(
@@ -106,6 +109,15 @@ class FakeStore:
     def run(self, key: int) -> Run | None:
         self._take(key)
         return {7: RUN}.get(key)
+
+    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+        self._take(ask)
+        process = ProcessSample(4711, 1_790_000_000.0, "alice", "python train.py", None, None, 2**30, 40.0)
+        values = {"utilization_percent": 97.0, "power_watts": 650.0, "temperature_celsius": 61.0}
+        numbers = tuple(values.get(name) for name in GPU_NAMES)
+        gpu = GpuSample("GPU-100", "0", "NVIDIA H200", STATE_NUMBERS["busy"], numbers, (process,))
+        own = (12.5, *(None,) * (len(HOST_NAMES) - 1))
+        yield PastHost(HostSample("id-1", "gpu01", ask.at - 4, 10.0, own, (gpu,)), [None])
 
     def stats(self) -> StoreStats:
         return StoreStats("fake", 0, 0, 0, 0, 0, None, None, 0.0)

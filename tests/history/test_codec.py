@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from gpudeck.history.codec import MATRIX_VERSION, MOST_VALUES, Damaged, Floats, decode_matrix, encode_matrix
+from gpudeck.history.codec import (
+    MATRIX_VERSION,
+    MOST_VALUES,
+    Damaged,
+    Floats,
+    decode_column,
+    decode_matrix,
+    encode_matrix,
+)
 from gpudeck.model.catalog import CATALOG, MIB
 
 PRECISIONS = sorted({metric.precision for metric in CATALOG} | {metric.precision / 8 for metric in CATALOG})
@@ -131,6 +139,18 @@ def read_or_refuse(blob: bytes) -> None:
     """Whatever it is: a matrix of bounded size, or Damaged."""
     with suppress(Damaged):
         assert decode_matrix(blob).size <= MOST_VALUES
+    for place in (-1, 0, 17):
+        with suppress(Damaged):
+            assert decode_column(blob, place).size <= MOST_VALUES
+
+
+@given(matrices(-1e6, 1e6), st.sampled_from([1.0, 0.1, 1024.0]), st.data())
+def test_a_column_is_that_of_the_matrix(matrix: Floats, precision: float, data: st.DataObject) -> None:
+    blob = encode_matrix(matrix, precision)
+    for place in range(matrix.shape[1]):
+        assert np.array_equal(decode_column(blob, place), decode_matrix(blob)[:, place], equal_nan=True)
+    with pytest.raises(Damaged, match="has none at"):
+        decode_column(blob, data.draw(st.sampled_from([-1, matrix.shape[1]])))
 
 
 @given(st.binary(max_size=400))

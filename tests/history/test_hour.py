@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from gpudeck.history import hour as hours
 from gpudeck.history.codec import Damaged, add_checksum, encode_matrix
-from gpudeck.history.hour import HOUR_VERSION, Hour, RunSlice, decode_hour, encode_hour
+from gpudeck.history.hour import (
+    HOUR_VERSION,
+    Hour,
+    RunSlice,
+    decode_hour,
+    decode_moment,
+    encode_hour,
+    find_moment,
+)
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour, make_run
 
@@ -70,6 +78,24 @@ def test_gaps_changing_states_and_runs_come_back() -> None:
 def test_an_hour_with_next_to_nothing_comes_back(gpus: int, samples: int) -> None:
     hour = make_hour(gpus, samples)
     assert_same_hour(decode_hour(encode_hour(hour)), hour)
+
+
+@pytest.mark.parametrize("metrics", [None, frozenset({"power_watts", "host_cpu_percent"})])
+def test_a_moment_is_that_of_the_whole_hour(metrics: frozenset[str] | None) -> None:
+    body = encode_hour(make_lively_hour())
+    hour = decode_hour(body, metrics)
+    for at in (hour.start, *hour.times, *(hour.times + 1.5)):
+        found, expected = decode_moment(body, float(at), metrics), find_moment(hour, float(at))
+        assert (found is None) == (expected is None) == bool(at < hour.times[0])
+        if found is not None and expected is not None:
+            assert (found.at, found.covered, found.gpus) == (expected.at, expected.covered, expected.gpus)
+            assert np.array_equal(found.states, expected.states)
+            assert_same(found.since, expected.since)
+            assert found.metrics.keys() == expected.metrics.keys()
+            for name, values in expected.metrics.items():
+                assert_same(found.metrics[name], values)
+            assert repr(found.host) == repr(expected.host)
+            assert repr(found.runs) == repr(expected.runs)
 
 
 def test_only_the_metrics_asked_for_are_there() -> None:

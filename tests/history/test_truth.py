@@ -1,5 +1,6 @@
 """A month of the simulated fleet, sampled, kept and asked about: the accounts say what really happened."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from fakes.clock import FakeClock
 from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
-from gpudeck.history.base import UsageAmounts, UsageAsk
+from gpudeck.history.base import MomentAsk, UsageAmounts, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.history.sample import STATES
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.view import Usage, UsageRow
 
@@ -99,6 +101,21 @@ def test_everybody_is_told_their_own_hours(month: Kept) -> None:
         assert (row.gpu_hours, row.idle_hours) == pytest.approx((used, idle), rel=0.005, abs=0.5), user
         assert row.active_hours == pytest.approx(worked, rel=0.015, abs=0.5), user
         assert row.energy_kwh == pytest.approx(use.joules / 3.6e6, rel=0.015, abs=0.1), user
+
+
+def test_any_moment_of_the_month_shows_who_was_on_which_gpu(month: Kept, fleet: SimulatedFleet) -> None:
+    rng = random.Random(9)
+    (number,) = HOSTS
+    for _ in range(200):
+        at = rng.uniform(START + HOUR, START + DAYS * DAY - HOUR)
+        (past,) = month[0].moment(MomentAsk(at))
+        assert at - STEP - 1 <= past.sample.at <= at
+        jobs = fleet.runs(number, past.sample.at, past.sample.at + 0.001)
+        there = [(slot, job) for job in jobs for slot in job.slots if job.start <= past.sample.at < job.end]
+        for slot, gpu in enumerate(past.sample.gpus):
+            expected = {job.user for on, job in there if on == slot}
+            assert {process.user for process in gpu.processes or ()} == expected, (at, slot)
+            assert (STATES[gpu.state] in {"busy", "idle"}) == bool(expected), (at, slot)
 
 
 def test_everything_was_observed(month: Kept, fleet: SimulatedFleet) -> None:

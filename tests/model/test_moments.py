@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.times import read_moment, read_span, show_moment
+from gpudeck.model.times import read_moment, read_past_moment, read_span, show_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 15, 16, 20, 30, tzinfo=BERLIN).timestamp()
@@ -98,3 +98,32 @@ def test_span_may_have_blanks() -> None:
         read_span("--for", "soon")
     with pytest.raises(UsageError, match="--for: '999999999y' is too long"):
         read_span("--for", "999999999y")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("now", "2026-11-15T15:20:30"),
+        ("03:12", "2026-11-15T02:12:00"),
+        ("18:00", "2026-11-14T17:00:00"),
+        ("16:20", "2026-11-15T15:20:00"),
+        ("today 9:00", "2026-11-15T08:00:00"),
+        ("yesterday 9:00", "2026-11-14T08:00:00"),
+        ("2h", "2026-11-15T13:20:30"),
+        ("1d 6h ago", "2026-11-14T09:20:30"),
+        ("2026-11-10", "2026-11-09T23:00:00"),
+        ("2026-11-10 09:30", "2026-11-10T08:30:00"),
+        ("1790000000", "2026-09-21T14:13:20"),
+    ],
+)
+def test_past_time_is_the_one_that_is_meant(typed: str, meant: str) -> None:
+    at = read_past_moment("--at", typed, NOW, BERLIN)
+    assert datetime.fromtimestamp(at, UTC).replace(tzinfo=None).isoformat() == meant
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "soon", "today 18:00", "25:00", "2026-11-16", "+2h", "60y", "2026-03-29 02:30", "tomorrow 9:00"]
+)
+def test_time_that_was_not_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="--at"):
+        read_past_moment("--at", typed, NOW, BERLIN)

@@ -18,7 +18,9 @@ from msgspec import Struct
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, documented
 from gpudeck.api.columns import encode_columns
-from gpudeck.api.parameters import Limit, Offset, page_of
+from gpudeck.api.history import TheHistory, answer_past
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, Limit, Offset, page_of, read_time
+from gpudeck.api.past import encode_past, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import AVAILABILITY_CODES, Rows, rows_of
 from gpudeck.fleet.gpu import GpuState, encode_gpus
@@ -26,34 +28,63 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import Visibility
+from gpudeck.history.base import MomentAsk
 from gpudeck.model.availability import Availability
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
 from gpudeck.model.target import Target
 from gpudeck.model.text import AMOUNT, parse_memory
-from gpudeck.model.view import Fleet, FleetColumns, Gpu, Totals
+from gpudeck.model.view import Fleet, FleetColumns, Gpu, PastFleet, Totals
 from gpudeck.server.admission import checkpoint
 from gpudeck.views.users import Users, describe_users
 
 _REPORT = "/api/v1/report"
+SETTLED_SECONDS = 300
+"""After so long hardly any report of a moment is still on its way: its answer may be cached."""
 _NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @get(
     "/api/v1/fleet",
     opt=access("read"),
-    responses=documented(Fleet | FleetColumns, "The whole fleet as of the last second", {400: "No such shape"}),
+    responses=documented(
+        Fleet | FleetColumns | PastFleet,
+        "The whole fleet as of the last second, or as it was recorded at `at`",
+        {400: "No such shape, metric or moment", 404: "With `at`: the hub keeps no history"},
+    ),
 )
 async def read_fleet(
+    *,
     hub: TheHub,
     policy: ThePolicy,
+    history: TheHistory,
     request: HubRequest,
     shape: Annotated[
         Literal["objects", "columns"],
         QueryParameter(description="columns: a list for each field over all GPUs, without processes"),
     ] = "objects",
-) -> Stream:
-    """Everything now: hosts, GPUs, processes, totals."""
+    at: Annotated[
+        str | None, QueryParameter(max_length=64, description=f"A moment of the past: {TIME}", schema_extra=TIME_SCHEMA)
+    ] = None,
+    wanted: Annotated[
+        str | None,
+        QueryParameter(
+            name="metrics",
+            max_length=2048,
+            description="With `at`: only these, with commas; those of hosts as host_cpu_percent",
+        ),
+    ] = None,
+) -> Stream | Response[bytes]:
+    """Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then."""
     visibility = policy.visibility(caller_of(request))
+    if at is not None:
+        if shape == "columns":
+            raise ValidationException("shape: the fleet of a past moment is not available as columns")
+        now = history.now()
+        ask = MomentAsk(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
+        body = await history.ask(lambda store: encode_past(store, hub, ask, visibility))
+        return await answer_past(request, body, is_over=ask.at < now - SETTLED_SECONDS)
+    if wanted is not None:
+        raise ValidationException("metrics: they can only be chosen together with `at`")
 
     async def make() -> Iterable[bytes]:
         if shape == "columns":

@@ -2,8 +2,8 @@
 
 The first look stands in the HTML as text in a hidden element. It is no script, and nothing in it can become one. The
 page's assets are named by their content, so a browser may keep them forever. The text view takes
-?detail=true  ?users  ?free  ?user=NAME  ?q=WORDS  ?columns=N  ?color=never|always|auto  ?term=true  ?refresh=SECONDS
-and answers errors as a line of text; programs get JSON, whatever the client is called.
+?detail=true  ?users  ?free  ?user=NAME  ?q=WORDS  ?at=TIME  ?columns=N  ?color=never|always|auto  ?term=true
+?refresh=SECONDS  and answers errors as a line of text; programs get JSON, whatever the client is called.
 """
 
 import asyncio
@@ -22,15 +22,19 @@ from msgspec import Struct
 
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
+from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import Me, TheAuth, describe_caller
+from gpudeck.api.past import view_past
 from gpudeck.auth.auth import Auth
 from gpudeck.fleet.columns import BUSY, FREE, IDLE, RESERVED
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import Visibility
+from gpudeck.history.base import HistoryRefused, MomentAsk
 from gpudeck.model.text import clean
 from gpudeck.model.text import propose as propose_parameter
+from gpudeck.model.times import parse_time
 from gpudeck.model.view import Fleet
 from gpudeck.server.asgi import Scope, Send, read_headers, send_error
 from gpudeck.server.headers import PAGE_POLICY, WORKER_POLICY
@@ -56,7 +60,7 @@ _WIDEST, _USUAL = 1000, 100
 _LONGEST = 256
 _LONGEST_PAUSE = 86_400
 _NOTHING_FITS = "Nothing matches."
-TEXT_PARAMETERS = ("detail", "users", "free", "user", "q", "columns", "color", "term", "refresh")
+TEXT_PARAMETERS = ("detail", "users", "free", "user", "q", "at", "columns", "color", "term", "refresh")
 _FLAGS = {"detail", "users", "free", "term"}
 _OFF = {"false", "0", "no", "off"}
 _ON = {"", "true", "1", "yes", "on"}
@@ -261,11 +265,17 @@ def _is_text_view(scope: Scope, path: str) -> bool:
 
 @get(["/", "/{host:str}"], opt=access("open"), include_in_schema=False)
 async def read_page(
-    *, hub: TheHub, policy: ThePolicy, auth: TheAuth, request: HubRequest, host: FromPath[str | None] = None
+    *,
+    hub: TheHub,
+    policy: ThePolicy,
+    auth: TheAuth,
+    history: TheHistory,
+    request: HubRequest,
+    host: FromPath[str | None] = None,
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
-        return await _answer_in_text(hub, policy, request, host)
+        return await _answer_in_text(hub, policy, history, request, host)
     if host is not None:
         raise NotFoundException("no such page")
     index = PAGE / "index.html"
@@ -303,7 +313,9 @@ async def _answer_page(html: bytes, hub: Hub, policy: Policy, auth: Auth, reques
     return Response(html, media_type=MediaType.HTML, headers=headers)
 
 
-async def _answer_in_text(hub: Hub, policy: Policy, request: HubRequest, host: str | None) -> Response[bytes]:
+async def _answer_in_text(
+    hub: Hub, policy: Policy, history: HistoryQueries, request: HubRequest, host: str | None
+) -> Response[bytes]:
     caller = caller_of(request)
     headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
     try:
@@ -315,9 +327,25 @@ async def _answer_in_text(hub: Hub, policy: Policy, request: HubRequest, host: s
     try:
         options = read_text_options(parameters, request.headers.get("term", ""), host)
         pause = read_refresh(parameters.get("refresh"))
+        if "at" in parameters:
+            answer = await _render_past(hub, policy.visibility(caller), history, parameters["at"], options)
+        else:
+            answer = await hub.stream.answer(policy.visibility(caller), render_text, options)
     except NotUnderstood as error:
         return Response(f"{error}\n".encode(), status_code=400, media_type=MediaType.TEXT, headers=headers)
-    answer = await hub.stream.answer(policy.visibility(caller), render_text, options)
     # For browsers, whose page is live by itself: curl shows it once.
     again = {} if pause is None else {"Refresh": str(pause)}
     return Response(answer.text, status_code=answer.status, media_type=MediaType.TEXT, headers=headers | again)
+
+
+async def _render_past(
+    hub: Hub, visibility: Visibility, history: HistoryQueries, at: str, options: TextOptions
+) -> TextAnswer:
+    """The fleet as it was recorded. Raises NotUnderstood."""
+    try:
+        ask = MomentAsk(parse_time(at, history.now()), None, hub.fleet.settings.forget_after)
+        return await history.ask(lambda store: render_text(view_past(store, hub, ask, visibility), options))
+    except ValueError as error:
+        raise NotUnderstood(f"at: {clean(str(error))}") from error
+    except HistoryRefused as error:
+        raise NotUnderstood(f"{error.message}. {error.hint}".strip()) from error

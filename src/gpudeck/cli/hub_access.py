@@ -17,7 +17,7 @@ from gpudeck.model.extras import need_hub_python, pip_command
 from gpudeck.model.reservation import ReservedGpu
 from gpudeck.model.text import clean
 from gpudeck.model.times import show_moment
-from gpudeck.model.view import Fleet
+from gpudeck.model.view import Fleet, PastFleet
 from gpudeck.views.text import join_places
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ def ask_fleet(hub: str) -> FleetDocument:
     """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
     body = ask(hub, lambda client: client.fleet())
     return FleetDocument(read_answer(body, Fleet, hub), body)
+
+
+def ask_past_fleet(hub: str, at: float) -> FleetDocument:
+    """The fleet as it was recorded at that moment. Raises Unreachable where no hub answers."""
+    body = ask(hub, lambda client: client.fleet_at(at))
+    return FleetDocument(read_answer(body, PastFleet, hub), body)
 
 
 def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:

@@ -24,6 +24,7 @@ from gpudeck.cli.terminal import (
     write_page,
 )
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.times import read_past_moment
 from gpudeck.model.view import Fleet
 from gpudeck.views.filter import forget_states, join
 from gpudeck.views.table import in_ascii
@@ -55,6 +56,7 @@ Examples:
   gpudeck show free --watch 5     free GPUs, refreshed every five seconds
   gpudeck show --json | jq '.totals.free'
   gpudeck show --users            users and their GPUs, the most memory first
+  gpudeck show gpu05 --at 03:12   who was on gpu05 at 03:12
   gpudeck show --csv > fleet.csv
   gpudeck show --html fleet.html  one file to mail or print
   gpudeck show --local            this machine, without a hub
@@ -101,6 +103,11 @@ class ShowOptions(Struct, frozen=True):
     default="auto",
     help="When to use colors; auto: in a terminal.",
 )
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="The fleet as it was recorded: 03:12 (the last), yesterday 17:00, 2h (ago), or 2026-11-16 09:00.",
+)
 @hub_option
 @local_option
 @click.option(
@@ -121,6 +128,7 @@ def command(
     html: str | None,
     refresh: int | None,
     color: str,
+    at: str | None,
     hub: str,
     local: bool,
     ssh: str | None,
@@ -132,6 +140,9 @@ def command(
     """
     if local and ssh is not None:
         raise UsageError("--local and --ssh exclude each other.")
+    if at is not None and (local or ssh is not None or watch is not None):
+        raise UsageError("--at can not be combined with --local, --ssh and --watch: only a hub keeps the past.")
+    moment = None if at is None else _read_at(at)
     check_output()
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other.")
@@ -150,7 +161,7 @@ def command(
     if refresh is not None and html is None:
         raise UsageError("--refresh needs --html.")
     look = ShowOptions(form or "text", detail, color, users, columns, 60 if refresh is None else refresh)
-    read = _choose_source(hub, look, words, local=local, ssh=ssh)
+    read = _choose_source(hub, look, words, local=local, ssh=ssh, at=moment)
     if watch is not None:
         _watch(read, words, look, _read_interval(watch, look))
         return
@@ -163,6 +174,12 @@ def command(
 
 
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
+
+
+def _read_at(text: str) -> float:
+    from gpudeck.cli.hub_access import machine_zone  # noqa: PLC0415 - a local reading needs no HTTP
+
+    return read_past_moment("--at", text, time.time(), machine_zone())
 
 
 def _choose(reading: FleetDocument, words: tuple[str, ...]) -> FleetDocument:
@@ -182,13 +199,17 @@ def _show_once(reading: FleetDocument, words: tuple[str, ...], look: ShowOptions
         raise nothing_fits(reading.fleet, words)
 
 
-def _choose_source(hub: str, look: ShowOptions, words: tuple[str, ...], *, local: bool, ssh: str | None) -> Read:
+def _choose_source(
+    hub: str, look: ShowOptions, words: tuple[str, ...], *, local: bool, ssh: str | None, at: float | None
+) -> Read:
     if local:
         return _read_local
     if ssh is not None:
         return lambda: _read_ssh(ssh, is_table=look.form == "text")
-    from gpudeck.cli.hub_access import ask_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.cli.hub_access import ask_fleet, ask_past_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
 
+    if at is not None:
+        return lambda: ask_past_fleet(hub, at)
     needs_processes = look.form != "text" or look.detail or look.is_by_user
     return lambda: ask_fleet(hub) if needs_processes else ask_table(hub, words)
 

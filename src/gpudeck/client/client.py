@@ -135,6 +135,10 @@ class Client:
         """The whole fleet as JSON (see model.view.Fleet)."""
         return self._get("/api/v1/fleet")
 
+    def fleet_at(self, at: float) -> bytes:
+        """The fleet as it was recorded at that moment (see model.view.PastFleet)."""
+        return self._get(f"/api/v1/fleet?{_write({'at': f'{at:.3f}'})}")
+
     def fleet_columns(self) -> bytes:
         """The same as columns, without processes (see model.view.FleetColumns)."""
         return self._get("/api/v1/fleet?shape=columns")

@@ -4,11 +4,12 @@ Every store answers the same questions alike: tests/contract/test_history.py hol
 seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 from msgspec import Meta, Struct, field
 
+from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import By, Usage
 
@@ -221,6 +222,40 @@ class Runs(Struct):
     next: int | None = None
 
 
+class MomentAsk(Struct, frozen=True):
+    """The fleet at a moment. `metrics` are the names wanted, the host's own with `host_` before them; None: all. Hosts
+    that had been silent for `forget_after` seconds by then are left out."""
+
+    at: float
+    metrics: frozenset[str] | None = None
+    forget_after: float = float("inf")
+
+
+class PastHost(Struct):
+    """A host as it was last sampled until a moment. `since` is when the state of each GPU began, None where that is
+    not known. `is_rolled`: the sample is a quarter hour's, because those of the moment are no longer kept; its `at` is
+    when that begins. `is_recorded` is False where nothing of the host is known from before that moment."""
+
+    sample: HostSample
+    since: list[float | None]
+    is_rolled: bool = False
+    is_recorded: bool = True
+
+
+class PastRun(NamedTuple):
+    """Who was on which GPUs, as a moment's processes show it."""
+
+    key: int
+    host: int
+    pid: int
+    started_at: float | None
+    user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: tuple[int, ...]
+
+
 class StoreStats(Struct, omit_defaults=True):
     """What a store says about itself, for operators. Dropped samples are counted."""
 
@@ -253,6 +288,7 @@ class Store(Protocol):
     def overview(self, ask: OverviewAsk) -> Overview: ...
     def runs(self, ask: RunsAsk) -> Runs: ...
     def run(self, key: int) -> Run | None: ...
+    def moment(self, ask: MomentAsk) -> Iterator[PastHost]: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ since the sample before. Runs are three tables with a row per run and GPU: prese
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from gpudeck.history.codec import (
     Flags,
     Floats,
     add_checksum,
+    decode_column,
     decode_matrix,
     encode_matrix,
     find_precision,
@@ -110,6 +111,28 @@ def cut_hour(hour: Hour, until: float) -> Hour:
     )
 
 
+class RunMoment(NamedTuple):
+    """A run on one GPU at one moment: as RunSlice."""
+
+    run: int
+    gpu: int
+    memory: float
+    utilization: float
+
+
+class HourMoment(Struct):
+    """One sample of an hour. `since` is when each GPU's state began, NaN where it is the same since the hour began."""
+
+    at: float
+    covered: float
+    gpus: list[int]
+    states: Bytes
+    since: Floats
+    metrics: dict[str, Floats]
+    host: dict[str, float]
+    runs: list[RunMoment]
+
+
 class _Runs(Struct, array_like=True, frozen=True):
     """`rows` are the GPUs' rows. The tables are each in as many parts as they need."""
 
@@ -158,20 +181,10 @@ def encode_hour(hour: Hour) -> bytes:
 
 def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
     """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged."""
-    try:
-        packed = _unpack(strip_checksum(HOUR_VERSION, body))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Damaged(f"the bytes of an hour are damaged: {error}") from error
-    moments = decode_matrix(packed.moments)
-    samples = moments.shape[1]
-    if len(moments) != 2:
-        raise Damaged(f"the moments of an hour are {len(moments)} rows")
-    times, beyond = moments
-    shape = len(packed.gpus), samples
-    with np.errstate(invalid="ignore"):
-        states = read_matrix(packed.states, *shape).astype(np.uint8)
-    covered = beyond + _since_before(times)
-    hour = Hour(packed.start, packed.start + times / 1000, covered / 1000, packed.gpus, states)
+    packed, times, covered, states = _decode_states(body)
+    samples = len(times)
+    shape = states.shape
+    hour = Hour(packed.start, times, covered, packed.gpus, states)
     names = unpack_names(packed.names)
     if len(names) != len(packed.metrics):
         raise Damaged(f"{len(names)} names of metrics, {len(packed.metrics)} metrics")
@@ -185,6 +198,98 @@ def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bo
     if runs and packed.runs is not None:
         hour.runs = _unpack_runs(packed.runs, shape)
     return hour
+
+
+def _decode_states(body: bytes) -> tuple[_PackedHour, Floats, Floats, Bytes]:
+    """With its times, what each sample covers, and the GPUs' states."""
+    try:
+        packed = _unpack(strip_checksum(HOUR_VERSION, body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Damaged(f"the bytes of an hour are damaged: {error}") from error
+    moments = decode_matrix(packed.moments)
+    if len(moments) != 2:
+        raise Damaged(f"the moments of an hour are {len(moments)} rows")
+    times, beyond = moments
+    with np.errstate(invalid="ignore"):
+        states = read_matrix(packed.states, len(packed.gpus), len(times)).astype(np.uint8)
+    covered = beyond + _since_before(times)
+    return packed, packed.start + times / 1000, covered / 1000, states
+
+
+def decode_moment(body: bytes, at: float, metrics: Collection[str] | None = None) -> HourMoment | None:
+    """The last sample until `at`, as `find_moment` of the whole hour in a part of the time; None where all are later.
+    Raises Damaged."""
+    packed, times, covered, states = _decode_states(body)
+    place = int(np.searchsorted(times, at, side="right")) - 1
+    if place < 0:
+        return None
+    names = unpack_names(packed.names)
+    own_names, own = unpack_names(packed.host_names), decode_column(packed.host, place)
+    if len(names) != len(packed.metrics) or not len(own_names) == len(own) == len(packed.host_precisions):
+        raise Damaged("the names of metrics do not fit the metrics")
+    found = {names[which]: decode_column(packed.metrics[which], place) for which in split_wanted(metrics, names)}
+    if any(len(values) != len(packed.gpus) for values in found.values()):
+        raise Damaged("a metric has not as many rows as there are GPUs")
+    return HourMoment(
+        float(times[place]),
+        float(covered[place]),
+        packed.gpus,
+        states[:, place],
+        _since(times, states, place),
+        found,
+        {
+            own_names[which]: float(from_steps(own[which], packed.host_precisions[which]))
+            for which in split_wanted(metrics, own_names, HOST_PREFIX)
+        },
+        [] if packed.runs is None else _runs_at(packed.runs, len(packed.gpus), place),
+    )
+
+
+def find_moment(hour: Hour, at: float) -> HourMoment | None:
+    """The last sample until `at`; None where all are later."""
+    place = int(np.searchsorted(hour.times, at, side="right")) - 1
+    if place < 0:
+        return None
+    return HourMoment(
+        float(hour.times[place]),
+        float(hour.covered[place]),
+        hour.gpus,
+        hour.states[:, place],
+        _since(hour.times, hour.states, place),
+        {name: table[:, place] for name, table in hour.metrics.items()},
+        {name: float(line[place]) for name, line in hour.host.items()},
+        [
+            RunMoment(one.run, one.gpu, float(one.memory[place]), float(one.utilization[place]))
+            for one in hour.runs
+            if one.present[place]
+        ],
+    )
+
+
+def _since(times: Floats, states: Bytes, place: int) -> Floats:
+    """When the state of each GPU at `place` began; NaN where that was before the hour."""
+    since = np.full(len(states), np.nan)
+    for row in np.flatnonzero((states[:, : place + 1] != states[:, place : place + 1]).any(axis=1)).tolist():
+        differs = np.flatnonzero(states[row, :place] != states[row, place])
+        since[row] = times[differs[-1] + 1]
+    return since
+
+
+def _runs_at(packed: _Runs, gpus: int, place: int) -> list[RunMoment]:
+    tables = [
+        np.concatenate([decode_column(part, place) for part in parts])
+        for parts in (packed.present, packed.memory, packed.utilization)
+        if parts
+    ]
+    if [len(table) for table in tables] != [len(packed.runs)] * 3 or len(packed.rows) != len(packed.runs):
+        raise Damaged("the runs of an hour do not fit together")
+    if not all(0 <= row < gpus for row in packed.rows):
+        raise Damaged("the runs of an hour do not fit together")
+    present, memory, utilization = tables
+    return [
+        RunMoment(packed.runs[which], packed.rows[which], float(memory[which]), float(utilization[which]))
+        for which in np.flatnonzero(present > 0).tolist()
+    ]
 
 
 def _since_before(times: Floats) -> Floats:

@@ -8,6 +8,7 @@ GPU_NAMES: Final = tuple(GPU_METRICS)
 HOST_NAMES: Final = tuple(HOST_METRICS)
 HOST_PREFIX: Final = "host_"
 """Precedes the names of a host's own metrics where they stand beside those of GPUs."""
+ALL_NAMES: Final = (*GPU_NAMES, *(HOST_PREFIX + name for name in HOST_NAMES))
 STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved")
 """A GPU's availability by number. `absent`: it was not in the report at all."""
 STATE_NUMBERS: Final = {word: number for number, word in enumerate(STATES)}

@@ -7,7 +7,7 @@ waits for up to some seconds. A history that cannot be opened is a problem that 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,10 @@ from gpudeck.history.base import (
     Ask,
     Heat,
     HeatAsk,
+    MomentAsk,
     Overview,
     OverviewAsk,
+    PastHost,
     Run,
     Runs,
     RunsAsk,
@@ -124,6 +126,9 @@ class OpeningStore:
 
     def run(self, key: int) -> Run | None:
         return self._opened().run(key)
+
+    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+        return self._opened().moment(ask)
 
     def stats(self) -> StoreStats:
         return self._opened().stats()

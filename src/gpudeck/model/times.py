@@ -35,6 +35,8 @@ LONGEST = 1e11
 _HINT = "Write 14:00, tomorrow 9:00, +2h, 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
+_PAST_TIME_OF_DAY = re.compile(rf"(?:(today|yesterday)\s+)?{_CLOCK}")
+_PAST_HINT = "Write 03:12, yesterday 17:00, 2h (ago), 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _UNIX_SECONDS = re.compile(r"[0-9]{9,12}(?:\.[0-9]+)?")
 
@@ -125,6 +127,26 @@ def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: floa
         return _check_reach(_read(text, now, zone, start))
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _HINT) from error
+
+
+def read_past_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
+    """Unix seconds. A time of day alone is the last one; `2h` is two hours ago. Raises UsageError."""
+    words = text.strip().lower()
+    try:
+        if match := _PAST_TIME_OF_DAY.fullmatch(words):
+            today = datetime.fromtimestamp(now, zone).date()
+            at = _on(today - timedelta(days=match[1] == "yesterday"), match, zone)
+            at = _on(today - timedelta(days=1), match, zone) if match[1] is None and at > now else at
+        elif _PART.match(words):
+            at = now - parse_duration(words.removesuffix("ago"))
+        else:
+            at = _read(words, now, zone, None)
+        _check_reach(at)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _PAST_HINT) from error
+    if at > now:
+        raise UsageError(f"{option} {text[:40]!r} has not come yet.", _PAST_HINT)
+    return at
 
 
 def read_span(option: str, text: str) -> float:

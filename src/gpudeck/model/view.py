@@ -142,6 +142,19 @@ class Fleet(Struct, kw_only=True):
     hosts: list[Host]
 
 
+class PastFleet(Fleet, kw_only=True):
+    """The fleet as it was recorded at the moment `as_of`, which is also its `time`. Names, labels and sources are
+    today's; alerts, faults and reservations are not part of it.
+
+    `coverage` is the part of the GPUs known then whose state was recorded (0–1); None where no GPU was known.
+    `resolution` is what it was made from: where samples are no longer kept, the means of the quarter hour.
+    """
+
+    as_of: float
+    coverage: float | None
+    resolution: Literal["raw", "quarter_hour"]
+
+
 class FleetColumns(Struct, kw_only=True):
     """The same as columns: for each field of a host, or of a GPU, a list with its values.
 

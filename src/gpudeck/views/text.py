@@ -11,7 +11,8 @@ from typing import Final
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
 from gpudeck.model.text import clean, show_age, show_count, show_gib, show_length, show_span
-from gpudeck.model.view import Fleet, Gpu, Host, ShownEvent, ShownProcess, Totals
+from gpudeck.model.times import show_utc
+from gpudeck.model.view import Fleet, Gpu, Host, PastFleet, ShownEvent, ShownProcess, Totals
 from gpudeck.views.table import (
     SEVERITY_COLOURS,
     SEVERITY_SIGNS,
@@ -207,7 +208,15 @@ def render_fleet(
         lines += ["", *(paint(f"! {clean(problem)}", "yellow", colour) for problem in problems)]
     if fleet.alerts:
         lines += ["", *told] if (told := below_table(fleet, colour, noted)) else []
+    if isinstance(fleet, PastFleet):
+        lines.insert(0, shorten(_describe_moment(fleet), width) if width else _describe_moment(fleet))
     return "\n".join(lines) + "\n"
+
+
+def _describe_moment(fleet: PastFleet) -> str:
+    covered = "" if fleet.coverage is None else f", coverage {100 * fleet.coverage:.0f} %"
+    means = ", means of a quarter hour" if fleet.resolution == "quarter_hour" else ""
+    return f"As of {show_utc(fleet.as_of)}{covered}{means}"
 
 
 def _find_noted(hosts: Sequence[Host], now: float) -> frozenset[str]:

@@ -201,7 +201,7 @@ export interface paths {
         };
         /**
          * ReadFleet
-         * @description Everything now: hosts, GPUs, processes, totals.
+         * @description Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then.
          */
         get: operations["ApiV1FleetReadFleet"];
         put?: never;
@@ -1849,6 +1849,21 @@ export interface components {
             until: number;
             usage: components["schemas"]["Usage"];
         };
+        /** PastFleet */
+        PastFleet: {
+            alert_counts?: components["schemas"]["AlertCounts"];
+            alerts?: components["schemas"]["Alert"][];
+            as_of: number;
+            coverage: number | null;
+            demo: boolean;
+            hosts: components["schemas"]["Host"][];
+            problems?: string[];
+            /** @enum {string} */
+            resolution: "raw" | "quarter_hour";
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+        };
         /** PersonalMuteChange */
         PersonalMuteChange: {
             rules: string[];
@@ -3252,6 +3267,10 @@ export interface operations {
             query?: {
                 /** @description columns: a list for each field over all GPUs, without processes */
                 shape?: "objects" | "columns";
+                /** @description A moment of the past: Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                at?: (unknown | unknown | unknown) | string | null;
+                /** @description With `at`: only these, with commas; those of hosts as host_cpu_percent */
+                metrics?: string | null;
             };
             header?: never;
             path?: never;
@@ -3259,16 +3278,16 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The whole fleet as of the last second */
+            /** @description The whole fleet as of the last second, or as it was recorded at `at` */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Fleet"] | components["schemas"]["FleetColumns"];
+                    "application/json": components["schemas"]["Fleet"] | components["schemas"]["FleetColumns"] | components["schemas"]["PastFleet"];
                 };
             };
-            /** @description No such shape */
+            /** @description No such shape, metric or moment */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -3295,7 +3314,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Not found */
+            /** @description With `at`: the hub keeps no history */
             404: {
                 headers: {
                     [name: string]: unknown;

@@ -28,7 +28,7 @@ from gpudeck.history.embedded.journal import (
     scale,
     unpack_steps,
 )
-from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
+from gpudeck.history.hour import SECONDS, Hour, HourMoment, RunSlice, cover, find_moment
 from gpudeck.history.totals import StepTotals
 from gpudeck.model.catalog import MIB
 
@@ -108,6 +108,10 @@ class LooseSample(Struct, frozen=True):
     @property
     def layout(self) -> MetricLayout:
         return self.batch.layout
+
+    @property
+    def time(self) -> float:
+        return float(self.batch.times[self.place])
 
     @property
     def gpu_runs(self) -> GpuRuns:
@@ -272,6 +276,16 @@ class LooseBatches:
 
     def clear(self) -> None:
         self.batches, self.oldest, self._rows = [], math.inf, 0
+
+    def newest_until(self, at: float) -> "dict[int, LooseSample]":
+        """The last loose sample of each host until `at`."""
+        found: dict[int, tuple[float, LooseSample]] = {}
+        for batch in list(self.batches):
+            for place in np.flatnonzero(batch.times <= at).tolist():
+                host, time = int(batch.hosts[place]), float(batch.times[place])
+                if host not in found or found[host][0] < time:
+                    found[host] = time, LooseSample(batch, place)
+        return {host: sample for host, (_, sample) in found.items()}
 
     def samples(self, host: int, start: int) -> Iterator[LooseSample]:
         for batch in self.batches:
@@ -448,7 +462,7 @@ class OpenHour:
         self.touched_at = 0.0
         self.newest = 0.0
         self.slices: list[PieceSlice] = []
-        self._loose = loose
+        self.loose = loose
         self.samples = 0
         self._cached: dict[Hashable, tuple[int, Any]] = {}
         self._summaries: dict[int, HourSummary] = {}
@@ -482,11 +496,29 @@ class OpenHour:
         self._cached[what] = rows, made
         return made
 
+    def moment(
+        self, at: float, metrics: Collection[str] | None, loose: LooseSample | None, cache: MatrixCache
+    ) -> HourMoment | None:
+        """The last sample until `at`, None where all are later, from the one part that has it. `loose` is the host's
+        last loose sample until then, of any hour. States that began before that part have no `since`."""
+        part: Part | None = None
+        time = -math.inf
+        if loose is not None and self.start <= loose.time < self.start + SECONDS:
+            part, time = loose, loose.time
+        for one in list(self.slices):
+            times = np.broadcast_to(one.read((_MOMENT, _TIMES), 0.001, cache), (1, one.count))[0]
+            until = times[times <= at]
+            if len(until) and until.max() > time:
+                part, time = one, float(until.max())
+        if part is None:
+            return None
+        return find_moment(_Assembly([part], cache).hour(self.start, self.before, metrics, runs=True), at)
+
     def snapshot(
         self, metrics: Collection[str] | None = None, *, runs: bool = True, cache: MatrixCache | None = None
     ) -> Hour:
         """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them. May be
         called from any thread. `cache` keeps what neighbours need too."""
         # The loose ones first: what is packed in between is then there twice, which the order of times takes out again.
-        loose = list(self._loose.samples(self.host, self.start))
+        loose = list(self.loose.samples(self.host, self.start))
         return _Assembly([*self.slices, *loose], cache).hour(self.start, self.before, metrics, runs=runs)

@@ -19,8 +19,10 @@ from gpudeck.history.base import (
     HistoryRefused,
     KnownGpu,
     KnownHost,
+    MomentAsk,
     Overview,
     OverviewAsk,
+    PastHost,
     Run,
     Runs,
     RunsAsk,
@@ -35,6 +37,7 @@ from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.live import Sample
+from gpudeck.history.moment import find_hosts
 from gpudeck.history.overview import answer_overview
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
@@ -143,6 +146,10 @@ class EmbeddedStore:
     def run(self, key: int) -> Run | None:
         with self._view() as view:
             return find_run(view, key, self._now())
+
+    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+        with self._view() as view:
+            yield from find_hosts(view, ask, self._now())
 
     def stats(self) -> StoreStats:
         writer = self.writer

@@ -12,15 +12,25 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, UseKey
+from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
-from gpudeck.history.embedded.open_hour import HourSummary, OpenHour
+from gpudeck.history.embedded.open_hour import HOST_BITS, HourSummary, LooseSample, MatrixCache, OpenHour
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
-from gpudeck.history.embedded.tables import WRONG, is_damage, is_sound, keys_between, split_key
-from gpudeck.history.hour import QUARTER, SECONDS, UNKNOWN, Hour, decode_hour, merge_hours
+from gpudeck.history.embedded.tables import WRONG, is_damage, is_sound, key_of, keys_between, split_key
+from gpudeck.history.hour import (
+    QUARTER,
+    SECONDS,
+    UNKNOWN,
+    Hour,
+    HourMoment,
+    decode_hour,
+    decode_moment,
+    find_moment,
+    merge_hours,
+)
 from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
-from gpudeck.history.sample import STATES
+from gpudeck.history.sample import ALL_NAMES, STATES
 from gpudeck.history.totals import (
     FLEET,
     UTILIZATION,
@@ -43,6 +53,7 @@ log = logging.getLogger(__name__)
 _MOST: Final = 10_000
 T = TypeVar("T")
 _RunRow = tuple[int, int, str, str | None, float, float, int]
+_PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None]
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
@@ -97,6 +108,8 @@ class HistoryView:
         self.damage = damage or DamageLog()
         self._keys = keys
         self._until = until
+        self._decoded: tuple[int, MatrixCache] = (-1, {})
+        self._loose: tuple[float, dict[int, LooseSample]] | None = None
         self._open_hours = (
             open_hours
             if until is None
@@ -159,6 +172,65 @@ class HistoryView:
                 yield found
         for open_hour in checkpointed(open_hours.values()):
             yield open_hour.snapshot(metrics, runs=runs)
+
+    def moment_of(self, host: int, at: float, metrics: Collection[str] | None) -> HourMoment | None:
+        """The last sample of that host until `at`; None where none is kept. Of many hosts in the order of their keys:
+        neighbours share what is decoded."""
+        if self._decoded[0] != host >> HOST_BITS:
+            self._decoded = host >> HOST_BITS, {}
+        open_hours = {one.start: one for one in self._open_by_host.get(host, ()) if one.start <= at}
+        until = at
+        while True:
+            sealed = self._newest_body(host, until)
+            begin = max((*open_hours, *(() if sealed is None else (sealed[0],))), default=None)
+            if begin is None:
+                return None
+            found, open_hour = None, open_hours.pop(begin, None)
+            if open_hour is not None and (sealed is None or sealed[0] != begin):
+                found = open_hour.moment(at, metrics, self._loose_at(at, open_hour).get(host), self._decoded[1])
+            elif open_hour is not None:
+                hours = self.hours(host, begin, begin + SECONDS, ALL_NAMES if metrics is None else metrics, runs=True)
+                found = next((one for hour in hours if (one := find_moment(hour, at)) is not None), None)
+            elif sealed is not None:
+                found = self._read_or_note("samples", host, begin, partial(decode_moment, sealed[1], at, metrics))
+            if found is not None:
+                return found
+            until = begin - 1.0
+
+    def _newest_body(self, host: int, until: float) -> tuple[int, bytes] | None:
+        """When that host's last sealed hour begins that begins until then, and its bytes."""
+        question = "SELECT key, body FROM chunks WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT 1"
+        row = None
+        with self._noting_damage(f"a part of the file, with hours of host {host},"):
+            row = self.connection.execute(question, (key_of(host, 0), key_of(host, max(until, 0)))).fetchone()
+        return None if row is None else (split_key(row[0])[1], row[1])
+
+    def _loose_at(self, at: float, open_hour: OpenHour) -> dict[int, LooseSample]:
+        """The last loose sample of each host until then: all hours share their loose batches."""
+        if self._loose is None or self._loose[0] != at:
+            self._loose = at, open_hour.loose.newest_until(at)
+        return self._loose[1]
+
+    def runs_of(self, keys: Collection[int]) -> Iterator[PastRun]:
+        wanted = sorted(keys)
+        for place in range(0, len(wanted), _BATCH):
+            some = wanted[place : place + _BATCH]
+            yield from self._past_runs(f"id IN ({', '.join('?' * len(some))})", some)
+
+    def runs_between(self, hosts: Collection[int], start: float, end: float) -> Iterator[PastRun]:
+        """Those of these hosts that were there at some time from `start` until before `end`."""
+        wanted = set(hosts)
+        if wanted:
+            found = self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
+            yield from (run for run in found if run.host in wanted)
+
+    def _past_runs(self, where: str, values: Sequence[object]) -> Iterator[PastRun]:
+        columns = "id, host, pid, started_at, user, command, container, job, gpus"
+        for row in self.connection.execute(f"SELECT {columns} FROM runs WHERE {where}", values):  # noqa: S608
+            try:
+                yield PastRun._make((*msgspec.convert(row[:-1], _PastRunRow), split_gpus(row[-1])))
+            except msgspec.ValidationError as error:
+                self.damage.note(f"run {row[0]}", error)
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         open_hours = self._open(host, start, end)
@@ -297,8 +369,15 @@ class HistoryView:
         return run if run is not None and run.key == key else None
 
     def open_hours_of(self, host: int) -> list[OpenHour]:
-        """What of that host is not sealed yet."""
-        return [open_hour for (of, _), open_hour in self._open_hours.items() if of == host]
+        """What of that host is not sealed yet, in order."""
+        return self._open_by_host.get(host, [])
+
+    @cached_property
+    def _open_by_host(self) -> dict[int, list[OpenHour]]:
+        found: dict[int, list[OpenHour]] = {}
+        for (host, _), open_hour in sorted(self._open_hours.items(), key=lambda one: one[0]):
+            found.setdefault(host, []).append(open_hour)
+        return found
 
     @cached_property
     def _open_by_start(self) -> dict[int, list[tuple[tuple[int, int], OpenHour]]]:
@@ -313,8 +392,7 @@ class HistoryView:
 
     def _open(self, host: int, start: float, end: float) -> dict[int, OpenHour]:
         """That host's open hours in the span, in order."""
-        found = {begin: open_hour for (of, begin), open_hour in self._open_hours.items() if of == host}
-        return {begin: found[begin] for begin in sorted(found) if start - SECONDS < begin < end}
+        return {one.start: one for one in self.open_hours_of(host) if start - SECONDS < one.start < end}
 
     def _summary(self, open_hour: OpenHour) -> HourSummary | None:
         return None if self._until is None else open_hour.summary(self._until)

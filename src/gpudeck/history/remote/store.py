@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -14,8 +14,11 @@ from gpudeck.history.base import (
     Ask,
     Heat,
     HeatAsk,
+    HistoryRefused,
+    MomentAsk,
     Overview,
     OverviewAsk,
+    PastHost,
     Run,
     Runs,
     RunsAsk,
@@ -137,6 +140,10 @@ class RemoteStore:
 
     def run(self, key: int) -> Run | None:
         return self._usage_store.run(key)
+
+    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+        message = "the fleet of a past moment is not available with history.kind: prometheus"
+        raise HistoryRefused("no_moments", message, "Charts, usage and runs of that time are.")
 
     def stats(self) -> StoreStats:
         """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is

@@ -1,0 +1,192 @@
+"""The fleet at a moment of the past: of each host the last sample until then, as it was taken.
+
+    HistoryView.moment_of → HourMoment → `find_hosts` → PastHost → `history.past_fleet`
+
+Where samples are no longer kept, the quarter hour has the moment: means of its metrics, the state that each GPU was in
+for most of it, and the runs that touched it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from msgspec import Struct
+
+from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentAsk, PastHost, PastRun
+from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
+from gpudeck.history.rollup import Quarters, Roll
+from gpudeck.history.sample import (
+    ALL_NAMES,
+    GPU_NAMES,
+    HOST_NAMES,
+    NOTHING,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+    Values,
+)
+from gpudeck.model.cpu_budget import checkpointed
+from gpudeck.model.times import show_utc
+
+if TYPE_CHECKING:
+    from gpudeck.history.embedded.view import HistoryView
+
+_AHEAD: Final = 60.0
+"""Seconds by which the clock of a viewer may be ahead."""
+_RUNS_AT_ONCE: Final = 500
+
+
+def check_moment(at: float, oldest: float | None, now: float) -> None:
+    """Raises HistoryRefused for a moment of which nothing can be known."""
+    if at > now + _AHEAD:
+        raise HistoryRefused("in_future", f"{show_utc(at)} has not come yet", "Ask for a moment in the past.")
+    if oldest is None:
+        raise HistoryRefused("before_history", "nothing has been recorded yet", "Ask again after the first reports.")
+    if at < oldest:
+        hint = f"The history begins at {show_utc(oldest)}."
+        raise HistoryRefused("before_history", f"nothing was recorded at {show_utc(at)}", hint)
+
+
+def find_hosts(view: "HistoryView", ask: MomentAsk, now: float) -> Iterator[PastHost]:
+    """Each host that had been seen by then, in no particular order. Raises HistoryRefused at the first step, never
+    later."""
+    hosts = [host for host in view.hosts().values() if host.first <= ask.at]
+    check_moment(ask.at, min((host.first for host in view.hosts().values()), default=None), now)
+    gpus = view.gpus()
+    on_host: dict[int, list[KnownGpu]] = {}
+    for gpu in gpus.values():
+        on_host.setdefault(gpu.host, []).append(gpu)
+    batch: list[tuple[KnownHost, HourMoment | None, bool]] = []
+    for host in checkpointed(sorted(hosts, key=lambda one: one.key)):
+        if ask.at - min(host.last, ask.at) > ask.forget_after:
+            continue
+        batch.append((host, *_find_moment(view, host, ask)))
+        if len(batch) >= _RUNS_AT_ONCE:
+            yield from _make_hosts(view, batch, gpus, on_host, ask)
+            batch = []
+    yield from _make_hosts(view, batch, gpus, on_host, ask)
+
+
+def _find_moment(view: "HistoryView", host: KnownHost, ask: MomentAsk) -> tuple[HourMoment | None, bool]:
+    """With whether it is a quarter hour's."""
+    found = view.moment_of(host.key, ask.at, ask.metrics)
+    if found is not None and ask.at - found.at <= QUARTER:
+        return found, False
+    for quarters in view.quarters(host.key, ask.at, ask.at + 1, ALL_NAMES if ask.metrics is None else ask.metrics):
+        rolled = _from_quarter(quarters, ask.at)
+        kept_since = view.raw_since([host.key])
+        # Where samples are kept, a quarter hour has nothing to add: the host was silent at that moment.
+        if rolled is not None and (found is None or rolled.at > found.at) and not 0 < kept_since <= ask.at:
+            return rolled, True
+    return found, False
+
+
+def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
+    place = int(at - quarters.start) // QUARTER
+    if not 0 <= place < quarters.count:
+        return None
+    seconds = quarters.states[:, :, place]
+    if not seconds.any():
+        return None
+    begin = float(quarters.start + place * QUARTER)
+    return HourMoment(
+        begin,
+        float(QUARTER),
+        quarters.gpus,
+        seconds.argmax(axis=0).astype(np.uint8),
+        np.full(len(quarters.gpus), np.nan),
+        {name: _mean(roll, place) for name, roll in quarters.metrics.items()},
+        {name: float(_mean(roll, place)[0]) for name, roll in quarters.host.items()},
+        [],
+    )
+
+
+def _mean(roll: Roll, place: int) -> Any:
+    seconds = roll.seconds[:, place]
+    return np.divide(roll.sum[:, place], seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+
+
+class _Runs(Struct):
+    """The runs of some moments by their number; `by_host` are those that touched a quarter hour."""
+
+    by_key: dict[int, PastRun]
+    by_host: dict[int, list[PastRun]]
+
+
+def _make_hosts(
+    view: "HistoryView",
+    batch: list[tuple[KnownHost, HourMoment | None, bool]],
+    gpus: Mapping[int, KnownGpu],
+    on_host: Mapping[int, list[KnownGpu]],
+    ask: MomentAsk,
+) -> Iterator[PastHost]:
+    runs = _find_runs(view, batch, ask.at)
+    for host, found, is_rolled in batch:
+        if found is None:
+            # It is known from roll-ups alone, of other times.
+            known = [gpu for gpu in on_host.get(host.key, ()) if gpu.first <= ask.at]
+            silent = tuple(GpuSample(gpu.uuid, gpu.label, gpu.model, UNKNOWN, NOTHING, None) for gpu in known)
+            blank = HostSample(host.host_id, host.name, host.first, 0.0, (None,) * len(HOST_NAMES), silent)
+            yield PastHost(blank, [None] * len(silent), is_recorded=False)
+            continue
+        yield _make_host(host, found, gpus, runs, is_rolled=is_rolled)
+
+
+def _make_host(
+    host: KnownHost, found: HourMoment, gpus: Mapping[int, KnownGpu], runs: _Runs, *, is_rolled: bool
+) -> PastHost:
+    states, since = found.states.tolist(), found.since.tolist()
+    rows = [row for row, gpu in enumerate(found.gpus) if gpu in gpus and states[row] != ABSENT]
+    of_gpu: dict[int, list[tuple[PastRun, RunMoment | None]]] = {}
+    for moment in found.runs:
+        if moment.run in runs.by_key:
+            of_gpu.setdefault(moment.gpu, []).append((runs.by_key[moment.run], moment))
+    if is_rolled:
+        for run in runs.by_host.get(host.key, ()):
+            for row, gpu in enumerate(found.gpus):
+                if gpu in run.gpus:
+                    of_gpu.setdefault(row, []).append((run, None))
+    values = _values(found.metrics, GPU_NAMES, len(found.gpus))
+    own = _values({name: np.array([value]) for name, value in found.host.items()}, HOST_NAMES, 1)[0]
+    samples, begun = [], []
+    for row in rows:
+        known, there = gpus[found.gpus[row]], of_gpu.get(row, ())
+        processes = None if states[row] == UNKNOWN else tuple(_make_process(run, moment) for run, moment in there)
+        samples.append(GpuSample(known.uuid, known.label, known.model, states[row], values[row], processes))
+        begun.append(None if since[row] != since[row] else since[row])
+    sample = HostSample(host.host_id, host.name, found.at, found.covered, own, tuple(samples))
+    return PastHost(sample, begun, is_rolled=is_rolled)
+
+
+def _values(metrics: Mapping[str, Any], names: tuple[str, ...], rows: int) -> list[Values]:
+    """A tuple a row, in the order of `names`; None is unknown."""
+    table = np.full((len(names), rows), None, dtype=object)
+    for place, name in enumerate(names):
+        values = metrics.get(name)
+        if values is not None:
+            table[place] = np.where(np.isnan(values), None, values)
+    return [tuple(row) for row in table.T.tolist()]
+
+
+def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
+    memory, utilization = (np.nan, np.nan) if moment is None else (moment.memory, moment.utilization)
+    return ProcessSample(
+        run.pid,
+        run.started_at,
+        run.user,
+        run.command,
+        run.container,
+        run.job,
+        None if np.isnan(memory) else int(memory),
+        None if np.isnan(utilization) else utilization,
+    )
+
+
+def _find_runs(view: "HistoryView", batch: Iterable[tuple[KnownHost, HourMoment | None, bool]], at: float) -> _Runs:
+    keys = {moment.run for _, found, _ in batch if found is not None for moment in found.runs}
+    rolled = [host.key for host, _, is_rolled in batch if is_rolled]
+    begin = at // QUARTER * QUARTER
+    by_host: dict[int, list[PastRun]] = {}
+    for run in view.runs_between(rolled, begin, begin + QUARTER):
+        by_host.setdefault(run.host, []).append(run)
+    return _Runs({run.key: run for run in view.runs_of(keys)}, by_host)

@@ -1,0 +1,221 @@
+"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, and who is who.
+
+Names, labels, sources and vendors are not recorded: they are today's, of hosts and GPUs that are still there.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.host import HostState
+from gpudeck.history.base import PastHost
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATES, GpuSample, ProcessSample
+from gpudeck.model.availability import Availability, FleetSettings
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity
+from gpudeck.model.health import judge_health, judge_wear
+from gpudeck.model.times import show_utc
+from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, Totals
+
+_ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
+_NOT_RECORDED: Final = "not recorded"
+_NOT_ASKED: Final = "not asked for: see `metrics`"
+_LATE_BEATS: Final = 3
+_AVAILABILITIES: Final[dict[int, Availability]] = {
+    STATES.index("free"): "free",
+    STATES.index("busy"): "busy",
+    STATES.index("idle"): "idle",
+    STATES.index("reserved"): "reserved",
+}
+
+
+class PastFleetBuilder:
+    """Takes hosts one after the other and counts. `find_host` finds a host of the live fleet by its id. `metrics` are
+    the names that were asked for; None: all."""
+
+    def __init__(
+        self,
+        at: float,
+        settings: FleetSettings,
+        find_host: Callable[[str], HostState | None],
+        metrics: frozenset[str] | None = None,
+    ) -> None:
+        self._at = at
+        self._settings = settings
+        self._find_host = find_host
+        self._metrics = metrics
+        self._counts: dict[Availability, int] = dict.fromkeys(("free", "busy", "idle", "reserved", "unknown"), 0)
+        self._hosts = self._hosts_up = self._recorded = 0
+        self._users: set[str] = set()
+        self._watts: list[float] = []
+        self._newest: float | None = None
+        self._is_rolled = False
+
+    def add(self, past: PastHost) -> Host:
+        sample = past.sample
+        status = self._judge_status(past)
+        known = self._find_host(sample.host_id)
+        reason = self._why_silent(past, status)
+        gpus = [
+            self._make_gpu(gpu, since, None if known is None else known.gpus.get(gpu.uuid), reason, past)
+            for gpu, since in zip(sample.gpus, past.since, strict=True)
+        ]
+        self._hosts += 1
+        self._hosts_up += status == "up"
+        self._is_rolled |= past.is_rolled
+        if past.is_recorded:
+            self._newest = max(sample.at, self._newest or sample.at)
+        is_current = reason is None
+        numbers = {
+            name: HOST_METRICS[name].round(value)
+            for name, value in zip(HOST_NAMES, sample.values, strict=True)
+            if value is not None and is_current
+        }
+        facts = None if known is None else known.facts
+        host = Host(
+            id=sample.host_id,
+            name=sample.name,
+            display_name=sample.name if known is None else known.display_name,
+            status=status,
+            via="history" if facts is None else facts.via,
+            last_report_at=sample.at if past.is_recorded else None,
+            interval_seconds=None,
+            labels={} if facts is None else facts.labels,
+            addresses=[] if facts is None else facts.addresses,
+            os=None if facts is None else facts.os,
+            driver_version=None if facts is None else facts.driver_version,
+            reasons={name: reason or self._why_not(f"host_{name}") for name in HOST_NAMES if name not in numbers},
+            gpus=gpus,
+        )
+        for name, value in numbers.items():
+            setattr(host, name, value)
+        return host
+
+    def finish(self, *, demo: bool, version: str) -> PastFleet:
+        """Everything but the hosts: they were given back one by one."""
+        gpus = sum(self._counts.values())
+        problems = []
+        if self._hosts and not self._recorded:
+            seen = "" if self._newest is None else f"; the last report before it is from {show_utc(self._newest)}"
+            problems = [f"Nothing was recorded at {show_utc(self._at)}{seen}."]
+        return PastFleet(
+            demo=demo,
+            time=self._at,
+            version=version,
+            totals=Totals(
+                gpus=gpus,
+                **self._counts,
+                hosts=self._hosts,
+                hosts_up=self._hosts_up,
+                users=len(self._users),
+                power_watts=round(sum(self._watts), 1) if self._watts else None,
+            ),
+            problems=problems,
+            hosts=[],
+            as_of=self._at,
+            coverage=round(self._recorded / gpus, 4) if gpus else None,
+            resolution="quarter_hour" if self._is_rolled else "raw",
+        )
+
+    def _judge_status(self, past: PastHost) -> HostStatus:
+        if not past.is_recorded:
+            return "down"
+        if past.is_rolled:
+            return "up"
+        silent = self._at - past.sample.at
+        late_after = _LATE_BEATS * past.sample.interval
+        if silent <= late_after:
+            return "up"
+        return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
+
+    def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
+        """None where it reported."""
+        if not past.is_recorded:
+            return "nothing was recorded of this host before that moment"
+        return None if status == "up" else f"no report since {show_utc(past.sample.at)}"
+
+    def _make_gpu(
+        self, sample: GpuSample, since: float | None, known: GpuState | None, silent: str | None, past: PastHost
+    ) -> Gpu:
+        availability: Availability = "unknown" if silent else _AVAILABILITIES.get(sample.state, "unknown")
+        self._counts[availability] += 1
+        self._recorded += silent is None
+        # What was last read of a host that is silent may be anything by now.
+        values = dict(zip(GPU_NAMES, sample.values, strict=True)) if silent is None else {}
+        numbers = {name: GPU_METRICS[name].round(value) for name, value in values.items() if value is not None}
+        processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
+        users = sorted({one.user for one in processes or () if one.user is not None})
+        reasons = {name: silent or self._why_not(name) for name in GPU_NAMES if name not in numbers}
+        if processes is None:
+            reasons["processes"] = silent or _NOT_RECORDED
+        health = judge_health(
+            None, numbers.get("temperature_celsius"), self._settings.health, wear=judge_wear(numbers), why_unread=silent
+        )
+        if availability != "unknown":
+            self._users.update(users)
+            self._watts += [numbers["power_watts"]] if "power_watts" in numbers else []
+        began = [one.started_at for one in processes or () if one.started_at is not None]
+        if since is None and availability in {"busy", "idle"} and began:
+            since = min(began)
+        identity = known or _guess_identity(sample)
+        gpu = Gpu(
+            uuid=sample.uuid,
+            index=identity.index,
+            label=sample.label,
+            name=sample.model,
+            display_name=identity.display_name,
+            vendor=identity.vendor,
+            parent=identity.parent,
+            pci_address=identity.pci_address,
+            availability=availability,
+            availability_reason=silent or (_ROLLED if past.is_rolled else None),
+            last_seen=_AVAILABILITIES.get(sample.state) if silent and past.is_recorded else None,
+            since=since,
+            health=health.level,
+            health_reason=health.reason,
+            health_action=health.action,
+            users=users,
+            processes=processes,
+            reasons=reasons,
+        )
+        for name, number in numbers.items():
+            setattr(gpu, name, number)
+        return gpu
+
+    def _why_not(self, name: str) -> str:
+        return _NOT_RECORDED if self._metrics is None or name in self._metrics else _NOT_ASKED
+
+
+def _guess_identity(sample: GpuSample) -> GpuIdentity:
+    """Of a GPU that is not in the fleet any more."""
+    model = sample.model
+    vendor = next((name for name in ("nvidia", "amd", "intel") if model.lower().startswith(name)), "unknown")
+    index = sample.label.partition(".")[0]
+    return GpuIdentity(
+        uuid=sample.uuid,
+        index=int(index) if index.isascii() and index.isdigit() else 0,
+        label=sample.label,
+        name=model,
+        display_name=model,
+        vendor=vendor,
+    )
+
+
+def _show(process: ProcessSample) -> ShownProcess:
+    unknown: Iterable[tuple[str, object]] = (
+        ("user", process.user),
+        ("command", process.command),
+        ("memory_used_bytes", process.memory_bytes),
+        ("utilization_percent", process.utilization_percent),
+        ("started_at", process.started_at),
+    )
+    return ShownProcess(
+        process.pid,
+        process.user,
+        process.command,
+        process.memory_bytes,
+        process.started_at,
+        process.utilization_percent,
+        process.container,
+        process.job,
+        reasons={name: _NOT_RECORDED for name, value in unknown if value is None},
+    )
