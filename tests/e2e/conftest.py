@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from e2e.looking import Visit, count_hosts
+from e2e.looking import Visit, count_hosts, fleet_of, send
+from e2e.still_fleet import still_reports
 from fakes.hubs import HubProcess, running_hub
 from fakes.waiting import wait_until
 
@@ -42,12 +43,26 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
-    """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it."""
+    """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it. Which of its GPUs is free, and
+    whose the others are, is a matter of the hour: a test that needs one of them uses `still`."""
     folder = tmp_path_factory.mktemp("demo")
     # Tests look far more often than people do, and all from one address.
     (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
     with running_hub(folder, "--demo", "24", "--demo-days", "1") as hub:
         wait_until(lambda: count_hosts(hub) >= 22, "the simulated fleet")
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def still(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub with a fleet in which nothing happens (`e2e.still_fleet`), one for all tests that only look."""
+    folder = tmp_path_factory.mktemp("still")
+    (folder / "gpudeck.yaml").write_text("demo: never\nlocal: never\nlimits: {unlimited: [127.0.0.1]}\n")
+    with running_hub(folder) as hub:
+        reports = still_reports()
+        for envelope in reports:
+            send(hub, envelope)
+        wait_until(lambda: fleet_of(hub)["totals"]["hosts_up"] == len(reports), "all hosts")
         yield hub
 
 
