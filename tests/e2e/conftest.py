@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from e2e.looking import Visit, count_hosts, fleet_of, send
-from e2e.still_fleet import still_reports
+from e2e.looking import Visit, count_hosts
 from fakes.hubs import HubProcess, running_hub
+from fakes.still_fleet import running_still_hub
 from fakes.waiting import wait_until
 
 CHROMIUM_ARGUMENTS = [
@@ -55,14 +55,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
 
 @pytest.fixture(scope="session")
 def still(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
-    """A hub with a fleet in which nothing happens (`e2e.still_fleet`), one for all tests that only look."""
-    folder = tmp_path_factory.mktemp("still")
-    (folder / "gpudeck.yaml").write_text("demo: never\nlocal: never\nlimits: {unlimited: [127.0.0.1]}\n")
-    with running_hub(folder) as hub:
-        reports = still_reports()
-        for envelope in reports:
-            send(hub, envelope)
-        wait_until(lambda: fleet_of(hub)["totals"]["hosts_up"] == len(reports), "all hosts")
+    """A hub with a fleet in which nothing happens, one for all tests that only look."""
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
         yield hub
 
 
