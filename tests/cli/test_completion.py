@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.hubs import HubProcess, environment, gpudeck, running_hub
+from fakes.hubs import HubProcess, environment, gpudeck
+from fakes.still_fleet import running_still_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
 from gpudeck.cli.search import find_names
@@ -27,9 +28,8 @@ BASH, ZSH, FISH = (pytest.param(shell, marks=needs(shell)) for shell in ("bash",
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "3") as hub:
-        wait_until(lambda: b'"gpu01"' in hub.get("/api/v1/fleet"), "a simulated host")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
         yield hub
 
 
@@ -64,9 +64,10 @@ INTERACTIVE = {
         ("gpudeck hosts remove gpu01\t", "gpudeck hosts remove gpu01 "),
     ],
 )
-def test_tab_completes(demo: HubProcess, home: Path, shell: str, typed: str, completed: str) -> None:
+def test_tab_completes(still: HubProcess, home: Path, shell: str, typed: str, completed: str) -> None:
     command, source = INTERACTIVE[shell]
-    variables = {"PATH": path_with(home), "GPUDECK_HUB": demo.url, "PS1": "$ ", "TERM": "dumb"}
+    variables = {"PATH": path_with(home), "GPUDECK_HUB": still.url, "PS1": "$ ", "TERM": "dumb"}
+    wait_for_names(home, still)
     with in_a_terminal(home, *command, **variables) as terminal:
         terminal.press(f"{source} && echo read'y'\n")
         terminal.read_until("ready\r\n")
@@ -84,21 +85,21 @@ def test_tab_completes(demo: HubProcess, home: Path, shell: str, typed: str, com
         ("gpudeck show idl", "idle"),
     ],
 )
-def test_fish_offers(demo: HubProcess, home: Path, shell: str, line: str, offered: str) -> None:
+def test_fish_offers(still: HubProcess, home: Path, shell: str, line: str, offered: str) -> None:
     def complete() -> list[str]:
         answer = subprocess.run(
             [shell, "--no-config", "-c", f'source script.fish; complete -C "{line}"'],
             capture_output=True,
             text=True,
-            env=environment(home) | {"PATH": path_with(home), "GPUDECK_HUB": demo.url},
+            env=environment(home) | {"PATH": path_with(home), "GPUDECK_HUB": still.url},
             cwd=home,
             timeout=60,
             check=True,
         )
         return [found.split("\t")[0] for found in answer.stdout.splitlines()]
 
-    # A hub that takes long to answer is not waited for: then there is nothing to offer until the key is pressed again.
-    assert wait_until(complete, "something to offer") == [offered]
+    wait_for_names(home, still)
+    assert complete() == [offered]
 
 
 def offer(home: Path, line: str, **variables: str) -> tuple[list[str], str]:
@@ -109,13 +110,21 @@ def offer(home: Path, line: str, **variables: str) -> tuple[list[str], str]:
     return [found.partition(",")[2] for found in answer.stdout.split()], answer.stderr
 
 
-def test_hub_on_the_line_is_the_one_that_is_asked(demo: HubProcess, tmp_path: Path) -> None:
-    assert offer(tmp_path, f"gpudeck show --hub {demo.url} gpu01", GPUDECK_HUB=NOBODY) == (["gpu01"], "")
+def wait_for_names(home: Path, hub: HubProcess) -> None:
+    """A hub that takes long to answer is not waited for: then nothing is offered until it is asked again. What it has
+    answered once is kept."""
+    wait_until(lambda: offer(home, "gpudeck show gpu01", GPUDECK_HUB=hub.url)[0], "the names of its hosts", 60)
+
+
+def test_hub_on_the_line_is_the_one_that_is_asked(still: HubProcess, tmp_path: Path) -> None:
+    wait_for_names(tmp_path, still)
+    assert offer(tmp_path, f"gpudeck show --hub {still.url} gpu01", GPUDECK_HUB=NOBODY) == (["gpu01"], "")
 
 
 @pytest.mark.parametrize("line", ["wait --host gpu01", "reserve gpu01", "reservations gpu01"])
-def test_hosts_are_offered_wherever_one_is_named(demo: HubProcess, home: Path, line: str) -> None:
-    assert offer(home, f"gpudeck {line}", GPUDECK_HUB=demo.url) == (["gpu01"], "")
+def test_hosts_are_offered_wherever_one_is_named(still: HubProcess, home: Path, line: str) -> None:
+    wait_for_names(home, still)
+    assert offer(home, f"gpudeck {line}", GPUDECK_HUB=still.url) == (["gpu01"], "")
 
 
 @pytest.mark.parametrize(
@@ -137,20 +146,21 @@ def test_without_a_hub_everything_else_is_offered_in_silence(tmp_path: Path, lin
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("gpudeck.cli.search.HUB_TIMEOUT_SECONDS", 60.0)
     return tmp_path / "gpudeck"
 
 
 def test_names_are_kept_for_a_minute_where_only_their_owner_looks(
-    demo: HubProcess, cache: Path, monkeypatch: pytest.MonkeyPatch
+    still: HubProcess, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = find_names(demo.url)
+    names = find_names(still.url)
     file = next(cache.iterdir())
     assert "gpu01" in names
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
     file.write_text("claimed")
-    assert find_names(demo.url) == ["claimed"]
+    assert find_names(still.url) == ["claimed"]
     os.utime(file, (time.time() - 61, time.time() - 61))
-    assert find_names(demo.url) == names
+    assert find_names(still.url) == names
 
 
 def test_names_of_a_hub_that_went_away_are_still_offered(cache: Path) -> None:
@@ -169,8 +179,9 @@ def test_hub_that_says_nothing_is_not_waited_for(cache: Path, monkeypatch: pytes
 
 
 def test_folder_that_cannot_be_written_costs_nothing_but_time(
-    demo: HubProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    still: HubProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert "gpu01" in find_names(demo.url)
+    monkeypatch.setattr("gpudeck.cli.search.HUB_TIMEOUT_SECONDS", 60.0)
+    assert "gpu01" in find_names(still.url)

@@ -12,6 +12,7 @@ import pytest
 from wcwidth import wcswidth
 
 from fakes.hubs import HubProcess, gpudeck, running_hub
+from fakes.still_fleet import running_still_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
 
@@ -19,9 +20,8 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "6") as hub:
-        wait_until(lambda: len(json.loads(hub.get("/api/v1/fleet"))["hosts"]) >= 5, "the simulated fleet")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
         yield hub
 
 
@@ -33,26 +33,26 @@ def states_in(text: str) -> set[str]:
     ("words", "states"),
     [(["free"], {"free"}), (["busy", "-alice"], {"busy"}), (["-busy", "-idle", "-unknown"], {"free"})],
 )
-def test_words_choose(demo: HubProcess, words: list[str], states: set[str]) -> None:
-    answer = gpudeck(demo.data_dir, "show", *words, "--hub", demo.url)
+def test_words_choose(still: HubProcess, words: list[str], states: set[str]) -> None:
+    answer = gpudeck(still.data_dir, "show", *words, "--hub", still.url)
     assert (answer.returncode, answer.stderr, states_in(answer.stdout)) == (0, "", states)
 
 
-def test_words_find_commands_and_faults_as_with_detail(demo: HubProcess) -> None:
+def test_words_find_commands_and_faults_as_with_detail(still: HubProcess) -> None:
     for words in (["command:python"], ["xid"], ["train"]):
-        table = gpudeck(demo.data_dir, "show", *words, "--hub", demo.url)
-        chosen = json.loads(gpudeck(demo.data_dir, "show", *words, "--json", "--hub", demo.url).stdout)
+        table = gpudeck(still.data_dir, "show", *words, "--hub", still.url)
+        chosen = json.loads(gpudeck(still.data_dir, "show", *words, "--json", "--hub", still.url).stdout)
         assert table.stdout.count("\n") > len(chosen["hosts"]) > 0, words
 
 
-def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
-    name = json.loads(demo.get("/api/v1/fleet"))["hosts"][0]["name"]
+def test_show_and_curl_are_the_same_table(still: HubProcess) -> None:
+    name = json.loads(still.get("/api/v1/fleet"))["hosts"][0]["name"]
 
     def is_the_same() -> bool:
-        shown = gpudeck(demo.data_dir, "show", name, "--detail", "--hub", demo.url, COLUMNS="100").stdout
-        return shown == demo.get(f"/{name}?detail=true&columns=100&term=true").decode()
+        shown = gpudeck(still.data_dir, "show", name, "--detail", "--hub", still.url, COLUMNS="100").stdout
+        return shown == still.get(f"/{name}?detail=true&columns=100&term=true").decode()
 
-    # The fleet moves: of some looks both fall into the same second.
+    # The time since the last change goes on: of some looks both fall into the same second.
     wait_until(is_the_same, "the same text from both")
 
 
@@ -74,29 +74,29 @@ def test_show_and_curl_are_the_same_table(demo: HubProcess) -> None:
         (["--detail", "--csv"], 2, "--detail and --csv exclude each other"),
     ],
 )
-def test_what_cannot_be_shown_is_told(demo: HubProcess, arguments: list[str], code: int, told: str) -> None:
-    answer = gpudeck(demo.data_dir, "show", "--hub", demo.url, *arguments)
+def test_what_cannot_be_shown_is_told(still: HubProcess, arguments: list[str], code: int, told: str) -> None:
+    answer = gpudeck(still.data_dir, "show", "--hub", still.url, *arguments)
     assert (answer.returncode, answer.stdout) == (code, "")
     assert told in answer.stderr
 
 
-def test_json_of_nothing_is_an_empty_list_and_exit_code_1(demo: HubProcess) -> None:
-    answer = gpudeck(demo.data_dir, "show", "--hub", demo.url, "h900", "--json")
+def test_json_of_nothing_is_an_empty_list_and_exit_code_1(still: HubProcess) -> None:
+    answer = gpudeck(still.data_dir, "show", "--hub", still.url, "h900", "--json")
     assert (answer.returncode, json.loads(answer.stdout)["hosts"]) == (1, [])
     assert json.loads(answer.stdout)["totals"]["gpus"] == 0
 
 
-def test_csv_has_a_line_a_gpu(demo: HubProcess) -> None:
-    answer = gpudeck(demo.data_dir, "show", "--hub", demo.url, "--csv")
+def test_csv_has_a_line_a_gpu(still: HubProcess) -> None:
+    answer = gpudeck(still.data_dir, "show", "--hub", still.url, "--csv")
     rows = list(csv.DictReader(io.StringIO(answer.stdout)))
-    assert len(rows) == json.loads(demo.get("/api/v1/fleet"))["totals"]["gpus"]
+    assert len(rows) == json.loads(still.get("/api/v1/fleet"))["totals"]["gpus"]
     assert {row["availability"] for row in rows} <= {"free", "busy", "idle", "reserved", "unknown"}
     assert all(row["utilization_percent"] or "utilization_percent: " in row["unknown"] for row in rows)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 120, 300])
-def test_no_line_of_a_table_is_wrapped_or_wider_than_the_terminal(demo: HubProcess, columns: int) -> None:
-    with in_a_terminal(demo.data_dir, "gpudeck", "show", "--hub", demo.url, columns=columns) as terminal:
+def test_no_line_of_a_table_is_wrapped_or_wider_than_the_terminal(still: HubProcess, columns: int) -> None:
+    with in_a_terminal(still.data_dir, "gpudeck", "show", "--hub", still.url, columns=columns) as terminal:
         _, text = terminal.wait()
     table = ANSI.sub("", text.replace("\r\n", "\n")).split("\n\n")[1].splitlines()
     widths = {wcswidth(line) for line in table}
@@ -116,25 +116,25 @@ def test_no_line_of_a_table_is_wrapped_or_wider_than_the_terminal(demo: HubProce
     ],
 )
 def test_colours_are_for_terminals_that_want_them(
-    demo: HubProcess, variables: dict[str, str], arguments: list[str], is_coloured: bool
+    still: HubProcess, variables: dict[str, str], arguments: list[str], is_coloured: bool
 ) -> None:
-    with in_a_terminal(demo.data_dir, "gpudeck", "show", "--hub", demo.url, *arguments, **variables) as terminal:
+    with in_a_terminal(still.data_dir, "gpudeck", "show", "--hub", still.url, *arguments, **variables) as terminal:
         code, text = terminal.wait()
     assert (code, "\x1b[" in text) == (0, is_coloured)
 
 
-def test_pipe_gets_no_colours_and_every_column(demo: HubProcess) -> None:
-    answer = gpudeck(demo.data_dir, "show", "--hub", demo.url, COLUMNS="")
+def test_pipe_gets_no_colours_and_every_column(still: HubProcess) -> None:
+    answer = gpudeck(still.data_dir, "show", "--hub", still.url, COLUMNS="")
     assert "\x1b" not in answer.stdout
     assert {"MODEL", "POWER", "SINCE"} <= set(answer.stdout.split("\n\n")[1].splitlines()[0].split())
 
 
-def test_pipe_gets_colours_where_they_are_asked_for(demo: HubProcess) -> None:
-    assert "\x1b[" in gpudeck(demo.data_dir, "show", "--hub", demo.url, "--color", "always").stdout
+def test_pipe_gets_colours_where_they_are_asked_for(still: HubProcess) -> None:
+    assert "\x1b[" in gpudeck(still.data_dir, "show", "--hub", still.url, "--color", "always").stdout
 
 
-def test_terminal_without_our_signs_gets_others(demo: HubProcess) -> None:
-    answer = gpudeck(demo.data_dir, "show", "free", "--hub", demo.url, "--detail", PYTHONIOENCODING="ascii")
+def test_terminal_without_our_signs_gets_others(still: HubProcess) -> None:
+    answer = gpudeck(still.data_dir, "show", "free", "--hub", still.url, "--detail", PYTHONIOENCODING="ascii")
     assert answer.stdout.isascii()
     assert "o free" in answer.stdout
 
@@ -163,9 +163,9 @@ def test_watching_survives_a_restart_of_the_hub_and_ends_with_ctrl_c(tmp_path: P
     assert "Traceback" not in rest
 
 
-def test_watching_draws_over_what_is_there_and_erases_nothing_before(demo: HubProcess) -> None:
-    command = ["gpudeck", "show", "--watch", "0.2", "--hub", demo.url]
-    with in_a_terminal(demo.data_dir, *command, columns=80) as terminal:
+def test_watching_draws_over_what_is_there_and_erases_nothing_before(still: HubProcess) -> None:
+    command = ["gpudeck", "show", "--watch", "0.2", "--hub", still.url]
+    with in_a_terminal(still.data_dir, *command, columns=80) as terminal:
         terminal.read_until("\x1b[?2026l")
         frame = terminal.read_until("\x1b[?2026l")
         terminal.press("\x03")
@@ -175,18 +175,18 @@ def test_watching_draws_over_what_is_there_and_erases_nothing_before(demo: HubPr
 
 
 @pytest.mark.parametrize(("variables", "mark"), [({"TERM": "dumb"}, "\x1b")])
-def test_watching_in_a_dumb_terminal_has_no_escapes(demo: HubProcess, variables: dict[str, str], mark: str) -> None:
-    command = ["gpudeck", "show", "free", "--watch", "0.2", "--hub", demo.url]
-    with in_a_terminal(demo.data_dir, *command, **variables) as terminal:
+def test_watching_in_a_dumb_terminal_has_no_escapes(still: HubProcess, variables: dict[str, str], mark: str) -> None:
+    command = ["gpudeck", "show", "free", "--watch", "0.2", "--hub", still.url]
+    with in_a_terminal(still.data_dir, *command, **variables) as terminal:
         said = terminal.read_until("every 0.2 s") + terminal.read_until("every 0.2 s")
         terminal.press("\x03")
         code, _ = terminal.wait()
     assert (code, mark in said) == (0, False)
 
 
-def test_watching_as_json_is_a_line_a_reading(demo: HubProcess) -> None:
-    command = ["gpudeck", "show", "free", "--json", "--watch", "0.2", "--hub", demo.url]
-    with in_a_terminal(demo.data_dir, *command) as terminal:
+def test_watching_as_json_is_a_line_a_reading(still: HubProcess) -> None:
+    command = ["gpudeck", "show", "free", "--json", "--watch", "0.2", "--hub", still.url]
+    with in_a_terminal(still.data_dir, *command) as terminal:
         lines = [json.loads(terminal.read_until("\n")) for _ in range(3)]
         terminal.press("\x03")
         code, _ = terminal.wait()

@@ -1,7 +1,6 @@
 """gpudeck top in a real tmux of 80 columns and 24 lines, and where no terminal can show it."""
 
 import contextlib
-import json
 import re
 import shlex
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub
+from fakes.still_fleet import running_still_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
 
@@ -71,15 +71,14 @@ def in_tmux(home: Path, *arguments: str, **variables: str) -> Iterator[Pane]:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
-    with running_hub(tmp_path_factory.mktemp("demo"), "--demo", "6") as hub:
-        wait_until(lambda: len(json.loads(hub.get("/api/v1/fleet"))["hosts"]) >= 5, "the simulated fleet")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
         yield hub
 
 
 @needs_tmux
-def test_eighty_by_twenty_four_has_hosts_details_people_and_help(demo: HubProcess, tmp_path: Path) -> None:
-    with in_tmux(tmp_path, "--hub", demo.url) as pane:
+def test_eighty_by_twenty_four_has_hosts_details_people_and_help(still: HubProcess, tmp_path: Path) -> None:
+    with in_tmux(tmp_path, "--hub", still.url) as pane:
         lines = pane.wait_for("sorted by host").splitlines()
         assert lines[2].split()[:2] == ["HOST", "GPU"]
         assert max(map(len, lines)) <= 80
@@ -101,8 +100,8 @@ def test_eighty_by_twenty_four_has_hosts_details_people_and_help(demo: HubProces
 
 
 @needs_tmux
-def test_wide_terminal_has_more_columns(demo: HubProcess, tmp_path: Path) -> None:
-    with in_tmux(tmp_path, "--hub", demo.url) as pane:
+def test_wide_terminal_has_more_columns(still: HubProcess, tmp_path: Path) -> None:
+    with in_tmux(tmp_path, "--hub", still.url) as pane:
         pane.wait_for("sorted by host")
         pane.resize(300, 60)
         head = pane.wait_for("NOTE").splitlines()[2].split()
@@ -125,12 +124,12 @@ def test_hub_that_goes_away_greys_everything_and_comes_back(tmp_path: Path) -> N
 
 
 @needs_tmux
-def test_no_color_means_no_colour(demo: HubProcess, tmp_path: Path) -> None:
-    with in_tmux(tmp_path, "--hub", demo.url, NO_COLOR="1") as pane:
+def test_no_color_means_no_colour(still: HubProcess, tmp_path: Path) -> None:
+    with in_tmux(tmp_path, "--hub", still.url, NO_COLOR="1") as pane:
         pane.wait_for("■ busy")
         colours = re.findall(r"\x1b\[[0-9;]*?(?:3[0-7]|9[0-7]|38;[0-9;]+)m", pane.seen("-e"))
         assert colours == []
-    with in_tmux(tmp_path, "--hub", demo.url) as pane:
+    with in_tmux(tmp_path, "--hub", still.url) as pane:
         pane.wait_for("■ busy")
         assert "\x1b[31m■ busy" in pane.seen("-e")
 
@@ -143,8 +142,8 @@ def test_this_machine_is_shown_without_any_hub(tmp_path: Path) -> None:
         pane.wait_for("left with 0")
 
 
-def test_terminal_is_as_it_was_after_sigterm(demo: HubProcess, tmp_path: Path) -> None:
-    with in_a_terminal(tmp_path, "gpudeck", "top", "--hub", demo.url) as terminal:
+def test_terminal_is_as_it_was_after_sigterm(still: HubProcess, tmp_path: Path) -> None:
+    with in_a_terminal(tmp_path, "gpudeck", "top", "--hub", still.url) as terminal:
         terminal.read_until("sorted by host")
         terminal.process.terminate()
         _, rest = terminal.wait()
@@ -152,14 +151,14 @@ def test_terminal_is_as_it_was_after_sigterm(demo: HubProcess, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["dumb", ""])
-def test_dumb_terminal_is_refused_with_a_way_out(demo: HubProcess, tmp_path: Path, kind: str) -> None:
-    with in_a_terminal(tmp_path, "gpudeck", "top", "--hub", demo.url, TERM=kind) as terminal:
+def test_dumb_terminal_is_refused_with_a_way_out(still: HubProcess, tmp_path: Path, kind: str) -> None:
+    with in_a_terminal(tmp_path, "gpudeck", "top", "--hub", still.url, TERM=kind) as terminal:
         code, said = terminal.wait()
     assert (code, said.strip()) == (2, f"gpudeck: {REFUSED}")
 
 
-def test_pipe_is_refused(demo: HubProcess) -> None:
-    answer = gpudeck(demo.data_dir, "top", "--hub", demo.url)
+def test_pipe_is_refused(still: HubProcess) -> None:
+    answer = gpudeck(still.data_dir, "top", "--hub", still.url)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "needs a terminal" in answer.stderr
 

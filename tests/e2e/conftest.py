@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e.looking import Visit, count_hosts
 from fakes.hubs import HubProcess, running_hub
+from fakes.still_fleet import running_still_hub
 from fakes.waiting import wait_until
 
 CHROMIUM_ARGUMENTS = [
@@ -42,12 +43,20 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
-    """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it."""
+    """A hub with a simulated fleet of 24 hosts, one for all tests that only look at it. Which of its GPUs is free, and
+    whose the others are, is a matter of the hour: a test that needs one of them uses `still`."""
     folder = tmp_path_factory.mktemp("demo")
     # Tests look far more often than people do, and all from one address.
     (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
     with running_hub(folder, "--demo", "24", "--demo-days", "1") as hub:
         wait_until(lambda: count_hosts(hub) >= 22, "the simulated fleet")
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def still(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    """A hub with a fleet in which nothing happens, one for all tests that only look."""
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
         yield hub
 
 

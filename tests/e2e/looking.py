@@ -1,7 +1,7 @@
 """Looking at the page as its tests do, and sending reports to the hub behind it."""
 
 import json
-import urllib.request
+import time
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -9,8 +9,11 @@ from urllib.parse import urlsplit
 from playwright.sync_api import ConsoleMessage, Page, Request
 
 from fakes.hubs import HubProcess
+from fakes.pushed import send
 from fakes.waiting import wait_until
-from gpudeck.wire import Envelope, encode
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
+from gpudeck.demo.backfill import SEED
+from gpudeck.wire import Envelope
 
 STATES = ("free", "busy", "idle", "reserved", "unknown")
 
@@ -53,16 +56,17 @@ def count_hosts(hub: HubProcess) -> int:
     return int(fleet_of(hub)["totals"]["hosts"])
 
 
-def send(hub: HubProcess, envelope: Envelope, token: str | None = None) -> None:
-    """Report to the hub as an agent would, with the token of all agents unless told otherwise."""
-    headers = {
-        "Authorization": f"Bearer {token or hub.token_file.read_text().strip()}",
-        "Content-Type": "application/msgpack",
-        "Content-Encoding": "zstd",
-    }
-    request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(envelope), headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 202
+def lasting_job(hosts: int) -> tuple[str, SimulatedJob]:
+    """The job of a demo fleet of so many hosts that goes on longest, alone on whole NVIDIA GPUs that work; one that
+    computes, if there is any. With the name of its host. What a test has seen of it is there when it looks again."""
+    fleet, now = SimulatedFleet(hosts, SEED), time.time()
+    lasting = []
+    for number, name in enumerate(fleet.names):
+        slots = fleet.station(number).host.slots
+        fit = {slot.uuid for slot in slots if (slot.model.vendor, slot.parent, slot.fault) == ("nvidia", None, "none")}
+        jobs = fleet.runs(number, now, now + 1)
+        lasting += [(name, job) for job in jobs if job.guest is None and fit.issuperset(job.gpus)]
+    return max(lasting, key=lambda each: (each[1].kind in {"training", "loader"}, each[1].end))
 
 
 def send_and_record(hub: HubProcess, envelope: Envelope) -> None:

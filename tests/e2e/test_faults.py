@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.looking import send
 from fakes.hubs import HubProcess
+from fakes.pushed import send
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.model.report import GpuEvent
 

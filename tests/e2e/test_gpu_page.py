@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, send_and_record, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, send_and_record, show_instead
 from fakes.hubs import HubProcess
 from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.waiting import wait_until
@@ -29,11 +29,11 @@ def past_of(hub: HubProcess, uuid: str, metric: str = "utilization_percent", sta
 
 @pytest.fixture(scope="module")
 def busy(demo: HubProcess) -> dict[str, Any]:
-    """A busy GPU of the demo fleet, once some of its past is made."""
-    gpus = [gpu for host in fleet_of(demo)["hosts"] for gpu in host["gpus"] if gpu["availability"] == "busy"]
-    found: dict[str, Any] = next(gpu for gpu in gpus if gpu["utilization_percent"] is not None and gpu["users"])
-    wait_until(lambda: len(past_of(demo, found["uuid"])) > 100, "six hours of the past", seconds=120)
-    return found
+    """A GPU of the demo fleet that is used for as long as the tests last, once some of its past is made."""
+    _, job = lasting_job(24)
+    wait_until(lambda: len(past_of(demo, job.gpus[0])) > 100, "six hours of the past", seconds=120)
+    gpus = [gpu for host in fleet_of(demo)["hosts"] for gpu in host["gpus"]]
+    return next(gpu for gpu in gpus if gpu["uuid"] == job.gpus[0])
 
 
 @pytest.fixture(scope="module")
@@ -250,12 +250,12 @@ def test_a_gpu_that_nobody_knows_is_said_to_be_unknown(demo: HubProcess, bare: P
     expect(bare.get_by_role("heading", name="GPU not found")).to_be_visible()
 
 
-def test_the_details_of_a_gpu_lead_to_its_page(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url + "/?q=busy")
-    page.locator(".line").first.click()
+def test_the_details_of_a_gpu_lead_to_its_page(still: HubProcess, visit: Visits) -> None:
+    page = visit(still.url + "/?q=gpu01")
+    page.locator(".line .label").first.click()
     page.get_by_role("dialog").get_by_role("link", name="GPU page").click()
-    expect(page).to_have_url(re.compile(r"#/gpu/"))
-    expect(page.get_by_role("heading", level=1)).to_contain_text("GPU ")
+    expect(page).to_have_url(re.compile(r"#/gpu/GPU-gpu01-0$"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("GPU 0")
 
 
 def test_names_from_outside_are_shown_harmlessly(empty: HubProcess, visit: Visits) -> None:

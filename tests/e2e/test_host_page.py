@@ -9,10 +9,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, send, send_and_record, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, send_and_record, show_instead
 from fakes.hubs import HubProcess
+from fakes.pushed import send
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.waiting import wait_until
+from gpudeck.collectors.simulated import SimulatedJob
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 Visits = Callable[..., Page]
@@ -20,18 +22,21 @@ CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
 
 
 @pytest.fixture(scope="module")
-def host(demo: HubProcess) -> dict[str, Any]:
-    """A host of the demo fleet that works, once some of its past is made."""
-    hosts = [host for host in fleet_of(demo)["hosts"] if host["status"] == "up"]
-    found: dict[str, Any] = max(hosts, key=lambda host: sum(gpu["availability"] == "busy" for gpu in host["gpus"]))
-    question = f"/api/v1/history?host={found['name']}&metric=host_cpu_percent&start=-6h"
+def job() -> tuple[str, SimulatedJob]:
+    return lasting_job(24)
+
+
+@pytest.fixture(scope="module")
+def host(demo: HubProcess, job: tuple[str, SimulatedJob]) -> dict[str, Any]:
+    """A host of the demo fleet that is used for as long as the tests last, once some of its past is made."""
+    question = f"/api/v1/history?host={job[0]}&metric=host_cpu_percent&start=-6h"
 
     def has_past() -> bool:
         series = json.loads(demo.get(question))["series"]
         return bool(series) and len(series[0]["points"]) > 100
 
     wait_until(has_past, "six hours of the past", seconds=120)
-    return found
+    return next(host for host in fleet_of(demo)["hosts"] if host["name"] == job[0])
 
 
 @pytest.fixture
@@ -49,13 +54,15 @@ def open_host(visit: Visits, hub: HubProcess, host: dict[str, Any], query: str =
     return page
 
 
-def test_every_gpu_is_listed_with_its_processes(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_every_gpu_is_listed_with_its_processes(
+    demo: HubProcess, host: dict[str, Any], job: tuple[str, SimulatedJob], visit: Visits
+) -> None:
     page = open_host(visit, demo, host)
     expect(page.get_by_role("heading", level=1)).to_have_text(host["display_name"])
     table = page.get_by_role("region", name="GPUs and their processes")
     for gpu in host["gpus"]:
         expect(table.get_by_role("link", name=f"GPU {gpu['label']}", exact=True)).to_be_visible()
-    busy = next(gpu for gpu in host["gpus"] if gpu["processes"])
+    busy = next(gpu for gpu in host["gpus"] if gpu["uuid"] in job[1].gpus)
     row = table.get_by_role("row").filter(has_text=str(busy["processes"][0]["pid"])).first
     expect(row).to_contain_text(busy["processes"][0]["command"])
     expect(row).to_contain_text(busy["processes"][0]["evidence"])
@@ -165,7 +172,7 @@ def test_a_host_is_removed_from_its_page(empty: HubProcess, visit: Visits) -> No
 
 
 def test_the_name_of_a_host_leads_to_its_page(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
-    page = visit(demo.url)
+    page = visit(f"{demo.url}/?sort=name&q={host['name']}")
     page.locator(f"[data-host='{host['id']}'] h2 a").click()
     expect(page).to_have_url(re.compile(f"#/host/{re.escape(host['name'])}$"))
 

@@ -11,8 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, send
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job
 from fakes.hubs import HubProcess, running_hub
+from fakes.pushed import send
 from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.waiting import wait_until
 
@@ -168,12 +169,8 @@ def past(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
         yield hub
 
 
-def busiest(hub: HubProcess) -> str:
-    return max(holdings(hub).items(), key=lambda each: each[1])[0]
-
-
 def test_a_person_has_gpus_runs_and_days_as_the_api_tells_them(past: HubProcess, visit: Visits) -> None:
-    user = busiest(past)
+    user = lasting_job(3)[1].user
     page = visit(past.url)
     with (
         page.expect_response(re.compile(r"api/v1/usage\?.*user="), timeout=PATIENCE_MS) as usage,

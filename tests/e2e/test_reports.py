@@ -9,8 +9,9 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import fleet_of, is_wider_than_its_window, send
+from e2e.looking import fleet_of, is_wider_than_its_window
 from fakes.hubs import HubProcess, running_hub
+from fakes.pushed import send
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
 from fakes.waiting import wait_until
 from gpudeck.model.report import Report
@@ -63,9 +64,10 @@ def test_the_demo_leaves_with_the_first_real_host(tmp_path: Path, chromium: Brow
 
 
 def test_a_silent_host_turns_grey_and_nothing_on_it_looks_free(empty: HubProcess, visit: Visits) -> None:
-    send(empty, make_envelope("gpu01", interval_seconds=1.0))
+    send(empty, make_envelope("gpu01", interval_seconds=60.0))
     page = visit(empty.url)
     expect(page.locator(".line.free")).to_have_count(1)
+    send(empty, make_envelope("gpu01", sequence=2, interval_seconds=1.0))
     expect(page.locator(".card.stale .status")).to_have_text(re.compile(r"^late \d+s$"), timeout=15_000)
     expect(page.locator(".line.free")).to_have_count(0)
     expect(page.locator(".line.unknown.past .who")).to_have_text("last: free")

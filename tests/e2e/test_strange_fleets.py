@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import fleet_of, send, show_instead
+from e2e.looking import fleet_of, show_instead
 from fakes.hubs import HubProcess
+from fakes.pushed import send
 from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.waiting import wait_until
 
@@ -82,8 +83,8 @@ def test_one_process_seen_twice_is_shown_twice(empty: HubProcess, visit: Visits)
 
 
 @pytest.mark.parametrize("width", [900, 1440])
-def test_details_in_the_last_column_are_whole(demo: HubProcess, visit: Visits, width: int) -> None:
-    page = visit(demo.url + "/?q=busy", width=width)
+def test_details_in_the_last_column_are_whole(still: HubProcess, visit: Visits, width: int) -> None:
+    page = visit(still.url + "/?q=busy", width=width)
     expect(page.locator(".line").first).to_be_visible()
     rightmost = """lines => lines.map(line => line.getBoundingClientRect().left)
       .reduce((best, left, i, all) => left > all[best] ? i : best, 0)"""
@@ -94,8 +95,8 @@ def test_details_in_the_last_column_are_whole(demo: HubProcess, visit: Visits, w
     assert page.locator(".popover").evaluate(f"box => ({cut})(box).length") == 0
 
 
-def test_escape_closes_details_under_the_pointer_for_good(demo: HubProcess, visit: Visits) -> None:
-    page = visit(demo.url + "/?q=busy&sort=name")
+def test_escape_closes_details_under_the_pointer_for_good(still: HubProcess, visit: Visits) -> None:
+    page = visit(still.url + "/?q=busy&sort=name")
     page.locator(".line").first.hover()
     details = page.locator(".popover")
     details.hover()

@@ -24,8 +24,8 @@ def scroll_to(page: Page, y: int) -> None:
 
 
 @pytest.fixture
-def fleet(demo: HubProcess, visit: Visits) -> Page:
-    page = visit(demo.url + "/?sort=name&view=cards", height=HEIGHT)
+def fleet(still: HubProcess, visit: Visits) -> Page:
+    page = visit(still.url + "/?sort=name&view=cards", height=HEIGHT)
     expect(page.locator("[data-host]").first).to_be_visible()
     return page
 

@@ -1,4 +1,4 @@
-"""A host whose GPUs a test controls: it reports to a hub as an agent would, again and again."""
+"""Reports to a hub as an agent would send them: one, and those of a host whose GPUs a test controls."""
 
 import contextlib
 import threading
@@ -11,9 +11,21 @@ from typing import Self
 from fakes.hubs import HubProcess
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.model.report import GpuReading, Report
-from gpudeck.wire import encode
+from gpudeck.wire import Envelope, encode
 
 _PAUSE = 0.25
+
+
+def send(hub: HubProcess, envelope: Envelope, token: str | None = None) -> None:
+    """Report to the hub as an agent would, with the token of all agents unless told otherwise."""
+    headers = {
+        "Authorization": f"Bearer {token or hub.token_file.read_text().strip()}",
+        "Content-Type": "application/msgpack",
+        "Content-Encoding": "zstd",
+    }
+    request = urllib.request.Request(f"{hub.url}/api/v1/reports", encode(envelope), headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 202
 
 
 class PushedHost:
