@@ -14,7 +14,7 @@ A search is words that all have to fit a GPU: what the page's search box takes, 
     anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
                                     address, or a GPU's own label: 0.5
 
-web/src/state/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
+web/src/fleet/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
 """
 
 import re

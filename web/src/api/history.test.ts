@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import type { Bounds } from '../charts/range'
+import type { Bounds } from '../time/range'
 import type { Point } from '../charts/series'
 import type { Answer } from './ask'
 import { forgetHistory, HistoryFeed, join, type Past, type Question, type QueryState } from './history'

@@ -2,7 +2,7 @@
  * Questions about the past. Answers are kept for a while, so that a range that was seen a moment ago opens at once; one
  * that reaches until now is renewed at its right end, once a step and only while somebody looks.
  */
-import { boundsOf, type Bounds, type Range } from '../charts/range'
+import { boundsOf, type Bounds, type Range } from '../time/range'
 import type { Point } from '../charts/series'
 import { ask, type Answer, type Refusal } from './ask'
 import type { components } from './schema'

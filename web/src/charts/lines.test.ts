@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Past, PastSeries } from '../api/history'
 import { cadence, gpuLines, lineOf, userLines } from './lines'
-import { userColour } from '../state/hues'
+import { userColour } from '../ui/colours'
 import type { Point } from './series'
 
 const points = (...times: number[]): Point[] => times.map((time): Point => [time, 1, 1, 1])

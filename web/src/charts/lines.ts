@@ -1,6 +1,6 @@
 /** From the hub's answers to the lines of a chart. */
 import type { Past, PastSeries } from '../api/history'
-import { orderColour, userColours } from '../state/hues'
+import { orderColour, userColours } from '../ui/colours'
 import { gatherSmall, type Line, type Point } from './series'
 
 type Look = Pick<Line, 'colour' | 'kind' | 'hasSpread'>

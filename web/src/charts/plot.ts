@@ -3,9 +3,9 @@ import uPlot from 'uplot'
 import { lanesOf, type Band } from './bands'
 import type { Drawing } from './drawing'
 import type { Paint } from './paint'
-import { pan, type Bounds } from './range'
+import { pan, type Bounds } from '../time/range'
 import { lonePlaces, type Column, type Line } from './series'
-import { tickTexts } from './time'
+import { tickTexts } from '../time/timeText'
 import { axisText, BYTE_STEPS, scaleOf } from './units'
 
 /** What a plot asks whenever it draws: everything in it may change without a new plot. */

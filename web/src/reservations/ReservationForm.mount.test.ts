@@ -1,6 +1,6 @@
 import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { GIB, NOW } from '../samples'
+import { GIB, NOW } from '../testing/samples'
 import { emptyRequest, newDraft, type Draft } from './draft'
 import ReservationForm from './ReservationForm.svelte'
 import { reservation } from './samples'

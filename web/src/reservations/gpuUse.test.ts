@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { busyGpu, gpu, host, NOW } from '../samples'
+import { busyGpu, gpu, host, NOW } from '../testing/samples'
 import { gpuUse, hostUse } from './gpuUse'
 
 const up = host('gpu01', [])

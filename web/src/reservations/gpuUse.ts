@@ -1,6 +1,6 @@
 /** Who is on a GPU now, for the timeline and the forms: what is in use must not look free because nobody reserved it. */
 import type { Availability, Gpu, Host } from '../api/types'
-import { clockTime, count, plain } from '../state/format'
+import { clockTime, count, plain } from '../ui/format'
 
 export interface GpuUse {
   state: Availability

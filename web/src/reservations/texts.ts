@@ -3,9 +3,9 @@ import type { Reservation, ReservedGpu, RefusedReservation, Slot } from '../api/
 import type { Refusal } from '../api/ask'
 import type { HubEvent } from '../api/events'
 import type { Me } from '../api/types'
-import { canEnter } from '../state/access'
-import { duration, plain } from '../state/format'
-import { explain, sentence } from '../state/refusal'
+import { canEnter } from '../account/access'
+import { duration, plain } from '../ui/format'
+import { explain, sentence } from '../ui/apiErrors'
 import { lengthText, spanText, timeText } from './times'
 
 export interface CurrentUser {
