@@ -2,7 +2,7 @@
 import { logOut, logOutEverywhere, readMe } from '../api/accounts'
 import { watchStrangers, type Answer } from '../api/ask'
 import type { Me } from '../api/types'
-import { doorOf, identity, isKnown, secretIn } from './access'
+import { loginGate, identity, isKnown, secretIn } from './access'
 
 export class Access {
   /** Null until the hub has said it, and where it does not say. */
@@ -13,7 +13,7 @@ export class Access {
   /** What is to be said at the door. */
   note = $state('')
   secret = $state<string | null>(null)
-  readonly door = $derived(doorOf(this.me, this.secret))
+  readonly door = $derived(loginGate(this.me, this.secret))
   readonly identity = $derived(identity(this.me))
   private isAsking = false
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { Me } from '../api/types'
-import { canEnter, doorOf, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, secretIn } from './access'
+import { canEnter, loginGate, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, secretIn } from './access'
 
 function me(changes: Partial<Me> = {}): Me {
   return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, ...changes }
@@ -18,7 +18,7 @@ describe('the door', () => {
     ['the link when there are accounts by now', me(), 's', 'log-in'],
     ['an account', ada, null, null],
     ['a hub that does not say', null, 's', null],
-  ] as const)('%s', (_, who, secret, door) => expect(doorOf(who, secret)).toBe(door))
+  ] as const)('%s', (_, who, secret, door) => expect(loginGate(who, secret)).toBe(door))
 
   test('a secret is read from its own place only', () => {
     expect(secretIn('#first-admin=a-B_9')).toBe('a-B_9')

@@ -5,7 +5,7 @@ import { plain } from '../ui/format'
 import { explain, sentence } from '../ui/apiErrors'
 
 /** What stands in the way of the fleet; null: nothing. `no-accounts` says how the first one is made. */
-export type Door = 'first-admin' | 'no-accounts' | 'log-in' | null
+export type LoginGate = 'first-admin' | 'no-accounts' | 'log-in' | null
 
 const LINK = /^#first-admin=([\w-]{1,128})$/
 export const SHORTEST_PASSWORD = 10
@@ -15,7 +15,7 @@ export function secretIn(hash: string): string | null {
   return LINK.exec(hash)?.[1] ?? null
 }
 
-export function doorOf(me: Me | null, secret: string | null): Door {
+export function loginGate(me: Me | null, secret: string | null): LoginGate {
   if (me === null) return null
   if (secret !== null && !me.can_log_in) return 'first-admin'
   if (me.may_read) return null

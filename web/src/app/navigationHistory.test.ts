@@ -1,15 +1,15 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { Trail } from './navigationHistory'
+import { NavigationHistory } from './navigationHistory'
 
 let stops: string[]
-let trail: Trail
+let trail: NavigationHistory
 
 const at = (text: string) => ({ text, view: null, sort: 'free', group: 'host' }) as const
 
 beforeEach(() => {
   vi.useFakeTimers()
   stops = ['']
-  trail = new Trail({
+  trail = new NavigationHistory({
     search: () => stops.at(-1)!,
     push: (search) => stops.push(search),
     replace: (search) => (stops[stops.length - 1] = search),

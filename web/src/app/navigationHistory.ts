@@ -18,7 +18,7 @@ const WRITE_MS = 150
 /** After this long without a letter the next one begins another search. */
 const PAUSE_MS = 1500
 
-export class Trail {
+export class NavigationHistory {
   private isInStop = false
   /** Typed, but not in the address yet. */
   private typed: Address | null = null

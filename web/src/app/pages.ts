@@ -1,7 +1,7 @@
 /** The pages and what each of them is given. A page is loaded when it is first asked for. */
 import type { Component } from 'svelte'
 import type { Access } from '../account/access.svelte'
-import type { Board } from '../fleet/fleetStore.svelte'
+import type { FleetStore } from '../fleet/fleetStore.svelte'
 import type { PageName, Route } from '../ui/route'
 
 /** What lies over the page, and belongs to none of them. */
@@ -10,7 +10,7 @@ export type ShellDialog = 'help' | 'add' | 'log-in'
 /** A page takes of it what it needs. */
 export interface PageProps {
   /** The live fleet. */
-  board: Board
+  store: FleetStore
   /** Who is here, and what they may do. */
   access: Access
   route: Route

@@ -1,5 +1,5 @@
 import { beforeEach, expect, it } from 'vitest'
-import { Places, type Stops } from './scrollPositions'
+import { ScrollPositions, type Stops } from './scrollPositions'
 
 /** A browser's history: `go` and `push` change the stop, `y` is how far the page is scrolled. */
 class Way implements Stops {
@@ -20,11 +20,11 @@ class Way implements Stops {
 }
 
 let way: Way
-let places: Places
+let places: ScrollPositions
 
 beforeEach(() => {
   way = new Way()
-  places = new Places(way)
+  places = new ScrollPositions(way)
 })
 
 function push(y: number): number | null {
@@ -64,7 +64,7 @@ it('a reload finds its place, and the stops before it', () => {
   way.y = 900
   push(333)
   places.save()
-  places = new Places(way)
+  places = new ScrollPositions(way)
   expect(places.opening).toBe(333)
   expect(go(-1)).toBe(900)
 })
@@ -72,7 +72,7 @@ it('a reload finds its place, and the stops before it', () => {
 it('what another program left in the storage does no harm', () => {
   for (const saved of ['{', '7', '[[1,"x"],[2],null]']) {
     way.saved = saved
-    expect(new Places(way).opening).toBeNull()
+    expect(new ScrollPositions(way).opening).toBeNull()
   }
 })
 

@@ -18,7 +18,7 @@ export interface Stops {
 /** Stops whose place is remembered: the last ones. */
 const MOST = 100
 
-export class Places {
+export class ScrollPositions {
   private heights: Map<number, number>
   private here = 0
 

@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest'
-import { Keys, PAIR_MS } from './shortcuts'
+import { Shortcuts, PAIR_MS } from './shortcuts'
 
 const press = (...pressed: string[]) => {
-  const keys = new Keys()
+  const keys = new Shortcuts()
   return pressed.map((key, i) => keys.press(key, i * 100)).at(-1)
 }
 
@@ -16,7 +16,7 @@ it('goes nowhere with one of them', () => {
 })
 
 it('forgets the first key after a while', () => {
-  const keys = new Keys()
+  const keys = new Shortcuts()
   keys.press('g', 0)
   expect(keys.press('f', PAIR_MS)).toBeUndefined()
 })

@@ -7,7 +7,7 @@ export type Command = 'search' | 'help' | { go: PageName }
 export const PAIR_MS = 1500
 const TARGETS: Record<string, PageName> = { f: 'fleet', p: 'people', h: 'history', e: 'events', r: 'reservations', a: 'about' }
 
-export class Keys {
+export class Shortcuts {
   private waitsUntil = 0
 
   /** What a key means at this time, in milliseconds; undefined: nothing to the page as a whole; null: half of a pair. */

@@ -1,6 +1,6 @@
 /** The measures of a heat map: which cell lies where, in which shade, and which times are written below it. */
 import type { HeatMap } from '../api/history'
-import type { Bounds } from '../time/range'
+import type { Bounds } from '../api/history'
 import type { Line } from './series'
 import { tickTexts } from '../time/timeText'
 

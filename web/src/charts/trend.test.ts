@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Past } from '../api/history'
-import type { Point } from './series'
+import type { Point } from '../api/history'
 import { trendText } from './trend'
 
 const past = (unit: string, points: Point[]): Past => ({ metric: 'x', unit, step: 900, start: 0, end: 1, resolution: 'raw', series: [{ points }] })

@@ -1,5 +1,5 @@
 /** How a unit is written on an axis and in a readout, and which part of its scale is drawn. */
-import { inUnit } from '../gpu/gpuDetail'
+import { inUnit } from '../ui/format'
 import { bytes, DASH } from '../ui/format'
 
 const MIB = 2 ** 20

@@ -1,7 +1,7 @@
 /** The latest events of one GPU or host, for its page. A hub that keeps none answers 404, and then nothing is said of them. */
 import { readEvents, type HubEvent } from '../api/events'
 import { clockTime, plain, utcTime } from '../ui/format'
-import type { Figure } from '../gpu/gpuLine'
+import type { Figure } from '../ui/format'
 
 export interface EventLine {
   id: string

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { HostEntry } from '../stream/fleetModel'
-import { isSameBoard, MANY_HOSTS, type Sort } from './arrange'
+import { isSameArrangement, MANY_HOSTS, type Sort } from './arrange'
 import { arrange, busyGpu, entry, gpu, host } from '../testing/samples'
 import { HostEntry as Entry } from '../stream/fleetModel'
 import { parseQuery } from './query'
@@ -106,13 +106,13 @@ describe('two boards', () => {
   const board = (text: string) => arrange([a], parseQuery(text), 'name', noOverrides)
 
   it('are the same when every line stands where it stood', () => {
-    expect(isSameBoard(board(''), board(''))).toBe(true)
+    expect(isSameArrangement(board(''), board(''))).toBe(true)
   })
 
   it('differ when a line came or went', () => {
-    expect(isSameBoard(board(''), board('free'))).toBe(false)
-    expect(isSameBoard(board('free'), board('busy'))).toBe(false)
-    expect(isSameBoard(board(''), [])).toBe(false)
+    expect(isSameArrangement(board(''), board('free'))).toBe(false)
+    expect(isSameArrangement(board('free'), board('busy'))).toBe(false)
+    expect(isSameArrangement(board(''), [])).toBe(false)
   })
 })
 

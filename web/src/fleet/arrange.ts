@@ -191,7 +191,7 @@ export function inOldOrder(next: readonly Placed[], before: readonly Placed[]): 
 }
 
 /** Whether both boards show the same lines in the same places, so that nothing needs to move. */
-export function isSameBoard(a: readonly Placed[], b: readonly Placed[]): boolean {
+export function isSameArrangement(a: readonly Placed[], b: readonly Placed[]): boolean {
   return a.length === b.length && a.every((placed, i) => isSamePlace(placed, b[i]!))
 }
 

@@ -10,7 +10,7 @@ import { Follower, type ReadSnapshot } from '../stream/follower'
 import type { Connection, ConnectionListener } from '../stream/connection'
 import { GREYED_AFTER_SECONDS, judgeLink, LOST_AFTER_SECONDS, RESTING } from '../stream/link'
 import { readAddress, type Address } from './address'
-import { Arranger, inOldOrder, isSameBoard, type Placed, type Sort } from './arrange'
+import { Arranger, inOldOrder, isSameArrangement, type Placed, type Sort } from './arrange'
 import type { BootstrapFleet } from '../stream/bootstrap'
 import { FleetModel } from '../stream/fleetModel'
 import { TotalsPoller, type ReadTotals } from '../stream/totalsPoller.svelte'
@@ -31,7 +31,7 @@ const SEE_MS = 150
 
 const seconds = (): number => Date.now() / 1000
 
-export class Board {
+export class FleetStore {
   readonly fleet = new FleetModel()
   text = $state('')
   viewChoice = $state<View | null>(null)
@@ -309,6 +309,6 @@ export class Board {
     this.arrangedAt = seconds()
     const sorted = this.arranger.arrange(this.fleet.byName, this.query, this.sort, this.overrides, this.group)
     const placed = isKept ? inOldOrder(sorted, this.placed) : sorted
-    if (reshaped || !isSameBoard(placed, this.placed)) this.placed = placed
+    if (reshaped || !isSameArrangement(placed, this.placed)) this.placed = placed
   }
 }

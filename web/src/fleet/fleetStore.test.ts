@@ -3,15 +3,15 @@ import { busyGpu, fleet, gpu, host, NOW, snapshot as rowed, totals } from '../te
 import { readSnapshot } from '../stream/fleetStream'
 import { FakeBrowser } from '../stream/fakeBrowser'
 import { alone } from '../stream/connection'
-import { Board } from './fleetStore.svelte'
+import { FleetStore } from './fleetStore.svelte'
 
 let browser: FakeBrowser
-let board: Board
+let store: FleetStore
 
 function start(search = ''): void {
   browser = new FakeBrowser()
-  board = new Board((listener) => alone('api/v1/stream', listener, browser), search, () => readSnapshot('api/v1/stream', browser))
-  board.start()
+  store = new FleetStore((listener) => alone('api/v1/stream', listener, browser), search, () => readSnapshot('api/v1/stream', browser))
+  store.start()
 }
 
 beforeEach(() => {
@@ -20,12 +20,12 @@ beforeEach(() => {
 })
 
 afterEach(() => {
-  board.stop()
+  store.stop()
   vi.useRealTimers()
 })
 
 const snapshot = () => browser.last.send('snapshot', fleet([host('a', [gpu()]), host('b', [gpu(), gpu()])]))
-const ids = () => board.placed.map(({ entry }) => entry.id)
+const ids = () => store.placed.map(({ entry }) => entry.id)
 const makeBusy = (...uuids: string[]) => ({ time: NOW, totals: totals(), changes: [{ id: 'b', gpus: uuids.map((uuid) => ({ uuid, availability: 'busy' })) }] })
 
 async function beat(seconds: number, delta: object = { time: NOW, totals: totals() }): Promise<void> {
@@ -45,17 +45,17 @@ describe('order', () => {
 
   it('stays while somebody points at the board, and the figures change all the same', async () => {
     snapshot()
-    board.attend()
+    store.attend()
     await beat(3, makeBusy('b-0', 'b-1'))
     expect(ids()).toEqual(['b', 'a'])
-    expect(board.placed[0]?.entry.summary.counts.busy).toBe(2)
+    expect(store.placed[0]?.entry.summary.counts.busy).toBe(2)
     await beat(4)
     expect(ids()).toEqual(['a', 'b'])
   })
 
   it('stays also where a host falls silent under the pointer', async () => {
     snapshot()
-    board.attend()
+    store.attend()
     const silent = { id: 'b', status: 'late', gpus: ['b-0', 'b-1'].map((uuid) => ({ uuid, availability: 'unknown' })) }
     await beat(1, { time: NOW, totals: totals(), changes: [silent] })
     expect(ids()).toEqual(['b', 'a'])
@@ -65,126 +65,126 @@ describe('order', () => {
 
   it('follows at once when a host goes', async () => {
     snapshot()
-    board.attend()
+    store.attend()
     await beat(1, { time: NOW, totals: totals(), removed: ['b'] })
     expect(ids()).toEqual(['a'])
   })
 
   it('keeps its place in memory when nothing moved', async () => {
     snapshot()
-    const before = board.placed
+    const before = store.placed
     await beat(5)
-    expect(board.placed).toBe(before)
+    expect(store.placed).toBe(before)
   })
 })
 
 describe('search', () => {
   it('answers at once', () => {
     snapshot()
-    board.search('host:b')
+    store.search('host:b')
     expect(ids()).toEqual(['b'])
-    expect(board.shownGpus).toBe(2)
+    expect(store.shownGpus).toBe(2)
   })
 
   it('takes a state by a click as by a word', () => {
     snapshot()
-    board.toggleState('busy')
-    expect([board.text, ids()]).toEqual(['busy', []])
-    board.toggleState('busy')
+    store.toggleState('busy')
+    expect([store.text, ids()]).toEqual(['busy', []])
+    store.toggleState('busy')
     expect(ids()).toHaveLength(2)
   })
 
   it('begins with what the address says', () => {
     start('?q=host:a&view=table&sort=name')
     snapshot()
-    expect([ids(), board.view, board.sort]).toEqual([['a'], 'table', 'name'])
+    expect([ids(), store.view, store.sort]).toEqual([['a'], 'table', 'name'])
   })
 })
 
 describe('an address', () => {
   it('is applied again when a person goes back to it', () => {
     snapshot()
-    board.search('host:b')
-    board.show('table')
-    board.visit('?q=host:a&sort=name')
-    expect([ids(), board.text, board.view, board.sort]).toEqual([['a'], 'host:a', 'cards', 'name'])
+    store.search('host:b')
+    store.show('table')
+    store.visit('?q=host:a&sort=name')
+    expect([ids(), store.text, store.view, store.sort]).toEqual([['a'], 'host:a', 'cards', 'name'])
   })
 
   it('is told apart from one that is still being typed', () => {
-    board.type('fre')
-    expect(board.isTyped).toBe(true)
-    board.toggleState('busy')
-    expect(board.isTyped).toBe(false)
+    store.type('fre')
+    expect(store.isTyped).toBe(true)
+    store.toggleState('busy')
+    expect(store.isTyped).toBe(false)
   })
 })
 
 it('shows what came with the page until the stream has more, and does not take it for the stream', () => {
-  board.look(fleet([host('a', [gpu()])]))
-  expect([ids(), board.link.phase, board.isStreamed]).toEqual([['a'], 'live', false])
+  store.look(fleet([host('a', [gpu()])]))
+  expect([ids(), store.link.phase, store.isStreamed]).toEqual([['a'], 'live', false])
   snapshot()
-  expect([ids(), board.isStreamed]).toEqual([['b', 'a'], true])
+  expect([ids(), store.isStreamed]).toEqual([['b', 'a'], true])
 })
 
 it('keeps room for hosts that are on their way, but not where a search may not want them', () => {
-  board.look({ ...fleet([host('a', [gpu()])], { totals: totals({ hosts: 3 }) }), is_whole: false })
-  expect([board.isWhole, board.awaited]).toEqual([false, 2])
-  board.search('free')
-  expect([board.isWhole, board.awaited]).toEqual([false, 0])
-  board.search('')
+  store.look({ ...fleet([host('a', [gpu()])], { totals: totals({ hosts: 3 }) }), is_whole: false })
+  expect([store.isWhole, store.awaited]).toEqual([false, 2])
+  store.search('free')
+  expect([store.isWhole, store.awaited]).toEqual([false, 0])
+  store.search('')
   snapshot()
-  expect([board.isWhole, board.awaited]).toEqual([true, 0])
+  expect([store.isWhole, store.awaited]).toEqual([true, 0])
 })
 
 describe('rest', () => {
   it('has no stream, and shows nothing as current', async () => {
     snapshot()
-    board.rest()
+    store.rest()
     await vi.advanceTimersByTimeAsync(600_000)
     expect([browser.sources.length, browser.last.closed]).toEqual([1, true])
-    expect(board.link).toMatchObject({ phase: 'connecting', greyed: true })
+    expect(store.link).toMatchObject({ phase: 'connecting', greyed: true })
   })
 
   it('ends with the first event, without an alarm', async () => {
     snapshot()
-    board.rest()
+    store.rest()
     await vi.advanceTimersByTimeAsync(600_000)
-    board.wake()
-    expect(board.link).toMatchObject({ phase: 'connecting', greyed: true })
+    store.wake()
+    expect(store.link).toMatchObject({ phase: 'connecting', greyed: true })
     snapshot()
-    expect(board.link).toMatchObject({ phase: 'live', greyed: false })
+    expect(store.link).toMatchObject({ phase: 'live', greyed: false })
   })
 
   it('keeps an eye on the free GPUs, and forgets none of it while it wakes', async () => {
     let free: number | null = 5
-    board.stop()
-    board = new Board((listener) => alone('api/v1/stream', listener, browser), '', undefined, () => Promise.resolve(free === null ? null : { free }))
-    board.start()
+    store.stop()
+    store = new FleetStore((listener) => alone('api/v1/stream', listener, browser), '', undefined, () => Promise.resolve(free === null ? null : { free }))
+    store.start()
     browser.last.send('snapshot', fleet([host('a', [gpu()])], { totals: totals({ free: 3 }) }))
-    board.rest()
-    const seen = [board.free]
+    store.rest()
+    const seen = [store.free]
     for (free of [5, null, 7]) {
       await vi.advanceTimersByTimeAsync(60_000)
-      seen.push(board.free)
+      seen.push(store.free)
     }
-    board.wake()
-    expect([...seen, board.free]).toEqual([3, 5, null, 7, 7])
+    store.wake()
+    expect([...seen, store.free]).toEqual([3, 5, null, 7, 7])
   })
 
   it('is no excuse for a hub that stays silent', async () => {
     snapshot()
-    board.rest()
-    board.wake()
+    store.rest()
+    store.wake()
     await vi.advanceTimersByTimeAsync(11_000)
-    expect(board.link).toMatchObject({ phase: 'lost', greyed: true })
+    expect(store.link).toMatchObject({ phase: 'lost', greyed: true })
   })
 })
 
 describe('view', () => {
   it('is cards for a small fleet and the table for a large one', () => {
     snapshot()
-    expect(board.view).toBe('cards')
+    expect(store.view).toBe('cards')
     browser.last.send('snapshot', fleet(Array.from({ length: 101 }, (_, i) => host(`h${i}`, [busyGpu('ann')]))))
-    expect(board.view).toBe('table')
+    expect(store.view).toBe('table')
   })
 })
 
@@ -192,21 +192,21 @@ describe('time', () => {
   it('is the hub’s, whatever the clock of this machine says', async () => {
     browser.last.send('snapshot', fleet([], { time: NOW + 500 }))
     await beat(3, { time: NOW + 503, totals: totals() })
-    expect(board.hubNow).toBeCloseTo(NOW + 503)
+    expect(store.hubNow).toBeCloseTo(NOW + 503)
   })
 
   it('ticks on when the connection is lost, and says so', async () => {
     snapshot()
     await vi.advanceTimersByTimeAsync(11_000)
-    expect(board.link).toMatchObject({ phase: 'lost', greyed: true })
-    expect(board.hubNow).toBeCloseTo(NOW + 11)
+    expect(store.link).toMatchObject({ phase: 'lost', greyed: true })
+    expect(store.hubNow).toBeCloseTo(NOW + 11)
   })
 
   it('is live again with the next event', async () => {
     snapshot()
     await vi.advanceTimersByTimeAsync(11_000)
     snapshot()
-    expect(board.link.phase).toBe('live')
+    expect(store.link.phase).toBe('live')
   })
 })
 
@@ -214,10 +214,10 @@ it('knows what kept it from starting, and forgets it when it works', async () =>
   browser.status = 403
   browser.last.fail()
   await vi.advanceTimersByTimeAsync(0)
-  expect(board.connectionError).toBe('refused')
+  expect(store.connectionError).toBe('refused')
   await vi.advanceTimersByTimeAsync(2000)
   snapshot()
-  expect(board.connectionError).toBeNull()
+  expect(store.connectionError).toBeNull()
 })
 
 it.each([
@@ -226,11 +226,11 @@ it.each([
   [502, 0],
   [null, 0],
 ])('asks who is here when the hub refuses to show the fleet, and only then: %s', async (status, times) => {
-  board.onRefused = vi.fn()
+  store.onRefused = vi.fn()
   browser.status = status
   browser.last.fail()
   await vi.advanceTimersByTimeAsync(0)
-  expect(board.onRefused).toHaveBeenCalledTimes(times)
+  expect(store.onRefused).toHaveBeenCalledTimes(times)
 })
 
 describe('a stream as the hub writes it', () => {
@@ -242,7 +242,7 @@ describe('a stream as the hub writes it', () => {
     gpus: { rows: [0, 2], power_watts: [61.5, 300], temperature_celsius: { at: [1], to: [70] } },
     reports: { rows: [0, 1], last_report_at: [NOW + 0.4, NOW + 0.9], cpu_percent: { at: [0], to: [null] } },
   }
-  const hosts = () => [...board.fleet.entries.values()].map((entry) => entry.host)
+  const hosts = () => [...store.fleet.entries.values()].map((entry) => entry.host)
 
   it('is applied, and goes on after a broken line', async () => {
     browser.last.send('snapshot', SNAPSHOT, 'a-7')
@@ -275,9 +275,9 @@ describe('a stream as the hub writes it', () => {
 
 it('folds and unfolds by hand', () => {
   snapshot()
-  board.collapseAll(true)
-  board.collapse('a', false)
-  expect(board.placed.map(({ entry, collapsed }) => [entry.id, collapsed])).toEqual([
+  store.collapseAll(true)
+  store.collapse('a', false)
+  expect(store.placed.map(({ entry, collapsed }) => [entry.id, collapsed])).toEqual([
     ['b', true],
     ['a', false],
   ])
@@ -289,27 +289,27 @@ describe('a large fleet', () => {
     ...{ model: { name: 'NVIDIA H200', display_name: 'H200', vendor: 'nvidia', memory_total_bytes: 8 }, gpus, ...changes },
   })
   const overview = (...names: string[]) => ({ ...fleet([]), totals: totals({ hosts: names.length }), hosts: names.map((name) => short(name)), rows: names.map((name, row) => [name, row, row]) })
-  const entry = (id: string) => board.fleet.entries.get(id)!
+  const entry = (id: string) => store.fleet.entries.get(id)!
   const see = async (...hosts: string[]) => {
-    board.see(hosts)
+    store.see(hosts)
     await vi.advanceTimersByTimeAsync(200)
   }
   const beatAll = (delta: object = {}) => browser.at('shape=overview').send('delta', { time: NOW, totals: totals(), ...delta })
 
   beforeEach(() => {
-    board.stop()
+    store.stop()
     browser = new FakeBrowser()
     const url = 'api/v1/stream?shape=overview'
-    board = new Board((listener) => alone(url, listener, browser), '', () => readSnapshot(url, browser), undefined, true)
-    board.start()
+    store = new FleetStore((listener) => alone(url, listener, browser), '', () => readSnapshot(url, browser), undefined, true)
+    store.start()
     browser.at('shape=overview').send('snapshot', overview('a', 'b', 'c'))
   })
 
   it('shows all hosts without figures, and asks for those in view once the board stands still', async () => {
     expect(ids()).toEqual(['a', 'b', 'c'])
     expect([entry('a').isShort, entry('a').summary.counts.free, entry('a').summary.utilization]).toEqual([true, 1, null])
-    board.see(['a'])
-    board.see(['a', 'b'])
+    store.see(['a'])
+    store.see(['a', 'b'])
     await see('b', 'c')
     expect(browser.sources.map(({ url }) => url)).toEqual(['api/v1/stream?shape=overview', 'api/v1/stream?hosts=b,c'])
     browser.at('hosts=').send('snapshot', rowed([host('b', [gpu({ utilization_percent: 7 })])]))
@@ -319,7 +319,7 @@ describe('a large fleet', () => {
   })
 
   it('does not ask again for hosts that it has', async () => {
-    board.see(['a'], ['a', 'b'])
+    store.see(['a'], ['a', 'b'])
     await vi.advanceTimersByTimeAsync(200)
     await see('b')
     await see('b', 'a')
@@ -347,7 +347,7 @@ describe('a large fleet', () => {
     await see('c')
     browser.at('hosts=c').send('snapshot', rowed([host('c', [gpu()])]))
     expect(entry('a').summary).toMatchObject({ users: ['ann'], counts: { busy: 1 } })
-    board.search('user:ann')
+    store.search('user:ann')
     expect(ids()).toEqual(['a', 'b'])
   })
 
@@ -377,11 +377,11 @@ describe('a large fleet', () => {
   })
 
   it('sorts by what the overview tells of the figures', () => {
-    board.sortBy('utilization')
+    store.sortBy('utilization')
     beatAll({ summaries: { rows: [1, 2], utilization_percent: [10, 90], temperature_celsius: [50, 40] } })
-    board.sortBy('utilization')
+    store.sortBy('utilization')
     expect(ids()).toEqual(['c', 'b', 'a'])
-    board.sortBy('temperature')
+    store.sortBy('temperature')
     expect(ids()).toEqual(['b', 'c', 'a'])
     expect(entry('b').summary.utilization).toBeNull()
   })
@@ -405,17 +405,17 @@ describe('a large fleet', () => {
     browser.at('hosts=').send('delta', { time: NOW, totals: totals(), gpus: { rows: [77], utilization_percent: [1] } })
     await vi.advanceTimersByTimeAsync(0)
     expect(browser.sources.map(({ closed }) => closed)).toEqual([false, true, false])
-    board.rest()
+    store.rest()
     expect(browser.sources.every(({ closed }) => closed)).toBe(true)
-    board.wake()
+    store.wake()
     expect(browser.at('hosts=').url).toBe('api/v1/stream?hosts=a')
   })
 
   it('shows in full what came with the page until the stream has it', async () => {
-    board.stop()
-    board = new Board((listener) => alone('api/v1/stream?shape=overview', listener, browser), '', undefined, undefined, true)
-    board.look({ ...fleet([host('a', [gpu({ utilization_percent: 4 })])], { totals: totals({ hosts: 3 }) }), is_whole: false })
-    board.start()
+    store.stop()
+    store = new FleetStore((listener) => alone('api/v1/stream?shape=overview', listener, browser), '', undefined, undefined, true)
+    store.look({ ...fleet([host('a', [gpu({ utilization_percent: 4 })])], { totals: totals({ hosts: 3 }) }), is_whole: false })
+    store.start()
     browser.at('shape=overview').send('snapshot', overview('a', 'b', 'c'))
     expect([entry('a').summary.utilization, entry('b').isShort]).toEqual([4, true])
   })

@@ -1,6 +1,6 @@
 /** Random fleets: what follows them from delta to delta must be what is made anew of the whole fleet. */
 import { expect, it } from 'vitest'
-import { Chance, RandomHub } from '../testing/randomHub'
+import { SeededRandom, RandomHub } from '../testing/randomHub'
 import { arrange, NOW } from '../testing/samples'
 import { Arranger, keyOf, SORTS, type Placed, type Sort } from './arrange'
 import { FleetModel } from '../stream/fleetModel'
@@ -15,7 +15,7 @@ const none = new Map<string, boolean>()
 
 /** Calls back after each second of a random fleet that comes, goes, is renamed and divided anew. */
 function follow(seed: number, look: (fleet: FleetModel) => void): void {
-  const hub = new RandomHub(new Chance(seed))
+  const hub = new RandomHub(new SeededRandom(seed))
   const fleet = new FleetModel()
   fleet.load(hub.document(NOW))
   for (let time = NOW + 1; time < NOW + 60; time++) {

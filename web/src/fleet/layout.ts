@@ -4,6 +4,7 @@
  */
 import type { Host } from '../api/types'
 import { keyOf, type Placed } from './arrange'
+import { hasNoReportNote } from '../host/hostText'
 
 export interface Measures {
   /** A GPU's line on a card. */
@@ -76,12 +77,6 @@ export function cardHeight({ entry, shown, collapsed }: Placed, measures: Measur
 /** A host that was never seen has no figures: its card is its title and what is to be done. */
 export function hasFooter(host: Host): boolean {
   return host.status !== 'never_seen'
-}
-
-/** Whether a sentence says that the host is silent, for good or from the beginning. Where the hub itself tried to read
- * a host that it has never seen, the reason why it could not says more. */
-export function hasNoReportNote(host: Host): boolean {
-  return host.status === 'down' || (host.status === 'never_seen' && (host.via === 'push' || host.problems.length === 0))
 }
 
 /** Sentences on a card: up to two problems, and that of its silence. */

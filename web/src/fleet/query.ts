@@ -17,6 +17,7 @@
  */
 import type { Availability, Gpu, HealthLevel, Host, HostStatus } from '../api/types'
 import { AVAILABILITIES } from '../ui/states'
+import { lower } from '../ui/format'
 
 type Place = 'any' | 'host' | 'model' | 'user' | 'command' | 'xid'
 
@@ -239,19 +240,6 @@ function isInUsers(text: string, gpu: Gpu): boolean {
 /** Short text stands in many a UUID by chance: "4090" is a model. */
 function isInUuid(text: string, gpu: Gpu): boolean {
   return text.length >= 8 && lower(gpu.uuid).includes(text)
-}
-
-const lowered = new Map<string, string>()
-
-/** Names repeat a thousandfold and every keystroke asks for all of them. */
-export function lower(text: string): string {
-  let found = lowered.get(text)
-  if (found === undefined) {
-    if (lowered.size > 50_000) lowered.clear()
-    found = text.toLowerCase()
-    lowered.set(text, found)
-  }
-  return found
 }
 
 /** The search text with a state added, or taken out where it stands already. Asking for it ends its exclusion. */

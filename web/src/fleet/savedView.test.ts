@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { keepChoices, withChoices } from './savedView'
+import { saveView, withSavedView } from './savedView'
 
 class FakeStorage {
   private readonly kept = new Map<string, string>()
@@ -13,17 +13,17 @@ const forbidden = (): never => {
 
 it('brings back the view and the groups, and nothing else', () => {
   const storage = new FakeStorage()
-  keepChoices({ text: 'free', view: 'table', group: 'model', sort: 'name' }, () => storage)
-  expect(withChoices('?q=h200', () => storage)).toBe('?q=h200&view=table&group=model')
+  saveView({ text: 'free', view: 'table', group: 'model', sort: 'name' }, () => storage)
+  expect(withSavedView('?q=h200', () => storage)).toBe('?q=h200&view=table&group=model')
 })
 
 it('leaves what an address says', () => {
   const storage = new FakeStorage()
-  keepChoices({ text: '', view: 'table', group: 'model', sort: 'free' }, () => storage)
-  expect(withChoices('?view=cards&group=user', () => storage)).toBe('?view=cards&group=user')
+  saveView({ text: '', view: 'table', group: 'model', sort: 'free' }, () => storage)
+  expect(withSavedView('?view=cards&group=user', () => storage)).toBe('?view=cards&group=user')
 })
 
 it('lives without storage', () => {
-  keepChoices({ text: '', view: 'table', group: 'model', sort: 'free' }, forbidden)
-  expect(withChoices('?q=x', forbidden)).toBe('?q=x')
+  saveView({ text: '', view: 'table', group: 'model', sort: 'free' }, forbidden)
+  expect(withSavedView('?q=x', forbidden)).toBe('?q=x')
 })

@@ -4,7 +4,7 @@ import { readAddress, writeAddress, type Address } from './address'
 const KEY = 'gpudeck.board'
 
 /** The query part of an address with what was chosen before, where it says nothing about that itself. */
-export function withChoices(search: string, storage: () => Pick<Storage, 'getItem'> = () => localStorage): string {
+export function withSavedView(search: string, storage: () => Pick<Storage, 'getItem'> = () => localStorage): string {
   const before = readAddress(readKept(storage))
   const said = new URLSearchParams(search)
   const address = readAddress(search)
@@ -13,7 +13,7 @@ export function withChoices(search: string, storage: () => Pick<Storage, 'getIte
   return writeAddress(search, address)
 }
 
-export function keepChoices({ view, group }: Address, storage: () => Pick<Storage, 'setItem'> = () => localStorage): void {
+export function saveView({ view, group }: Address, storage: () => Pick<Storage, 'setItem'> = () => localStorage): void {
   try {
     storage().setItem(KEY, writeAddress('', { text: '', view, group, sort: 'free' }))
   } catch {

@@ -1,5 +1,6 @@
 /** What the page of a GPU asks about its past, and the charts that it makes of the answers. */
-import type { Question, QueryState } from '../api/history'
+import type { Question } from '../api/history'
+import type { QueryState } from '../charts/historyFeed'
 import { bandsOf, type Band } from '../charts/bands'
 import { lineOf, userLines } from '../charts/lines'
 import type { Line } from '../charts/series'

@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest'
 import catalog from '../api/catalog.json'
 import type { GpuEvent, Process } from '../api/types'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../testing/samples'
-import { gpuDetail, inUnit } from './gpuDetail'
+import { gpuDetail } from './gpuDetail'
+import { inUnit } from '../ui/format'
 import { isMissing } from './deviceVariable'
 
 const up = host('gpu01', [])

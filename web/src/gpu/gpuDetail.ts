@@ -1,8 +1,8 @@
 /** Everything known about one GPU, for its popover. */
 import catalog from '../api/catalog.json'
 import type { Availability, Gpu, GpuEvent, Host, Process } from '../api/types'
-import { bytes, clockTime, DASH, duration, elapsed, plain, utcTime } from '../ui/format'
-import type { Figure } from './gpuLine'
+import { bytes, clockTime, DASH, duration, elapsed, plain, utcTime, inUnit } from '../ui/format'
+import type { Figure } from '../ui/format'
 import { seenAt } from './processes'
 
 export interface Metric {
@@ -140,29 +140,6 @@ function shortLabel(metric: Metric): string {
 /** `Fan speed` becomes `fan speed`; `SM clock` stays. */
 function startingSmall(label: string): string {
   return /^[A-Z][a-z]/.test(label) ? label.charAt(0).toLowerCase() + label.slice(1) : label
-}
-
-const SUFFIX: Record<string, string> = { percent: ' %', celsius: ' °C', watts: ' W', megahertz: ' MHz' }
-
-/** A unit that the page has never heard of is written out: better than not at all. */
-export function inUnit(value: number, unit: string): string {
-  if (unit === 'bytes') return bytes(value)
-  if (unit === 'seconds') return duration(value)
-  if (unit === 'count' || unit === 'load' || unit === 'state') return String(value)
-  if (unit === 'flag') return value === 0 ? 'no' : 'yes'
-  if (unit === 'joules') return energy(value)
-  if (unit === 'bytes_per_second') return rate(value)
-  return `${Math.round(value)}${SUFFIX[unit] ?? ` ${unit}`}`
-}
-
-function energy(joules: number): string {
-  const wattHours = joules / 3600
-  return wattHours < 10_000 ? `${Math.round(wattHours)} Wh` : `${Math.round(wattHours / 1000)} kWh`
-}
-
-function rate(bytesPerSecond: number): string {
-  if (bytesPerSecond < 1e6) return `${Math.round(bytesPerSecond / 1e3)} kB/s`
-  return bytesPerSecond < 1e9 ? `${Math.round(bytesPerSecond / 1e6)} MB/s` : `${(bytesPerSecond / 1e9).toFixed(1)} GB/s`
 }
 
 /** Who is on it with how much and since when, most memory first. A sum with an unknown part is unknown. */

@@ -1,12 +1,6 @@
 /** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
 import type { Availability, Gpu, Host } from '../api/types'
-import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts } from '../ui/format'
-
-/** A short text and, where it is a dash or cut off, what a hover says. */
-export interface Figure {
-  text: string
-  title: string | undefined
-}
+import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts, type Figure } from '../ui/format'
 
 export interface GpuLine {
   uuid: string

@@ -1,7 +1,7 @@
 /** The processes on GPUs as rows of a table, with everything that is known of each. */
 import type { Gpu, Host, Process } from '../api/types'
 import { bytes, DASH, duration, elapsed, percent, plain, utcTime } from '../ui/format'
-import type { Figure } from './gpuLine'
+import type { Figure } from '../ui/format'
 import { userColour } from '../ui/colours'
 
 export interface ProcessRow {

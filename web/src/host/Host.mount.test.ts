@@ -2,7 +2,7 @@ import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { busyGpu, gpu, host, NOW, snapshot, someProcess, totals } from '../testing/samples'
 import { Access } from '../account/access.svelte'
-import { Board } from '../fleet/fleetStore.svelte'
+import { FleetStore } from '../fleet/fleetStore.svelte'
 import { parseRoute } from '../ui/route'
 import type { ConnectionListener } from '../stream/connection'
 import Gpu from '../gpu/Gpu.svelte'
@@ -11,12 +11,12 @@ import type { PageProps } from '../app/pages'
 
 let drawn: ReturnType<typeof mount> | undefined
 let send: ConnectionListener['event']
-let board: Board
+let store: FleetStore
 
 beforeEach(() => {
   vi.useFakeTimers({ now: NOW * 1000 })
   vi.stubGlobal('fetch', () => new Promise(() => {}))
-  board = new Board((listener) => {
+  store = new FleetStore((listener) => {
     send = (event) => listener.event(event)
     return { start: () => {}, stop: () => {}, want: () => {} }
   }, '')
@@ -35,7 +35,7 @@ const process = { ...someProcess, pid: 4711, user: 'ann', command: 'train', star
 function open(page: typeof Host | typeof Gpu, address: string): HTMLElement {
   const fleet = snapshot([host('gpu01', [busyGpu('ann', { processes: [process] }), gpu()])])
   send({ kind: 'snapshot', id: 'a-1', text: JSON.stringify(fleet) })
-  const props: PageProps = { board, access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
+  const props: PageProps = { store, access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
   drawn = mount(page, { target: document.body, props })
   flushSync()
   return document.body

@@ -1,9 +1,10 @@
 /** What the page of a host asks about its past, and the charts that it makes of the answers. */
-import type { HeatMap, Question, QueryState } from '../api/history'
+import type { HeatMap, Question } from '../api/history'
+import type { QueryState } from '../charts/historyFeed'
 import type { Host } from '../api/types'
 import { heatOf } from '../charts/heat'
 import { gpuLines, lineOf } from '../charts/lines'
-import type { Bounds } from '../time/range'
+import type { Bounds } from '../api/history'
 import { constantLine, type Line } from '../charts/series'
 import type { ChartOf } from '../gpu/gpuCharts'
 

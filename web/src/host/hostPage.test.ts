@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
-import type { Past, QueryState } from '../api/history'
+import type { Past } from '../api/history'
+import type { QueryState } from '../charts/historyFeed'
 import { busyGpu, GIB, gpu, host, NOW, someProcess } from '../testing/samples'
 import { HostEntry } from '../stream/fleetModel'
 import { hostCharts, hostHeat, hostQuestions } from './hostCharts'

@@ -2,8 +2,9 @@
 import type { Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from '../ui/format'
-import { hasNoReportNote } from '../fleet/layout'
-import { alarmText, isHeat, type Figure } from '../gpu/gpuLine'
+
+import { alarmText, isHeat } from '../gpu/gpuLine'
+import type { Figure } from '../ui/format'
 import { NOT_LOADED } from '../stream/overview'
 
 export interface HostText {
@@ -119,4 +120,10 @@ export function rowText({ host, summary }: HostEntry, notes: readonly string[] =
     cpu: figure(percent(host.cpu_percent), host, 'cpu_percent'),
     ram: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes'),
   }
+}
+
+/** Whether a sentence says that the host is silent, for good or from the beginning. Where the hub itself tried to read
+ * a host that it has never seen, the reason why it could not says more. */
+export function hasNoReportNote(host: Host): boolean {
+  return host.status === 'down' || (host.status === 'never_seen' && (host.via === 'push' || host.problems.length === 0))
 }

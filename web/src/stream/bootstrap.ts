@@ -10,7 +10,7 @@ interface Place {
 }
 
 /** The parts of the browser that are used, so that a test can bring its own. */
-export interface Paper {
+export interface PageDocument {
   getElementById(id: string): unknown
 }
 
@@ -19,7 +19,7 @@ export class BootstrapData {
   readonly me: Me | null
   private fleet: BootstrapFleet | null
 
-  constructor(page: Paper = document) {
+  constructor(page: PageDocument = document) {
     const { me = null, fleet = null } = read(page)
     this.me = me
     this.fleet = fleet
@@ -33,7 +33,7 @@ export class BootstrapData {
   }
 }
 
-function read(page: Paper): { me?: Me | null; fleet?: BootstrapFleet | null } {
+function read(page: PageDocument): { me?: Me | null; fleet?: BootstrapFleet | null } {
   const place = page.getElementById('first-look') as Place | null
   if (place === null) return {}
   place.remove()

@@ -13,7 +13,7 @@ const USERS = [[], ['ann'], ['bob'], ['ann', 'bob'], ['cid']]
 const MODELS = ['A100', 'H200', 'H100 MIG 1g.10gb']
 
 /** Always the same numbers for the same seed (mulberry32). */
-export class Chance {
+export class SeededRandom {
   constructor(private seed: number) {}
 
   next(): number {
@@ -38,7 +38,7 @@ export class RandomHub {
   private readonly rows = new Map<string, HostRows>()
   private born = 0
 
-  constructor(private readonly chance: Chance) {}
+  constructor(private readonly chance: SeededRandom) {}
 
   /** Copies: what the page changes must not change here. */
   document(time: number): Parameters<FleetModel['load']>[0] {

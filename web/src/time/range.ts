@@ -1,10 +1,5 @@
 /** Ranges of time: the buttons, the address, zoom and pan. Times are Unix seconds. */
-
-/** What a chart shows. */
-export interface Bounds {
-  start: number
-  end: number
-}
+import type { Bounds } from '../api/history'
 
 /** What was asked for. `end` null is live: it ends now, and goes along with the clock. */
 export interface Range {

@@ -1,5 +1,6 @@
 /** The range of time that a page shows: it lives in the address, and knows the way back from a zoom. */
-import { boundsOf, isSameRange, rangeOf, readRange, settle, writeRange, type Bounds, type Range } from './range'
+import { boundsOf, isSameRange, rangeOf, readRange, settle, writeRange, type Range } from './range'
+import type { Bounds } from '../api/history'
 
 /** What a page opens with. */
 export const USUAL_RANGE = '24h'

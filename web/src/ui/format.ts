@@ -108,6 +108,7 @@ export function utcTime(unix: number | null): string {
   return isMoment(unix) ? `${new Date(unix * 1000).toISOString().slice(0, -5).replace('T', ' ')} UTC` : DASH
 }
 
+// eslint-disable-next-line no-control-regex -- these are what it removes
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 
 /** Foreign text without the characters that turn the line around or cannot be seen. */
@@ -117,4 +118,46 @@ export function plain(text: string): string {
 
 export function count(value: number, one: string, many = `${one}s`): string {
   return `${value.toLocaleString('en')} ${value === 1 ? one : many}`
+}
+
+const SUFFIX: Record<string, string> = { percent: ' %', celsius: ' °C', watts: ' W', megahertz: ' MHz' }
+
+/** A unit that the page has never heard of is written out: better than not at all. */
+export function inUnit(value: number, unit: string): string {
+  if (unit === 'bytes') return bytes(value)
+  if (unit === 'seconds') return duration(value)
+  if (unit === 'count' || unit === 'load' || unit === 'state') return String(value)
+  if (unit === 'flag') return value === 0 ? 'no' : 'yes'
+  if (unit === 'joules') return energy(value)
+  if (unit === 'bytes_per_second') return rate(value)
+  return `${Math.round(value)}${SUFFIX[unit] ?? ` ${unit}`}`
+}
+
+function energy(joules: number): string {
+  const wattHours = joules / 3600
+  return wattHours < 10_000 ? `${Math.round(wattHours)} Wh` : `${Math.round(wattHours / 1000)} kWh`
+}
+
+function rate(bytesPerSecond: number): string {
+  if (bytesPerSecond < 1e6) return `${Math.round(bytesPerSecond / 1e3)} kB/s`
+  return bytesPerSecond < 1e9 ? `${Math.round(bytesPerSecond / 1e6)} MB/s` : `${(bytesPerSecond / 1e9).toFixed(1)} GB/s`
+}
+
+/** A short text and, where it is a dash or cut off, what a hover says. */
+export interface Figure {
+  text: string
+  title: string | undefined
+}
+
+const lowered = new Map<string, string>()
+
+/** Names repeat a thousandfold and every keystroke asks for all of them. */
+export function lower(text: string): string {
+  let found = lowered.get(text)
+  if (found === undefined) {
+    if (lowered.size > 50_000) lowered.clear()
+    found = text.toLowerCase()
+    lowered.set(text, found)
+  }
+  return found
 }

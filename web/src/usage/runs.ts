@@ -1,9 +1,9 @@
 /** Runs as rows of a table and as bars on a line of time. */
 import type { Run } from '../api/history'
-import type { Bounds } from '../time/range'
+import type { Bounds } from '../api/history'
 import { bytes, clockTime, DASH, duration, moment, plain, utcTime } from '../ui/format'
 import { userColour } from '../ui/colours'
-import type { Figure } from '../gpu/gpuLine'
+import type { Figure } from '../ui/format'
 
 export interface RunRow {
   id: number

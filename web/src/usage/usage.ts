@@ -1,7 +1,7 @@
 /** Who used how much in a period, in words and bars. Hours are GPU-hours. */
 import type { Usage, UsageBy, UsageDay, UsageRow } from '../api/types'
 import { bytes, clockTime, DASH, MONTHS, plain } from '../ui/format'
-import type { Figure } from '../gpu/gpuLine'
+import type { Figure } from '../ui/format'
 import { dayOf } from '../time/period'
 
 export const BYS: readonly { by: UsageBy; label: string; one: string }[] = [

@@ -2,7 +2,7 @@
 import type { Run } from '../api/history'
 import type { Availability } from '../api/types'
 import { bytes, clockTime, DASH, duration, elapsed, percent, plain, utcTime } from '../ui/format'
-import type { Figure } from '../gpu/gpuLine'
+import type { Figure } from '../ui/format'
 import type { GpuUse, ActiveUser } from './users'
 
 export interface UserGpu {

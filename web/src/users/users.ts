@@ -7,8 +7,8 @@
 import type { Gpu, Host, Process, UserRow } from '../api/types'
 import { bytes, clockTime, count, DASH, duration, elapsed, percent, plain, utcTime } from '../ui/format'
 import type { HostEntry } from '../stream/fleetModel'
-import type { Figure } from '../gpu/gpuLine'
-import { lower } from '../fleet/query'
+import type { Figure } from '../ui/format'
+import { lower } from '../ui/format'
 
 /** A GPU in use by a user. */
 export interface GpuUse {

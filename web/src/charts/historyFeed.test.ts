@@ -1,8 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import type { Bounds } from '../time/range'
-import type { Point } from '../charts/series'
-import type { Answer } from './ask'
-import { forgetHistory, HistoryFeed, join, type Past, type Question, type QueryState } from './history'
+import type { Answer } from '../api/ask'
+import type { Bounds, Past, Point, Question } from '../api/history'
+import { forgetHistory, HistoryFeed, join, type QueryState } from './historyFeed'
 
 const NOW = 1_800_000_000
 const STEP = 10
