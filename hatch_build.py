@@ -81,7 +81,7 @@ class Page:
             "the page's API types are old: python hatch_build.py types", "run", "types", "--silent", "--", "--check"
         )
         self.run("the page's types do not fit", "run", "check", "--silent")
-        self.run("the page's code has lint errors, unused code or an import across its folders", "run", "lint", "--silent")
+        self.run("the page has lint errors, unused code or imports across its folders", "run", "lint", "--silent")
         self.run("a unit test of the page failed", "run", "test", "--silent")
         self.build()
         weigh(self.built)
