@@ -1,6 +1,6 @@
 /** Who uses the page, as the hub sees it: asked at the start, and again whenever the hub no longer knows them. */
 import { logOut, logOutEverywhere, readMe } from '../api/accounts'
-import { watchStrangers, type Answer } from '../api/ask'
+import { watchUnauthorized, type Answer } from '../api/request'
 import type { Me } from '../api/types'
 import { loginGate, identity, isKnown, secretIn } from './access'
 
@@ -19,7 +19,7 @@ export class Access {
 
   /** `me` is whom the page itself names; null: the hub has to be asked first. */
   start(me: Me | null = null): void {
-    watchStrangers(() => void this.ask())
+    watchUnauthorized(() => void this.ask())
     if (me === null) return void this.ask()
     this.take(me)
     this.isAsked = true

@@ -1,5 +1,5 @@
 /** Who may come in, as whom, and what is said at the door. */
-import type { Refusal } from '../api/ask'
+import type { Refusal } from '../api/request'
 import type { Me } from '../api/types'
 import { plain } from '../ui/format'
 import { explain, sentence } from '../ui/apiErrors'

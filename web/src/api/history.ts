@@ -1,5 +1,5 @@
 /** Questions about the past. */
-import { ask, type Answer } from './ask'
+import { request, type Answer } from './request'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
@@ -24,7 +24,7 @@ export interface Question {
   host?: string
   user?: string
   run?: number
-  fleet?: 1
+  fleet?: true
   metric: string
   by?: 'gpu' | 'user'
   points?: number
@@ -32,18 +32,12 @@ export interface Question {
 
 /** Of an answer where the question names no number. */
 export const POINTS = 500
-const PATIENCE_MS = 30_000
-
-function query(parameters: object): string {
-  const said = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null)
-  return new URLSearchParams(said.map(([name, value]) => [name, String(value)])).toString()
-}
+const TIMEOUT_MS = 30_000
 
 const inSeconds = ({ start, end }: Bounds): Bounds => ({ start: Math.round(start), end: Math.round(end) })
 
 export function readHistory(question: Question, bounds: Bounds, signal?: AbortSignal): Promise<Answer<Past>> {
-  const url = `api/v1/history?${query({ points: POINTS, ...question, ...inSeconds(bounds) })}`
-  return ask(url, 'GET', undefined, PATIENCE_MS, signal)
+  return request('get', '/api/v1/history', { query: { points: POINTS, ...question, ...inSeconds(bounds) }, timeoutMs: TIMEOUT_MS, signal })
 }
 
 export interface RunsQuestion {
@@ -58,5 +52,5 @@ export interface RunsQuestion {
 }
 
 export function readRuns(question: RunsQuestion, signal?: AbortSignal): Promise<Answer<Runs>> {
-  return ask(`api/v1/runs?${query(question)}`, 'GET', undefined, PATIENCE_MS, signal)
+  return request('get', '/api/v1/runs', { query: question, timeoutMs: TIMEOUT_MS, signal })
 }

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import type { Answer } from '../api/ask'
+import type { Answer } from '../api/request'
 import type { Bounds, Past, Point, Question } from '../api/history'
 import { forgetHistory, HistoryFeed, join, type QueryState } from './historyFeed'
 

@@ -3,7 +3,7 @@
  * at once; one that reaches until now is renewed at its right end, once a step and only while somebody looks.
  */
 import { POINTS, readHistory, type Bounds, type Past, type PastSeries, type Question } from '../api/history'
-import type { Answer, Refusal } from '../api/ask'
+import type { Answer, Refusal } from '../api/request'
 import { boundsOf, type Range } from '../time/range'
 
 /** What is known of the answer so far. An old answer stays while a new one is under way. */

@@ -1,5 +1,5 @@
 /** Adding a host: the fields of each source, the request, errors, and the state of the hosts that were added. */
-import type { Answer, Refusal } from '../api/ask'
+import type { Answer, Refusal } from '../api/request'
 import type { Host, HostOrigin, NewHost, Via } from '../api/types'
 import { plain } from '../ui/format'
 import { explain, type Refused } from '../ui/apiErrors'

@@ -1,6 +1,6 @@
 /** A reservation in words, and who may do what about it. */
 import type { Reservation, ReservedGpu, RefusedReservation, Slot } from '../api/reservations'
-import type { Refusal } from '../api/ask'
+import type { Refusal } from '../api/request'
 import type { HubEvent } from '../api/events'
 import type { Me } from '../api/types'
 import { canEnter } from '../account/access'

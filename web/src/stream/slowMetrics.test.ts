@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import type { Answer } from '../api/ask'
+import type { Answer } from '../api/request'
 import type { Host } from '../api/types'
 import { entry, gpu, host, NOW } from '../testing/samples'
 import { keepRead, READ_SECONDS } from './slowMetrics'

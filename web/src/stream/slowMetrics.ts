@@ -1,7 +1,7 @@
 /**
  * The metrics that no delta brings (`"live": false` in the catalog): whatever shows them reads the host again and again.
  */
-import { ask, type Answer } from '../api/ask'
+import { request, type Answer } from '../api/request'
 import type { Host } from '../api/types'
 import { whileVisible } from './visibility'
 import type { HostEntry } from './fleetModel'
@@ -9,7 +9,7 @@ import type { HostEntry } from './fleetModel'
 export const READ_SECONDS = 5
 
 /** By id: two hosts may share a name. */
-const readHost = (id: string): Promise<Answer<Host>> => ask(`api/v1/hosts/${encodeURIComponent(id)}`)
+const readHost = (id: string): Promise<Answer<Host>> => request('get', '/api/v1/hosts/{host}', { path: { host: id } }) as Promise<Answer<Host>>
 
 /**
  * Reads the host at once, unless it was just read, and then every few seconds while the page is visible. `now` is the

@@ -3,7 +3,7 @@
  *
  * A stream would bring every figure of the fleet each second. This asks for its counts alone, once a minute.
  */
-import { ask } from '../api/ask'
+import { request } from '../api/request'
 import type { Totals } from '../api/types'
 
 export const POLL_SECONDS = 60
@@ -11,7 +11,7 @@ export const POLL_SECONDS = 60
 export type ReadTotals = () => Promise<Pick<Totals, 'free'> | null>
 
 const readTotals: ReadTotals = async () => {
-  const answer = await ask<Totals>('api/v1/totals')
+  const answer = await request('get', '/api/v1/totals')
   return 'done' in answer ? answer.done : null
 }
 

@@ -1,5 +1,5 @@
 /** The hub's refusals as sentences for the person who asked. */
-import type { Refusal } from '../api/ask'
+import type { Refusal } from '../api/request'
 import { plain } from './format'
 
 export interface Refused {

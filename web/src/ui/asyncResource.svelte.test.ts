@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import type { Answer } from '../api/ask'
+import type { Answer } from '../api/request'
 import { AsyncResource } from './asyncResource.svelte'
 
 function later<T>(): { promise: Promise<Answer<T>>; resolve: (answer: Answer<T>) => void } {

@@ -1,5 +1,5 @@
 /** A question to the hub whose answer a page shows. The last answer stays while a new one is under way. */
-import type { Answer, Refusal } from '../api/ask'
+import type { Answer, Refusal } from '../api/request'
 
 export class AsyncResource<T> {
   answer = $state.raw<T | null>(null)

@@ -1,6 +1,6 @@
 /** Short messages about what was just done, with the way to undo it: one list for the whole page. */
 import { untrack } from 'svelte'
-import type { Answer } from '../api/ask'
+import type { Answer } from '../api/request'
 import { explain } from './apiErrors'
 
 export interface Undo {

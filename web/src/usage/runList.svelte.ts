@@ -1,5 +1,5 @@
 /** The runs over a range of time, newest first, page by page; renewed while the range is live. */
-import type { Refusal } from '../api/ask'
+import type { Refusal } from '../api/request'
 import { readRuns, type Run, type RunsQuestion } from '../api/history'
 import { boundsOf, type Range } from '../time/range'
 
