@@ -14,7 +14,7 @@ from fakes.hubs import HubProcess
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
 

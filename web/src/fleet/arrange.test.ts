@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { HostEntry } from '../stream/fleetModel'
-import { isSameArrangement, MANY_HOSTS, type Sort } from './arrange'
+import { isSameArrangement, MANY_HOSTS, sortLabel, type Sort } from './arrange'
 import { arrange, busyGpu, entry, gpu, host } from '../testing/samples'
 import { HostEntry as Entry } from '../stream/fleetModel'
 import { parseQuery } from './query'
@@ -23,6 +23,12 @@ describe('order', () => {
       entry('two', ['free', 'free']),
     ]
     expect(order(hosts, 'free')).toEqual(['two', 'one', 'reserved', 'idle', 'busy', 'down'])
+  })
+
+  it('puts the longest idle first where only idle GPUs are asked for', () => {
+    const at = (name: string, since: number | null) => new Entry(host(name, [gpu(), gpu({ availability: 'idle', since })]))
+    expect(order([at('short', 300), at('long', 100), at('unknown', null), at('middle', 200)], 'free', 'idle')).toEqual(['long', 'middle', 'short', 'unknown'])
+    expect([sortLabel('free', parseQuery('idle')), sortLabel('free', parseQuery('idle free')), sortLabel('name', parseQuery('idle'))]).toEqual(['longest idle first', 'free first', 'name'])
   })
 
   it('falls back to the name', () => {

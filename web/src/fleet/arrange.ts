@@ -7,7 +7,7 @@ import { matchesBareHost, matchesGpu, wordsInHost, type Query } from './query'
 export const SORTS = ['free', 'name', 'model', 'utilization', 'temperature', 'problems'] as const
 export type Sort = (typeof SORTS)[number]
 
-export const SORT_LABELS: Record<Sort, string> = {
+const SORT_LABELS: Record<Sort, string> = {
   free: 'free first',
   name: 'name',
   model: 'model',
@@ -15,6 +15,13 @@ export const SORT_LABELS: Record<Sort, string> = {
   temperature: 'hottest first',
   problems: 'problems first',
 }
+
+/** What comes first with a sort. Of idle GPUs alone none is free: those that did no work for longest come first. */
+export function sortLabel(sort: Sort, query: Query): string {
+  return sort === 'free' && asksForIdle(query) ? 'longest idle first' : SORT_LABELS[sort]
+}
+
+const asksForIdle = ({ states }: Query): boolean => states.size === 1 && states.has('idle')
 
 /** From this many hosts on, a host with nothing free overrides to one line. */
 export const MANY_HOSTS = 16
@@ -68,7 +75,7 @@ export class Arranger {
   arrange(entries: readonly HostEntry[], query: Query, sort: Sort, overrides: CollapseOverrides, grouping: Grouping = 'host'): readonly Placed[] {
     if (query !== this.query || grouping !== this.grouping || this.hosts.size > entries.length + FORGOTTEN) this.forget(query, grouping)
     const found = this.find(entries, query)
-    putInOrder(found, sort, sort === this.sort)
+    putInOrder(found, sort, sort === this.sort, asksForIdle(query))
     this.sort = sort
     const many = found.length >= MANY_HOSTS && query.isEmpty
     this.groups.clear()
@@ -160,6 +167,13 @@ function weighFree({ untracked: host, untrackedSummary: { counts } }: HostEntry)
   return (((counts.free * MOST + counts.reserved) * MOST + counts.idle) * MOST + counts.busy) * 4 - STATUS_ORDER[host.status]
 }
 
+/** By the GPU that has been idle for longest. */
+function weighIdle({ untracked: host }: HostEntry): number {
+  let first = Infinity
+  for (const { availability, since } of host.gpus) if (availability === 'idle' && since !== null && since < first) first = since
+  return -first
+}
+
 /** More than any host has GPUs; four of its digits are still exact. */
 const MOST = 4096
 
@@ -167,8 +181,8 @@ const MOST = 4096
 const ALWAYS_WEIGHED: ReadonlySet<Sort> = new Set(['model', 'utilization', 'temperature'])
 
 /** Each host is weighed once, not with every comparison, and where `isSame` only if it has changed. */
-function putInOrder(found: HostPlaces[], sort: Sort, isSame: boolean): void {
-  const weigh = sort === 'model' ? weighModels(found) : WEIGHTS[sort]
+function putInOrder(found: HostPlaces[], sort: Sort, isSame: boolean, isIdle: boolean): void {
+  const weigh = sort === 'model' ? weighModels(found) : sort === 'free' && isIdle ? weighIdle : WEIGHTS[sort]
   const isKept = isSame && !ALWAYS_WEIGHED.has(sort)
   for (const host of found) if (!isKept || Number.isNaN(host.weight)) host.weight = weigh(host.entry)
   // Two of -Infinity have no difference.

@@ -55,8 +55,9 @@ describe('the map', () => {
     const layout = layoutMap([placed('a', 4, '=x'), placed('b', 4, '=x'), placed('c', 4, '=y')], 1400, 700)
     expect(layout.headings.map(({ group }) => group)).toEqual(['=x', '=y'])
     const [a, b, c] = layout.blocks
-    expect([a!.y, b!.y]).toEqual([layout.headings[0]!.height, layout.headings[0]!.height])
-    expect(c!.y).toBe(layout.headings[1]!.y + layout.headings[1]!.height)
+    const below = layout.headings[0]!.height + layout.nameHeight
+    expect([a!.y, b!.y]).toEqual([below, below])
+    expect(c!.y).toBe(layout.headings[1]!.y + below)
     expect(c!.x).toBe(0)
   })
 
@@ -81,8 +82,8 @@ describe('keys on the map', () => {
     ['b', 0, 'ArrowDown', 'b/8'],
     ['b', 8, 'ArrowUp', 'b/0'],
     ['a', 0, 'ArrowDown', 'c/-1'],
-    ['a', 2, 'ArrowDown', 'd/0'],
-    ['d', 0, 'ArrowUp', 'a/1'],
+    ['a', 4, 'ArrowDown', 'd/0'],
+    ['d', 0, 'ArrowUp', 'a/3'],
     ['a', 3, 'ArrowUp', 'a/3'],
     ['a', 3, 'End', 'd/2'],
     ['d', 1, 'Home', 'a/0'],
@@ -115,4 +116,16 @@ it('shows the state of each GPU, faults of GPUs, and hosts that are down', () =>
   const cells = new MapCells(layoutMap(board, 1400, 700))
   const looks = [...cells.codes].map((code) => `${lookOf(code).state} ${lookOf(code).level}`)
   expect(looks).toEqual(['free ok', 'busy warning', 'idle critical', 'unknown critical', 'unknown ok'])
+})
+
+it('has room for the names of hosts while they fit into the window', () => {
+  const [one, eight] = [placed('one', 1), placed('eight', 8)]
+  const layout = layoutMap([one, eight], 1400, 700)
+  expect(layout.nameHeight).toBeGreaterThan(0)
+  expect(layout.blocks.map(({ y }) => y)).toEqual([layout.nameHeight, layout.nameHeight])
+  expect(layout.blocks[0]!.width).toBeGreaterThan(layout.pitch)
+  expect(cellAt(layout, 1, layout.nameHeight - 1)).toBeNull()
+  expect(cellAt(layout, 1, layout.nameHeight + 1)).toMatchObject({ at: 0 })
+  const many = Array.from({ length: 2000 }, (_, at) => placed(`h${at}`, 8))
+  expect(layoutMap(many, 1400, 700).nameHeight).toBe(0)
 })

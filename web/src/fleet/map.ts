@@ -13,7 +13,10 @@ export interface Block {
   /** The number of its first cell. */
   first: number
   x: number
+  /** Of its cells, below its name. */
   y: number
+  /** Of its cells and its name. */
+  width: number
 }
 
 /** Blocks side by side. */
@@ -28,6 +31,8 @@ interface Line {
 export interface MapLayout {
   /** Pixels from one cell to the next. */
   pitch: number
+  /** Pixels above the cells of each host for its name; 0: there is no room for names. */
+  nameHeight: number
   blocks: readonly Block[]
   lines: readonly Line[]
   headings: readonly Heading[]
@@ -43,19 +48,25 @@ export interface MapCell {
 
 /** The largest with which the fleet fits into the window is taken, headings of groups aside; or else the smallest. */
 const PITCHES = [18, 14, 11, 8, 6, 5] as const
+/** Hosts have names where they fit into the window with them. */
+const NAMED_PITCHES = [18, 14, 11] as const
+const NAME_HEIGHT = 16
+/** Of a host with few GPUs. */
+const LEAST_NAME_WIDTH = 56
 const HEADING = 34
 
 /** `height` is that of the window below the map's beginning. */
 export function layoutMap(board: readonly Placed[], width: number, height: number): MapLayout {
   const isGrouped = board[0]?.group !== undefined
-  for (const pitch of PITCHES) {
-    const layout = layoutAt(board, width, pitch, false)
-    if (layout.height <= height) return isGrouped ? layoutAt(board, width, pitch, true) : layout
+  const sizes = [...NAMED_PITCHES.map((pitch) => [pitch, NAME_HEIGHT] as const), ...PITCHES.map((pitch) => [pitch, 0] as const)]
+  for (const [pitch, nameHeight] of sizes) {
+    const layout = layoutAt(board, width, pitch, nameHeight, false)
+    if (layout.height <= height) return isGrouped ? layoutAt(board, width, pitch, nameHeight, true) : layout
   }
-  return layoutAt(board, width, PITCHES[PITCHES.length - 1]!, isGrouped)
+  return layoutAt(board, width, PITCHES[PITCHES.length - 1]!, 0, isGrouped)
 }
 
-function layoutAt(board: readonly Placed[], width: number, pitch: number, isGrouped: boolean): MapLayout {
+function layoutAt(board: readonly Placed[], width: number, pitch: number, nameHeight: number, isGrouped: boolean): MapLayout {
   const gap = Math.max(3, Math.round(pitch / 3))
   const blocks: Block[] = []
   const lines: Line[] = []
@@ -64,7 +75,7 @@ function layoutAt(board: readonly Placed[], width: number, pitch: number, isGrou
   let line: Line | undefined
   for (const placed of board) {
     const count = cellCount(placed)
-    const blockWidth = Math.min(count, CELLS_PER_LINE) * pitch
+    const blockWidth = Math.max(Math.min(count, CELLS_PER_LINE) * pitch, nameHeight === 0 ? 0 : LEAST_NAME_WIDTH)
     const heading = isGrouped && placed.group !== headings.at(-1)?.group ? placed.group : undefined
     if (line === undefined || heading !== undefined || x + blockWidth > width) {
       if (line !== undefined) y = line.y + line.height + gap
@@ -75,13 +86,13 @@ function layoutAt(board: readonly Placed[], width: number, pitch: number, isGrou
       x = 0
       lines.push((line = { y, height: 0, from: blocks.length, until: blocks.length }))
     }
-    blocks.push({ placed, first: cells, x, y })
+    blocks.push({ placed, first: cells, x, y: y + nameHeight, width: blockWidth })
     line.until += 1
-    line.height = Math.max(line.height, Math.ceil(count / CELLS_PER_LINE) * pitch)
+    line.height = Math.max(line.height, nameHeight + Math.ceil(count / CELLS_PER_LINE) * pitch)
     x += blockWidth + gap
     cells += count
   }
-  return { pitch, blocks, lines, headings, cells, height: line === undefined ? 0 : line.y + line.height }
+  return { pitch, nameHeight, blocks, lines, headings, cells, height: line === undefined ? 0 : line.y + line.height }
 }
 
 export function cellCount({ shown }: Placed): number {
@@ -125,7 +136,7 @@ export function cellAt(layout: MapLayout, x: number, y: number): MapCell | null 
   const block = nearest(layout, line, x)
   const [column, row] = [Math.floor((x - block.x) / layout.pitch), Math.floor((y - block.y) / layout.pitch)]
   const at = row * CELLS_PER_LINE + column
-  return column >= 0 && column < CELLS_PER_LINE && at < cellCount(block.placed) ? { block, at } : null
+  return row >= 0 && column >= 0 && column < CELLS_PER_LINE && at < cellCount(block.placed) ? { block, at } : null
 }
 
 /** The last block of a line that begins at `x` or before. */

@@ -8,7 +8,7 @@
  *   nobody                          nobody is using it: free or reserved
  *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
  *   gpu05:3                         GPU 3 of the host gpu05
- *   xid  xid79  xid:79              a fault that the driver reported in the last day
+ *   xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
  *   -word                           none of it, also -free, -down, -critical
  *   anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
  *                                   address, or a GPU's own label: 0.5
@@ -57,6 +57,7 @@ const GIB = 2 ** 30
 const LIKE_MEMORY = /^-?[<>=]/
 const PLACES: ReadonlyMap<string, Place> = new Map((['host', 'model', 'user', 'command', 'xid'] as const).map((place) => [place, place]))
 const XID = /^xid-?(\d*)$/
+const NAMED_XID = /\bxid (\d+)/gi
 /** The states of GPUs that nobody is using. */
 const UNUSED: readonly Availability[] = ['free', 'reserved']
 /** Words of earlier versions. */
@@ -184,9 +185,14 @@ function isIn({ text, place }: Word, isInItsHost: boolean, host: Host, gpu: Gpu)
   if (place === 'model') return isInModel(text, gpu)
   if (place === 'user') return isInUsers(text, gpu)
   if (place === 'command') return isInCommands(text, gpu)
-  if (place === 'xid') return (gpu.events ?? []).some(({ code }) => text === '' || String(code) === text)
+  if (place === 'xid') return xidsOf(gpu).some((code) => text === '' || code === text)
   if (place === 'host' || isInItsHost) return isInItsHost
   return gpu.label === text || isInGpu(text, gpu) || isPlace(text, host, gpu)
+}
+
+/** Those of the last day, and the one that its reason names. */
+function xidsOf({ events, availability_reason: reason }: Gpu): string[] {
+  return [...(events ?? []).map(({ code }) => String(code)), ...(reason ? [...reason.matchAll(NAMED_XID)].map((found) => found[1]!) : [])]
 }
 
 function isInGpu(text: string, gpu: Gpu): boolean {
