@@ -3,7 +3,7 @@
 Runs by itself whenever the package is built or installed, also as an editable install; by hand:
 
     python hatch_build.py         build the page if anything below web/ changed
-    python hatch_build.py check   the page's types, unit tests and size
+    python hatch_build.py check   the page's types, lint, unit tests and size
     python hatch_build.py types   write the page's API types again from web/src/api/openapi.json
 
 The page is built aside and then put in place whole, so a hub that is running never serves half of one. A source
@@ -75,12 +75,13 @@ class Page:
         return True
 
     def check(self) -> None:
-        """Runs the page's type check and unit tests, and weighs it. Raises `BuildFailed`."""
+        """Runs the page's type check, linters and unit tests, and weighs it. Raises `BuildFailed`."""
         self.install()
         self.run(
             "the page's API types are old: python hatch_build.py types", "run", "types", "--silent", "--", "--check"
         )
         self.run("the page's types do not fit", "run", "check", "--silent")
+        self.run("the page has lint errors, unused code or imports across its folders", "run", "lint", "--silent")
         self.run("a unit test of the page failed", "run", "test", "--silent")
         self.build()
         weigh(self.built)

@@ -2,7 +2,7 @@ import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { loadEnv, type Plugin } from 'vite'
 import { defineConfig } from 'vitest/config'
 
-/** Puts src/first.ts before everything else: a module would run after the first paint. */
+/** Puts src/app/first.ts before everything else: a module would run after the first paint. */
 function runFirst(): Plugin {
   return {
     name: 'gpudeck:run-first',
@@ -10,7 +10,7 @@ function runFirst(): Plugin {
       order: 'post',
       handler(_html, { bundle }) {
         const built = Object.keys(bundle ?? {}).find((file) => /^assets\/first-[^/]*\.js$/.test(file))
-        const attrs = built === undefined ? { type: 'module', src: '/src/first.ts' } : { src: `./${built}` }
+        const attrs = built === undefined ? { type: 'module', src: '/src/app/first.ts' } : { src: `./${built}` }
         return [{ tag: 'script', attrs, injectTo: 'head' }]
       },
     },
@@ -25,7 +25,7 @@ function fetchFleetEarly(): Plugin {
       order: 'post',
       handler(html, { bundle = {} }) {
         const chunks = Object.values(bundle).filter((file) => file.type === 'chunk')
-        const fleet = chunks.find((chunk) => chunk.facadeModuleId?.endsWith('/pages/Fleet.svelte'))
+        const fleet = chunks.find((chunk) => chunk.facadeModuleId?.endsWith('/fleet/Fleet.svelte'))
         const needed = chunks.filter((chunk) => chunk === fleet || fleet?.imports.includes(chunk.fileName))
         const scripts = needed.map(({ fileName }) => ({ rel: 'modulepreload', href: `./${fileName}` }))
         const styles = needed
@@ -39,7 +39,7 @@ function fetchFleetEarly(): Plugin {
   }
 }
 
-const SHARED = /src\/(state\/(hues|runs|asyncResource|period|users|usage|me)\.|parts\/(HistoryError|SortHead|DayBars)|reservations\/(UpcomingReservations|ReservationTable)|api\/usage)/
+const SHARED = /src\/(ui\/(colours|asyncResource|SortHead)|usage\/(runs|usage|HistoryError|DayBars)|time\/period\.|users\/users\.|account\/me\.|reservations\/(UpcomingReservations|ReservationTable)|api\/usage)/
 
 const MOUNTED = 'src/**/*.mount.test.ts'
 
@@ -55,7 +55,7 @@ export default defineConfig(({ mode }) => ({
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
     rolldownOptions: {
-      input: { index: 'index.html', first: 'src/first.ts' },
+      input: { index: 'index.html', first: 'src/app/first.ts' },
       // What several pages have in common and the fleet's does not need: one file is smaller than ten small ones.
       output: { codeSplitting: { includeDependenciesRecursively: false, groups: [{ name: 'shared', test: SHARED }] } },
     },

@@ -9,7 +9,7 @@ from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window
 from fakes.hubs import HubProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 PAGES = (
     "",

@@ -16,7 +16,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.waiting import wait_until
 from gpudeck.collectors.simulated import SimulatedJob
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
 CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
 

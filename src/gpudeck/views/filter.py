@@ -9,12 +9,12 @@ A search is words that all have to fit a GPU: what the page's search box takes, 
     nobody                          nobody is using it: free or reserved
     user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
     gpu05:3                         GPU 3 of the host gpu05
-    xid  xid79  xid:79              a fault that the driver reported in the last day
+    xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
     -word                           none of it, also -free, -down, -critical
     anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
                                     address, or a GPU's own label: 0.5
 
-web/src/state/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
+web/src/fleet/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
 """
 
 import re
@@ -47,6 +47,7 @@ _UNUSED = frozenset({"free", "reserved"})
 """The states of GPUs that nobody is using."""
 _PLACES = ("host", "model", "user", "command", "xid")
 _XID = re.compile(r"xid-?([0-9]*)")
+_NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
 _SHORT = 3
 _SHORTEST_OF_COMMAND = 3
 """Less text begins a word of nearly every command."""
@@ -185,8 +186,13 @@ def _is_in(word: _Word, host: Host, gpu: Gpu | None) -> bool:
     if place == "command":
         return gpu is not None and _is_in_commands(text, gpu)
     if place == "xid":
-        return gpu is not None and any(text in {"", str(event.code)} for event in gpu.events)
+        return gpu is not None and any(text in {"", code} for code in _xids(gpu))
     return _is_in_host(text, host) or (gpu is not None and (_is_in_gpu(text, gpu) or _is_place(text, host, gpu)))
+
+
+def _xids(gpu: Gpu) -> list[str]:
+    """Those of the last day, and the one that its reason names."""
+    return [str(event.code) for event in gpu.events] + _NAMED_XID.findall(gpu.availability_reason or "")
 
 
 def _is_in_gpu(text: str, gpu: Gpu) -> bool:

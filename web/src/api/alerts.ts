@@ -1,5 +1,5 @@
 /** What is wrong: acknowledging it, and sending no notifications of it for a while. */
-import { ask, type Answer } from './ask'
+import { request, type Answer } from './request'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
@@ -13,8 +13,8 @@ export type NewMute = Partial<Schemas['NewMute']> & { reason: string }
 /** The most that one answer holds, and one request acknowledges. */
 export const MOST_ALERTS = 1000
 
-export const readAlerts = (signal?: AbortSignal): Promise<Answer<Schemas['AlertList']>> => ask(`api/v1/alerts?limit=${MOST_ALERTS}`, 'GET', undefined, undefined, signal)
-export const acknowledge = (ids: readonly string[]): Promise<Answer<Schemas['AcknowledgedAlerts']>> => ask('api/v1/alerts/acknowledge', 'POST', { ids })
-export const readMutes = (signal?: AbortSignal): Promise<Answer<Schemas['MuteList']>> => ask('api/v1/mutes', 'GET', undefined, undefined, signal)
-export const createMute = (mute: NewMute): Promise<Answer<Mute>> => ask('api/v1/mutes', 'POST', mute)
-export const endMute = (id: string): Promise<Answer<Mute>> => ask(`api/v1/mutes/${encodeURIComponent(id)}`, 'DELETE')
+export const readAlerts = (signal?: AbortSignal): Promise<Answer<Schemas['AlertList']>> => request('get', '/api/v1/alerts', { query: { limit: MOST_ALERTS }, signal })
+export const acknowledge = (ids: string[]): Promise<Answer<Schemas['AcknowledgedAlerts']>> => request('post', '/api/v1/alerts/acknowledge', { body: { ids } })
+export const readMutes = (signal?: AbortSignal): Promise<Answer<Schemas['MuteList']>> => request('get', '/api/v1/mutes', { signal })
+export const createMute = (mute: NewMute): Promise<Answer<Mute>> => request('post', '/api/v1/mutes', { body: mute })
+export const endMute = (id: string): Promise<Answer<Mute>> => request('delete', '/api/v1/mutes/{key}', { path: { key: id } })

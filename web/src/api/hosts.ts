@@ -1,14 +1,14 @@
 /** Adding and removing hosts. */
-import { ask, type Answer } from './ask'
+import { request, type Answer } from './request'
 import type { AddedHosts, HostOrigin, NewHost } from './types'
 
 export function addHost(host: NewHost): Promise<Answer<AddedHosts>> {
-  return ask('api/v1/hosts', 'POST', host)
+  return request('post', '/api/v1/hosts', { body: host })
 }
 
 /** By id: two hosts may share a name. */
 export function removeHost(id: string): Promise<Answer<{ name: string }>> {
-  return ask(`api/v1/hosts/${encodeURIComponent(id)}`, 'DELETE')
+  return request('delete', '/api/v1/hosts/{host}', { path: { host: id } })
 }
 
-export const listOrigins = (): Promise<Answer<{ hosts: HostOrigin[] }>> => ask('api/v1/host-origins')
+export const listOrigins = (): Promise<Answer<{ hosts: HostOrigin[] }>> => request('get', '/api/v1/host-origins')

@@ -16,7 +16,7 @@ export type HostStatus = Host['status']
 
 /** A host to be watched, as the hub wants to hear of it, and what it answers. */
 export type NewHost = Partial<Schemas['NewHost']> & { name: string }
-export type AddedHosts = Required<Schemas['AddedHosts']>
+export type AddedHosts = Schemas['AddedHosts']
 export type Via = AddedHosts['via']
 /** Who named a host; null: nobody, it reports by itself. */
 export type HostOrigin = Schemas['HostOrigin']
@@ -30,9 +30,9 @@ export type Account = Schemas['Account']
 export type AccountChange = Schemas['AccountChange']
 export type NewAccount = Schemas['NewAccount']
 export type AccountRole = Account['role']
-export type Token = Required<Schemas['Token']>
+export type Token = Schemas['Token']
 export type NewToken = Schemas['NewToken']
-export type MadeToken = { token: Token; secret: string }
+export type MadeToken = Schemas['MadeToken']
 export type TokenRole = NewToken['role']
 export type AuditEntry = Schemas['AuditEntry']
 

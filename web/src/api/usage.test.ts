@@ -21,7 +21,7 @@ it('asks for the same as the sheet', async () => {
   hub(() => null)
   expect(await readUsage(question)).toEqual({ done: { rows: [], zone: 'Europe/Berlin' } })
   expect(`${asked[0]}&format=csv`).toBe(usageSheet(question))
-  expect(asked[0]).toBe('api/v1/usage?by=user&start=1&end=2&zone=Europe%2FBerlin&daily=true&user=a%26b')
+  expect(asked[0]).toBe('api/v1/usage?by=user&start=1&end=2&zone=Europe%2FBerlin&user=a%26b&daily=true')
 })
 
 it('takes days in UTC from a hub that does not know the zone, and says so', async () => {

@@ -1,5 +1,5 @@
 /** Who used how much. */
-import { ask, type Answer } from './ask'
+import { addressOf, request, type Answer } from './request'
 import type { HeatMap, Past } from './history'
 import type { Usage, UsageBy } from './types'
 
@@ -12,7 +12,7 @@ export interface Overview {
 }
 
 /** A year of a large fleet takes the hub longer than a look at the live one. */
-const PATIENCE_MS = 60_000
+const TIMEOUT_MS = 60_000
 
 export interface UsageQuestion {
   by: UsageBy
@@ -28,7 +28,7 @@ export interface UsageQuestion {
 export type Zoned<T> = T & { zone: string }
 
 export function readUsage(question: UsageQuestion, signal?: AbortSignal): Promise<Answer<Zoned<Usage>>> {
-  return inZone(question.zone, (zone) => ask(`api/v1/usage?${asked({ ...question, zone })}`, 'GET', undefined, PATIENCE_MS, signal))
+  return inZone(question.zone, (zone) => request('get', '/api/v1/usage', { query: asked({ ...question, zone }), timeoutMs: TIMEOUT_MS, signal }))
 }
 
 export interface OverviewQuestion {
@@ -43,9 +43,8 @@ export interface OverviewQuestion {
 }
 
 /** Everything that the History page shows of a period. */
-export function readOverview({ by, start, end, zone, points, heat }: OverviewQuestion, signal?: AbortSignal): Promise<Answer<Zoned<Overview>>> {
-  const query = (zone: string): string => new URLSearchParams({ by, start: String(start), end: String(end), zone, points: String(points), heat: String(heat) }).toString()
-  return inZone(zone, (zone) => ask(`api/v1/history/overview?${query(zone)}`, 'GET', undefined, PATIENCE_MS, signal))
+export function readOverview(question: OverviewQuestion, signal?: AbortSignal): Promise<Answer<Zoned<Overview>>> {
+  return inZone(question.zone, (zone) => request('get', '/api/v1/history/overview', { query: { ...question, zone }, timeoutMs: TIMEOUT_MS, signal }))
 }
 
 /** A hub that does not know the zone is asked for days in UTC: `zone` says which it became. */
@@ -58,12 +57,7 @@ async function inZone<T extends object>(zone: string, question: (zone: string) =
 
 /** Where the same is as a file for spreadsheets. */
 export function usageSheet(question: UsageQuestion): string {
-  return `api/v1/usage?${asked(question)}&format=csv`
+  return addressOf('/api/v1/usage', { query: { ...asked(question), format: 'csv' } })
 }
 
-function asked({ by, start, end, zone, isDaily, user }: UsageQuestion): string {
-  const params = new URLSearchParams({ by, start: String(start), end: String(end), zone })
-  if (isDaily) params.set('daily', 'true')
-  if (user !== undefined) params.set('user', user)
-  return params.toString()
-}
+const asked = ({ isDaily, ...question }: UsageQuestion) => ({ ...question, ...(isDaily ? { daily: true } : {}) })

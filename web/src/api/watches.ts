@@ -1,5 +1,5 @@
 /** Being told when GPUs are free. */
-import { ask, type Answer } from './ask'
+import { request, type Answer } from './request'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
@@ -7,8 +7,6 @@ type Schemas = components['schemas']
 export type Watch = Schemas['WatchView']
 export type NewWatch = Partial<Schemas['NewWatch']>
 
-const AT = 'api/v1/watches'
-
-export const listWatches = (): Promise<Answer<Schemas['WatchList']>> => ask(`${AT}?mine=true`)
-export const addWatch = (watch: NewWatch): Promise<Answer<Watch>> => ask(AT, 'POST', watch)
-export const removeWatch = (id: number): Promise<Answer<object>> => ask(`${AT}/${id}`, 'DELETE')
+export const listWatches = (): Promise<Answer<Schemas['WatchList']>> => request('get', '/api/v1/watches', { query: { mine: true } })
+export const addWatch = (watch: NewWatch): Promise<Answer<Watch>> => request('post', '/api/v1/watches', { body: watch })
+export const removeWatch = (id: number): Promise<Answer<object>> => request('delete', '/api/v1/watches/{number}', { path: { number: id } })

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { bandsAt, bandsOf, lanesOf } from './bands'
-import type { Point } from './series'
+import type { Point } from '../api/history'
 
 const flags = (...values: [number, number | null][]): { points: Point[]; step: number; label: string } => ({
   points: values.map(([time, share]): Point => [time, share, null, null]),

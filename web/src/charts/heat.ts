@@ -1,8 +1,8 @@
 /** The measures of a heat map: which cell lies where, in which shade, and which times are written below it. */
 import type { HeatMap } from '../api/history'
-import type { Bounds } from './range'
+import type { Bounds } from '../api/history'
 import type { Line } from './series'
-import { tickTexts } from './time'
+import { tickTexts } from '../time/timeText'
 
 export const ROW_PX = 16
 export const SHADES = 12

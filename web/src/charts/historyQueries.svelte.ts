@@ -1,6 +1,7 @@
 /** The past that a page shows: several questions over the same range, each with its own answer. */
-import { browserTools, HistoryFeed, INITIAL_QUERY_STATE, type Question, type QueryState } from '../api/history'
-import type { Range } from './range'
+import type { Question } from '../api/history'
+import { browserTools, HistoryFeed, INITIAL_QUERY_STATE, type QueryState } from './historyFeed'
+import type { Range } from '../time/range'
 
 /** `ask`, then `show` each range that is wanted; `stop` at the end. */
 export class HistoryQueries {

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
 import type { Past, PastSeries } from '../api/history'
 import { cadence, gpuLines, lineOf, userLines } from './lines'
-import { userColour } from '../state/hues'
-import type { Point } from './series'
+import { userColour } from '../ui/colours'
+import type { Point } from '../api/history'
 
 const points = (...times: number[]): Point[] => times.map((time): Point => [time, 1, 1, 1])
 const past = (series: PastSeries[]): Past => ({ metric: 'm', unit: 'bytes', step: 10, start: 0, end: 100, resolution: 'raw', series })

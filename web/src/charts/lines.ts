@@ -1,7 +1,8 @@
 /** From the hub's answers to the lines of a chart. */
 import type { Past, PastSeries } from '../api/history'
-import { orderColour, userColours } from '../state/hues'
-import { gatherSmall, type Line, type Point } from './series'
+import { orderColour, userColours } from '../ui/colours'
+import { gatherSmall, type Line } from './series'
+import type { Point } from '../api/history'
 
 type Look = Pick<Line, 'colour' | 'kind' | 'hasSpread'>
 

@@ -3,13 +3,14 @@ import uPlot from 'uplot'
 import { lanesOf, type Band } from './bands'
 import type { Drawing } from './drawing'
 import type { Paint } from './paint'
-import { pan, type Bounds } from './range'
+import { pan } from '../time/range'
+import type { Bounds } from '../api/history'
 import { lonePlaces, type Column, type Line } from './series'
-import { tickTexts } from './time'
+import { tickTexts } from '../time/timeText'
 import { axisText, BYTE_STEPS, scaleOf } from './units'
 
 /** What a plot asks whenever it draws: everything in it may change without a new plot. */
-export interface Sight {
+export interface PlotSource {
   lines: readonly Line[]
   bands: readonly Band[]
   bounds: Bounds
@@ -18,7 +19,7 @@ export interface Sight {
 
 export interface PlotOptions {
   drawing: Drawing
-  sight: () => Sight
+  sight: () => PlotSource
   unit: string
   isStacked: boolean
   syncKey: string
@@ -87,7 +88,7 @@ export function renew(plot: uPlot, drawing: Drawing, { start, end }: Bounds): vo
   if (left >= 0) plot.setCursor({ left, top }, true)
 }
 
-function colourOf({ lines }: Sight, line: number): string {
+function colourOf({ lines }: PlotSource, line: number): string {
   return lines[line]?.colour ?? 'var(--accent)'
 }
 
@@ -160,7 +161,7 @@ function pointsOf({ tracks }: Drawing): uPlot.Cursor.Points {
 }
 
 /** A lane at the top for each kind of band, and a faint wash below it down to the axis. */
-function drawBands(plot: uPlot, { bands, paint }: Sight): void {
+function drawBands(plot: uPlot, { bands, paint }: PlotSource): void {
   const { ctx, bbox } = plot
   const lanes = lanesOf(bands).map(({ label }) => label)
   const lane = LANE_PX * devicePixelRatio

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
-import { align, constantLine, gatherSmall, lastKnown, lonePlaces, stack, valueAt, type Line, type Point } from './series'
+import { align, constantLine, gatherSmall, lastKnown, lonePlaces, stack, valueAt, type Line } from './series'
+import type { Point } from '../api/history'
 
 function line(key: string, step: number, ...values: [number, number | null][]): Line {
   return { key, label: key, step, points: values.map(([time, mean]): Point => [time, mean, mean === null ? null : mean - 1, mean === null ? null : mean + 1]) }

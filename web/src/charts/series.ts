@@ -2,9 +2,7 @@
  * From the hub's points to the columns that a chart draws. Nothing is invented on the way: a step that nobody observed
  * stays a gap, and a gap is never a zero.
  */
-
-/** When the step begins, its mean, the smallest and the largest value. Null: nobody knows. */
-export type Point = readonly [time: number, mean: number | null, low: number | null, high: number | null]
+import type { Point } from '../api/history'
 
 /** `limit` is dashed and has no spread; `area` lies on the areas before it, where the chart is stacked. */
 export type LineKind = 'line' | 'limit' | 'area'

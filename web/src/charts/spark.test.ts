@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import type { Point } from './series'
+import type { Point } from '../api/history'
 import { sparkPath } from './spark'
 
 const points = (...values: [number, number | null][]): Point[] => values.map(([time, mean]): Point => [time, mean, null, null])

@@ -1,5 +1,5 @@
 /** The path of a spark line. */
-import type { Point } from './series'
+import type { Point } from '../api/history'
 
 const GAP_STEPS = 1.5
 

@@ -1,5 +1,5 @@
 /** The same figures as a table, for whoever reads rather than looks: a few rows, each the mean over its part of the range. */
-import { DASH } from '../state/format'
+import { DASH } from '../ui/format'
 import type { Aligned, Column, Line } from './series'
 import { readoutText } from './units'
 

@@ -1,6 +1,6 @@
 /** How a unit is written on an axis and in a readout, and which part of its scale is drawn. */
-import { inUnit } from '../state/detail'
-import { bytes, DASH } from '../state/format'
+import { inUnit } from '../ui/format'
+import { bytes, DASH } from '../ui/format'
 
 const MIB = 2 ** 20
 const TIB = 2 ** 40

@@ -1,6 +1,6 @@
 import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { GIB, NOW } from '../samples'
+import { GIB, NOW } from '../testing/samples'
 import { emptyRequest, newDraft, type Draft } from './draft'
 import ReservationForm from './ReservationForm.svelte'
 import { reservation } from './samples'
@@ -84,6 +84,21 @@ describe('the form of a reservation', () => {
     await type('Number of GPUs', 'two')
     expect(asked).toHaveLength(2)
     expect(document.querySelector('[aria-label=Preview]')).toBeNull()
+    expect(document.querySelector('.no-preview')?.textContent).toBe('No preview: Enter a number from 1 to 1024.')
+  })
+
+  it('names a mistake when it is sent, and no longer than it is one', async () => {
+    const mistakes = (): (string | undefined)[] => [...document.querySelectorAll('.wrong')].map(({ textContent }) => textContent?.trim())
+    await show()
+    await type('Number of GPUs', '0')
+    expect(mistakes()).toEqual([])
+    await submit()
+    expect(mistakes()).toEqual(['Enter a number from 1 to 1024.'])
+    await type('Number of GPUs', '3')
+    expect(mistakes()).toEqual([])
+    await type('Number of GPUs', '')
+    await submit()
+    expect(mistakes()).toEqual(['Enter a number from 1 to 1024.'])
   })
 
   it('says why it could not be had, and when it could', async () => {

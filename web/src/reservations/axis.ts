@@ -4,7 +4,7 @@
  *
  * What is dragged snaps to what a clock shows: 09:00 stays 09:00 on either side of a change.
  */
-import { pad } from '../state/format'
+import { pad } from '../ui/format'
 import { dayTitle, GRAINS, type View } from './views'
 
 export interface Day {

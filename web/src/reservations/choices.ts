@@ -1,7 +1,7 @@
 /** The fleet as a form offers it: hosts with their GPUs, and the models there are. */
 import type { Host } from '../api/types'
-import { plain } from '../state/format'
-import { inventory } from '../state/models'
+import { plain } from '../ui/format'
+import { inventory } from '../stream/inventory'
 
 export interface HostChoice {
   name: string

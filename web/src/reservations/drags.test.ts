@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { gpu, host } from '../samples'
+import { gpu, host } from '../testing/samples'
 import { changeOf, extendBody, dragResult, type Drag } from './drags'
 import { marksOf, type ReservationMark } from './marks'
 import { planRows } from './rows'

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { gpu, host, NOW } from '../samples'
+import { gpu, host, NOW } from '../testing/samples'
 import { byRow, countMarks, marksOf } from './marks'
 import { planRows, type HostRow } from './rows'
 import { gpusOf, reservation } from './samples'

@@ -1,6 +1,6 @@
 /** What is drawn on the rows: reservations on GPUs, and on a collapsed host how many of its GPUs are reserved when. */
 import type { Reservation } from '../api/reservations'
-import { plain } from '../state/format'
+import { plain } from '../ui/format'
 import type { HostRow, Row } from './rows'
 import { spanText } from './times'
 import { isOver, mayChange, stateOf, type CurrentUser } from './texts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { PreviewedGpu, ReservationPreview } from '../api/reservations'
-import { GIB, NOW } from '../samples'
+import { GIB, NOW } from '../testing/samples'
 import { previewText } from './preview'
 import { gpusOf, reservation } from './samples'
 

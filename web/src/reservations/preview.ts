@@ -1,7 +1,7 @@
 /** What a new reservation would take, in words: which GPUs, who is on them now, and what else is reserved there then. */
 import type { PreviewedGpu, ReservationPreview } from '../api/reservations'
 import type { Availability } from '../api/types'
-import { count, gib, plain } from '../state/format'
+import { count, gib, plain } from '../ui/format'
 import { conflictText, gpusText } from './texts'
 import { lengthText, spanText, timeText } from './times'
 

@@ -1,7 +1,7 @@
 /** The reservations of the time that is shown: asked for when it becomes another, when the stream tells of a change, and now and then. */
 import { readReservations, type Reservation, type ReservationList } from '../api/reservations'
-import { AsyncResource } from '../state/asyncResource.svelte'
-import { explain } from '../state/refusal'
+import { AsyncResource } from '../ui/asyncResource.svelte'
+import { explain } from '../ui/apiErrors'
 
 /** Not what was given back as soon as it was had: it is a minute that nobody missed. */
 function isWorthShowing({ state, start, end }: Reservation): boolean {

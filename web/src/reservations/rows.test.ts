@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { gpu, host } from '../samples'
+import { gpu, host } from '../testing/samples'
 import { OPEN_UP_TO, pickedGpus, planRows, type Row, type RowChoice } from './rows'
 import { gpusOf, reservation } from './samples'
 

@@ -1,8 +1,8 @@
 /** The rows of the timeline: hosts and, below those that are expanded, their GPUs. */
 import type { ReservedGpu, Reservation } from '../api/reservations'
 import type { Host } from '../api/types'
-import { plain } from '../state/format'
-import { inventory } from '../state/models'
+import { plain } from '../ui/format'
+import { inventory } from '../stream/inventory'
 
 export interface GpuRow {
   kind: 'gpu'

@@ -1,6 +1,6 @@
 /** Reservations for the unit tests: ordinary ones, with what a test is about put on top. */
 import type { Reservation } from '../api/reservations'
-import { NOW } from '../samples'
+import { NOW } from '../testing/samples'
 
 export function reservation(changes: Partial<Reservation> = {}): Reservation {
   return {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import type { HubEvent } from '../api/events'
 import type { Me } from '../api/types'
-import { NOW } from '../samples'
+import { NOW } from '../testing/samples'
 import { gpusOf, reservation } from './samples'
 import { currentUserOf, eventsOf, gpusText, mayChange, slotText, stateOf, stateText, errorOf, useOf } from './texts'
 

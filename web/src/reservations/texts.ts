@@ -1,11 +1,11 @@
 /** A reservation in words, and who may do what about it. */
 import type { Reservation, ReservedGpu, RefusedReservation, Slot } from '../api/reservations'
-import type { Refusal } from '../api/ask'
+import type { Refusal } from '../api/request'
 import type { HubEvent } from '../api/events'
 import type { Me } from '../api/types'
-import { canEnter } from '../state/access'
-import { duration, plain } from '../state/format'
-import { explain, sentence } from '../state/refusal'
+import { canEnter } from '../account/access'
+import { duration, plain } from '../ui/format'
+import { explain, sentence } from '../ui/apiErrors'
 import { lengthText, spanText, timeText } from './times'
 
 export interface CurrentUser {

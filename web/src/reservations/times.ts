@@ -4,7 +4,7 @@
  * A length is exact: 24 h are 24 hours, also in a night in which the clock is changed. Of a time that a clock shows twice
  * the first is meant; one that it skips does not exist.
  */
-import { DASH, MONTHS, pad } from '../state/format'
+import { DASH, MONTHS, pad } from '../ui/format'
 
 const MINUTE = 60
 const HOUR = 60 * MINUTE

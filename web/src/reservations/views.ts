@@ -3,8 +3,8 @@
  *
  * A week begins with the day that was asked for, today unless told otherwise: what is over is of little use to who reserves.
  */
-import { MONTHS } from '../state/format'
-import { dayOf, dayStart } from '../state/period'
+import { MONTHS } from '../ui/format'
+import { dayOf, dayStart } from '../time/period'
 
 export const VIEWS = ['day', 'week', 'month'] as const
 export type ViewName = (typeof VIEWS)[number]

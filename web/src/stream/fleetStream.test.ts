@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { fleet, totals } from '../samples'
+import { fleet, totals } from '../testing/samples'
 import { FleetStream, readSnapshot, TIMEOUT_SECONDS, type ConnectionError } from './fleetStream'
-import { FakeBrowser } from './fake'
+import { FakeBrowser } from './fakeBrowser'
 
 const seen: string[] = []
 const errors: ConnectionError[] = []

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { fleet, totals } from '../samples'
+import { fleet, totals } from '../testing/samples'
 import { Follower, RENEW_SECONDS, type ReadSnapshot } from './follower'
 
 const seen: string[] = []

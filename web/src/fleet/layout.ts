@@ -1,0 +1,145 @@
+/**
+ * Where things stand on the board, in pixels. Heights are known beforehand, so only what is visible has to exist.
+ * The measures are handed to the style sheet as custom properties: this file is their only home.
+ */
+import type { Host } from '../api/types'
+import { keyOf, type Placed } from './arrange'
+import { hasNoReportNote } from '../host/hostText'
+
+export interface Measures {
+  /** A GPU's line on a card. */
+  line: number
+  header: number
+  /** The names of the columns of a card. */
+  head: number
+  footer: number
+  /** A sentence below a card's header. */
+  note: number
+  gap: number
+  /** The least width of a card: with more room there are more columns of them. */
+  cardWidth: number
+  /** A row of the table, and a line of cells in it. */
+  row: number
+  cell: number
+  /** The heading of a group. */
+  group: number
+}
+
+/** How close things stand. `compact` shows more at once. */
+export type Density = 'comfortable' | 'compact'
+
+const COMFORTABLE: Measures = { line: 26, header: 36, head: 22, footer: 28, note: 26, gap: 12, cardWidth: 530, row: 30, cell: 24, group: 36 }
+const COMPACT: Measures = { ...COMFORTABLE, line: 24, header: 32, head: 18, footer: 24, note: 24, gap: 8, cardWidth: 420, row: 26 }
+/** Fingers need more room than a pointer. */
+const PHONE: Measures = { ...COMFORTABLE, line: 32, header: 40, gap: 8, row: 40, group: 40 }
+
+export const PHONE_WIDTH = 640
+
+export function measuresFor(width: number, density: Density = 'comfortable'): Measures {
+  if (width < PHONE_WIDTH) return PHONE
+  return density === 'compact' ? COMPACT : COMFORTABLE
+}
+
+export interface Box {
+  placed: Placed
+  column: number
+  x: number
+  y: number
+  width: number
+  height: number
+  /** Its place among all rows of the table, whose head is the first. 0 on cards. */
+  row: number
+}
+
+/** Where a group begins. */
+export interface Heading {
+  group: string
+  y: number
+  height: number
+  row: number
+}
+
+export interface Layout {
+  boxes: readonly Box[]
+  /** None where the board is not in groups. */
+  headings: readonly Heading[]
+  height: number
+  measures: Measures
+}
+
+export function cardHeight({ entry, shown, collapsed }: Placed, measures: Measures): number {
+  if (collapsed) return measures.header
+  const footer = hasFooter(entry.untracked) ? measures.footer : 0
+  const head = shown.length > 0 ? measures.head : 0
+  return measures.header + noteCount(entry.untracked) * measures.note + head + shown.length * measures.line + footer + 2
+}
+
+/** A host that was never seen has no figures: its card is its title and what is to be done. */
+export function hasFooter(host: Host): boolean {
+  return host.status !== 'never_seen'
+}
+
+/** Sentences on a card: up to two problems, and that of its silence. */
+export function noteCount(host: Host): number {
+  return Math.min(host.problems.length, 2) + (hasNoReportNote(host) ? 1 : 0)
+}
+
+/** Cards in as many columns as fit, each where there is room first: the order reads from left to right and down. */
+export function layoutCards(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
+  const measures = measuresFor(width, density)
+  const columns = Math.max(1, Math.floor((width + measures.gap) / (measures.cardWidth + measures.gap)))
+  const cardWidth = (width - (columns - 1) * measures.gap) / columns
+  const ends = new Array<number>(columns).fill(0)
+  const headings: Heading[] = []
+  const boxes = board.map((placed): Box => {
+    if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
+      const heading = { group: placed.group, y: Math.max(...ends), height: measures.group, row: 0 }
+      headings.push(heading)
+      ends.fill(heading.y + heading.height)
+    }
+    const y = Math.min(...ends)
+    const column = ends.indexOf(y)
+    const height = cardHeight(placed, measures)
+    ends[column] = y + height + measures.gap
+    return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height, row: 0 }
+  })
+  return { boxes, headings, height: Math.max(0, Math.max(...ends) - measures.gap), measures }
+}
+
+/** Cells in a line of the table; a machine with more GPUs, or cut into many instances, takes several lines. */
+export const CELLS_PER_LINE = 8
+
+export function layoutRows(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
+  const measures = measuresFor(width, density)
+  let end = 0
+  let row = 1
+  const headings: Heading[] = []
+  const boxes = board.map((placed): Box => {
+    if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
+      headings.push({ group: placed.group, y: end, height: measures.group, row: ++row })
+      end += measures.group
+    }
+    const lines = Math.max(1, Math.ceil(placed.entry.untracked.gpus.length / CELLS_PER_LINE))
+    const height = measures.row + (lines - 1) * measures.cell
+    const box = { placed, column: 0, x: 0, y: end, width, height, row: ++row }
+    end += height
+    return box
+  })
+  return { boxes, headings, height: end, measures }
+}
+
+/** The same with room at its end for hosts that are on their way, as high as those that are here: who scrolls down
+ * before they come gets there. */
+export function withRoomFor(awaited: number, layout: Layout): Layout {
+  const here = layout.boxes.length
+  return awaited === 0 || here === 0 ? layout : { ...layout, height: Math.round((layout.height * (here + awaited)) / here) }
+}
+
+/** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
+export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
+  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || (pinned !== null && keyOf(box.placed) === pinned))
+}
+
+export function visibleHeadings(layout: Pick<Layout, 'headings'>, top: number, bottom: number): Heading[] {
+  return layout.headings.filter((heading) => heading.y < bottom && heading.y + heading.height > top)
+}

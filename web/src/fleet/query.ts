@@ -1,0 +1,256 @@
+/**
+ * The search: words that all have to fit a GPU.
+ *
+ *   free busy idle reserved unknown   its availability; several of them mean any of them
+ *   up late down never_seen         the status of its host; several mean any
+ *   warning critical                its health; several mean any
+ *   >40G  >= 80G  <24G  =16G        its memory, in GiB as it is shown
+ *   nobody                          nobody is using it: free or reserved
+ *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
+ *   gpu05:3                         GPU 3 of the host gpu05
+ *   xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
+ *   -word                           none of it, also -free, -down, -critical
+ *   anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
+ *                                   address, or a GPU's own label: 0.5
+ *
+ * src/gpudeck/views/filter.py is the same for the command line and the API. tests/captures/filter-cases.json is tried on both.
+ */
+import type { Availability, Gpu, HealthLevel, Host, HostStatus } from '../api/types'
+import { AVAILABILITIES } from '../ui/states'
+import { lower } from '../ui/format'
+
+type Place = 'any' | 'host' | 'model' | 'user' | 'command' | 'xid'
+
+/** Of `xid`, no text is any of them. */
+interface Word {
+  text: string
+  place: Place
+  wanted: boolean
+}
+
+interface MemoryBound {
+  operator: '>' | '>=' | '<' | '<=' | '='
+  bytes: number
+}
+
+/** Several of a kind mean any of them; an empty set asks for nothing. */
+interface Kinds {
+  states: ReadonlySet<Availability>
+  statuses: ReadonlySet<HostStatus>
+  health: ReadonlySet<HealthLevel>
+}
+
+export interface Query extends Kinds {
+  without: Kinds
+  memory: readonly MemoryBound[]
+  words: readonly Word[]
+  /** What looks like more than text but cannot be read, as `>lots`. Nothing fits it. */
+  unclear: readonly string[]
+  isEmpty: boolean
+}
+
+const STATUSES: readonly HostStatus[] = ['up', 'late', 'down', 'never_seen']
+const LEVELS: readonly HealthLevel[] = ['warning', 'critical']
+/** A number without a unit is unclear. */
+const MEMORY = /^(>=|<=|>|<|=)(\d+(?:\.\d+)?)([kmgt])i?b?$/
+const GIB = 2 ** 30
+const LIKE_MEMORY = /^-?[<>=]/
+const PLACES: ReadonlyMap<string, Place> = new Map((['host', 'model', 'user', 'command', 'xid'] as const).map((place) => [place, place]))
+const XID = /^xid-?(\d*)$/
+const NAMED_XID = /\bxid (\d+)/gi
+/** The states of GPUs that nobody is using. */
+const UNUSED: readonly Availability[] = ['free', 'reserved']
+/** Words of earlier versions. */
+const RENAMED: ReadonlyMap<string, string> = new Map([
+  ['held', 'idle'],
+  ['booked', 'reserved'],
+  ['never', 'never_seen'],
+])
+/** Less text begins a word of nearly every command. */
+const SHORTEST_OF_COMMAND = 3
+/** The words that are more than text. */
+export const KEYWORDS: readonly string[] = [...AVAILABILITIES, ...STATUSES, ...LEVELS, 'nobody', 'xid']
+
+export function parseQuery(text: string): Query {
+  const wanted = noKinds()
+  const without = noKinds()
+  const memory: MemoryBound[] = []
+  const words: Word[] = []
+  const unclear: string[] = []
+  for (const token of tokens(text)) {
+    const bound = memoryBound(token)
+    if (bound !== null) memory.push(bound)
+    else if (addKind(wanted, token) || (token.startsWith('-') && addKind(without, token.slice(1)))) continue
+    else if (isUnclear(token)) unclear.push(token)
+    else words.push(word(token))
+  }
+  return { ...wanted, without, memory, words, unclear, isEmpty: text.trim() === '' }
+}
+
+function noKinds() {
+  return { states: new Set<Availability>(), statuses: new Set<HostStatus>(), health: new Set<HealthLevel>() }
+}
+
+function addKind(kinds: ReturnType<typeof noKinds>, token: string): boolean {
+  if (token === 'nobody') UNUSED.forEach((state) => kinds.states.add(state))
+  else if (isOneOf(AVAILABILITIES, token)) kinds.states.add(token)
+  else if (isOneOf(STATUSES, token)) kinds.statuses.add(token)
+  else if (isOneOf(LEVELS, token)) kinds.health.add(token)
+  else return false
+  return true
+}
+
+/** An amount that is none, a place without text, a lone minus, a word that was renamed. */
+function isUnclear(token: string): boolean {
+  const bare = token.replace(/^-/, '')
+  return bare === '' || RENAMED.has(bare) || LIKE_MEMORY.test(token) || (bare.endsWith(':') && PLACES.has(bare.slice(0, -1)))
+}
+
+/** What is wrong with a word that is unclear, as a sentence without its full stop. */
+export function explainUnclear(token: string): string {
+  const amount = /^(?:>=|<=|>|<|=)(\d+(?:\.\d+)?)$/.exec(token)
+  if (amount !== null) return `${amount[1]} what? Write ${token}G`
+  const renamed = RENAMED.get(token.replace(/^-/, ''))
+  return renamed === undefined ? `“${token}” is not understood` : `“${token}” is now ${token.startsWith('-') ? '-' : ''}${renamed}`
+}
+
+/** Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is. */
+export function tokens(text: string): string[] {
+  const joined = text.toLowerCase().replace(/([<>=]) +(?=\d)/g, '$1').replace(/([<>=]\d[\d.]*) +(?=[kmgt]i?b?(?: |$))/g, '$1')
+  const found = joined.match(/-?(?:\w+:)?"[^"]*"|\S+/g) ?? []
+  return found.map((token) => token.replaceAll('"', '')).filter((token) => token !== '')
+}
+
+function isOneOf<T extends string>(values: readonly T[], token: string): token is T {
+  return (values as readonly string[]).includes(token)
+}
+
+function memoryBound(token: string): MemoryBound | null {
+  const parts = MEMORY.exec(token)
+  if (parts === null) return null
+  return { operator: parts[1] as MemoryBound['operator'], bytes: Number(parts[2]) * 1024 ** ('kmgt'.indexOf(parts[3] ?? '') + 1) }
+}
+
+function word(token: string): Word {
+  const wanted = !(token.startsWith('-') && token.length > 1)
+  const bare = wanted ? token : token.slice(1)
+  const fault = XID.exec(bare)
+  if (fault !== null) return { text: fault[1] ?? '', place: 'xid', wanted }
+  const colon = bare.indexOf(':')
+  const place = colon > 0 && colon < bare.length - 1 ? PLACES.get(bare.slice(0, colon)) : undefined
+  return place === undefined ? { text: bare, place: 'any', wanted } : { text: bare.slice(colon + 1), place, wanted }
+}
+
+/** Which words of a query the host itself answers: the same for all its GPUs. */
+export function wordsInHost({ words }: Query, host: Host): readonly boolean[] {
+  return words.map(({ text, place }) => (place === 'any' || place === 'host') && isInHost(text, host))
+}
+
+/** Who asks for all GPUs of a host passes `inHost`. */
+export function matchesGpu(query: Query, host: Host, gpu: Gpu, inHost = wordsInHost(query, host)): boolean {
+  return (
+    query.unclear.length === 0 &&
+    !query.without.states.has(gpu.availability) &&
+    !query.without.statuses.has(host.status) &&
+    !query.without.health.has(gpu.health) &&
+    isAmong(query.states, gpu.availability) &&
+    isAmong(query.statuses, host.status) &&
+    isAmong(query.health, gpu.health) &&
+    query.memory.every((bound) => fits(bound, gpu.memory_total_bytes)) &&
+    query.words.every((word, at) => isIn(word, inHost[at] === true, host, gpu) === word.wanted)
+  )
+}
+
+/** Whether a host without any readable GPU belongs to the answer: only what is said about the host counts. */
+export function matchesBareHost(query: Query, host: Host): boolean {
+  const asksForGpu = query.unclear.length > 0 || query.states.size > 0 || query.health.size > 0 || query.memory.length > 0
+  return !asksForGpu && !query.without.statuses.has(host.status) && isAmong(query.statuses, host.status) && wordsInHost(query, host).every((isInHost, at) => isInHost === query.words[at]?.wanted)
+}
+
+function isAmong<T>(wanted: ReadonlySet<T>, value: T): boolean {
+  return wanted.size === 0 || wanted.has(value)
+}
+
+/** No card holds a round number of bytes: with whole GiB its memory is compared as it is shown, rounded. */
+function fits({ operator, bytes }: MemoryBound, memoryBytes: number | null): boolean {
+  if (memoryBytes === null) return false
+  const memory = bytes > 0 && bytes % GIB === 0 ? Math.round(memoryBytes / GIB) * GIB : memoryBytes
+  if (operator === '>') return memory > bytes
+  if (operator === '<') return memory < bytes
+  if (operator === '=') return memory === bytes
+  return operator === '>=' ? memory >= bytes : memory <= bytes
+}
+
+function isIn({ text, place }: Word, isInItsHost: boolean, host: Host, gpu: Gpu): boolean {
+  if (place === 'model') return isInModel(text, gpu)
+  if (place === 'user') return isInUsers(text, gpu)
+  if (place === 'command') return isInCommands(text, gpu)
+  if (place === 'xid') return xidsOf(gpu).some((code) => text === '' || code === text)
+  if (place === 'host' || isInItsHost) return isInItsHost
+  return gpu.label === text || isInGpu(text, gpu) || isPlace(text, host, gpu)
+}
+
+/** Those of the last day, and the one that its reason names. */
+function xidsOf({ events, availability_reason: reason }: Gpu): string[] {
+  return [...(events ?? []).map(({ code }) => String(code)), ...(reason ? [...reason.matchAll(NAMED_XID)].map((found) => found[1]!) : [])]
+}
+
+function isInGpu(text: string, gpu: Gpu): boolean {
+  // A state that is still being typed fits already: "fre".
+  if (isInModel(text, gpu) || isInUsers(text, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
+  return text.length >= SHORTEST_OF_COMMAND && isInCommands(text, gpu)
+}
+
+function isInHost(text: string, host: Host): boolean {
+  if (lower(host.name).includes(text) || lower(host.display_name).includes(text)) return true
+  return (host.addresses ?? []).some((address) => isAddress(text, lower(address))) || Object.entries(host.labels).some(([key, value]) => isLabel(text, lower(key), lower(value)))
+}
+
+/** `rack=r01` is all of the value, `rack:r0` a part of it. */
+function isLabel(text: string, key: string, value: string): boolean {
+  return value.includes(text) || text === `${key}=${value}` || (text.startsWith(`${key}:`) && value.includes(text.slice(key.length + 1)))
+}
+
+/** All of it, or its beginning: `10.0.3`. A shorter one begins many, and may be the label of a GPU: `0.5`. */
+function isAddress(text: string, address: string): boolean {
+  return text === address || (address.startsWith(text) && (text.match(/[.:]/g) ?? []).length > 1)
+}
+
+/** `gpu05:3`, also with the first part of the host's name where that goes on with a dot. */
+function isPlace(text: string, host: Host, gpu: Gpu): boolean {
+  const colon = text.lastIndexOf(':')
+  if (colon < 0 || gpu.label !== text.slice(colon + 1)) return false
+  const [name, known] = [text.slice(0, colon), lower(host.name)]
+  return name === known || name === known.split('.')[0] || name === lower(host.display_name)
+}
+
+/** Whether a word of a command begins with it. */
+function isInCommands(text: string, gpu: Gpu): boolean {
+  return (gpu.processes ?? []).some(({ command }) => command != null && beginsWord(text, lower(command)))
+}
+
+function beginsWord(text: string, command: string): boolean {
+  let at = command.indexOf(text)
+  while (at > 0 && /[\p{L}\p{N}]/u.test(command[at - 1] ?? '')) at = command.indexOf(text, at + 1)
+  return at >= 0
+}
+
+function isInModel(text: string, gpu: Gpu): boolean {
+  return lower(gpu.name).includes(text) || lower(gpu.display_name).includes(text)
+}
+
+function isInUsers(text: string, gpu: Gpu): boolean {
+  return gpu.users.some((user) => lower(user).includes(text))
+}
+
+/** Short text stands in many a UUID by chance: "4090" is a model. */
+function isInUuid(text: string, gpu: Gpu): boolean {
+  return text.length >= 8 && lower(gpu.uuid).includes(text)
+}
+
+/** The search text with a state added, or taken out where it stands already. Asking for it ends its exclusion. */
+export function toggleState(text: string, state: Availability): string {
+  const parts = text.split(/\s+/).filter((part) => part !== '' && part.toLowerCase() !== `-${state}`)
+  const without = parts.filter((part) => part.toLowerCase() !== state)
+  return (without.length < parts.length ? without : [state, ...parts]).join(' ')
+}

@@ -1,0 +1,69 @@
+import { describe, expect, it } from 'vitest'
+import type { Usage, UsageRow } from '../api/types'
+import { totals } from '../testing/samples'
+import { fleetKpis, usageKpis, type Kpi } from './kpis'
+
+const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 270, measured_hours: 248, active_hours: 115, idle_hours: 62.5, share: 1, peak_memory_bytes: null, energy_kwh: 58.9, unknown: false, ...changes })
+const usage = (total: Partial<UsageRow> = {}, changes: Partial<Usage> = {}): Usage => ({ by: 'model', start: 0, end: 86_400, coverage: 1, monitored_gpu_hours: 376, currency: 'EUR', rows: [row(total)], total: row(total), ...changes })
+const NONE = { total: 0, needs_attention: 0, critical: 0 }
+const loading = { usage: null, reason: 'loading' }
+const known = (total: Partial<UsageRow> = {}, changes: Partial<Usage> = {}) => ({ usage: usage(total, changes), reason: '' })
+const named = (kpis: readonly Kpi[], label: string): Kpi | undefined => kpis.find((kpi) => kpi.label === label)
+
+describe('the fleet', () => {
+  const now = totals({ gpus: 135, free: 36, idle: 20, hosts: 24, hosts_up: 23, power_watts: 24_300 })
+
+  it('is told by figures that say of what they are', () => {
+    const kpis = fleetKpis(now, NONE, known())
+    expect(kpis.map(({ label, text, note }) => `${label}: ${text} ${note}`)).toEqual([
+      'Free now: 36 of 135 GPUs',
+      'Idle now: 20 in use without work',
+      'Utilization, 24 h: 46.4 % 115 active of 248 measured',
+      'GPU-hours, 24 h: 270 of 376 monitored',
+      'Power: 24.3 kW 23 of 24 hosts up',
+      'Problems: 0 nothing needs attention',
+    ])
+  })
+
+  it('shows a dash and the reason for what is not known, never a zero', () => {
+    const kpis = fleetKpis(totals({ power_watts: null }), NONE, loading)
+    expect(named(kpis, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'loading' })
+    expect(named(kpis, 'GPU-hours, 24 h')).toMatchObject({ text: '–', note: 'loading' })
+    expect(named(kpis, 'Power')).toMatchObject({ text: '–', note: 'no GPU reports power' })
+    const unmonitored = fleetKpis(now, NONE, known({ active_hours: null, measured_hours: 0 }, { coverage: null }))
+    expect(named(unmonitored, 'GPU-hours, 24 h')?.text).toBe('–')
+    expect(named(unmonitored, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'not measured' })
+  })
+
+  it('is red only where something is critical', () => {
+    const problem = (needs_attention: number, critical: number) => named(fleetKpis(now, { total: 9000, needs_attention, critical }, loading), 'Problems')
+    expect(problem(0, 0)).toMatchObject({ text: '0', note: 'nothing needs attention' })
+    expect(problem(0, 0)?.tone).toBeUndefined()
+    expect(problem(2, 0)).toMatchObject({ text: '2', tone: 'warning', note: '2 warnings' })
+    expect(problem(2, 1)).toMatchObject({ text: '2', tone: 'critical', note: '1 critical · 1 warning' })
+    expect(problem(1200, 1200)).toMatchObject({ text: '1,200', note: '1200 critical' })
+  })
+
+  it('is green only where something is free', () => {
+    expect(named(fleetKpis(now, NONE, loading), 'Free now')?.tone).toBe('free')
+    expect(named(fleetKpis(totals({ free: 0 }), NONE, loading), 'Free now')?.tone).toBeUndefined()
+  })
+})
+
+describe('a period', () => {
+  it('has its price where there is one', () => {
+    expect(named(fleetKpis(totals(), NONE, known({ cost: 123.4 })), 'GPU-hours, 24 h')?.note).toBe('cost 123.40 EUR · of 376 monitored')
+    expect(named(usageKpis(known({ cost: 123.4 }), true), 'Cost')?.text).toBe('123.40 EUR')
+    expect(named(usageKpis(known(), false), 'Cost')).toBeUndefined()
+  })
+
+  it('has ratios that can be computed from what stands beside them', () => {
+    const idle = named(usageKpis(known(), false), 'Idle hours')
+    expect(idle).toMatchObject({ text: '62.5', note: '23.1 % of the GPU-hours' })
+    expect((62.5 / 270) * 100).toBeCloseTo(23.1, 1)
+  })
+
+  it('is unknown as long as it is loading', () => {
+    expect(usageKpis(loading, true).map(({ text }) => text)).toEqual(['–', '–', '–', '–', '–'])
+  })
+})

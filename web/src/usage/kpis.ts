@@ -1,0 +1,74 @@
+/** The large figures on top of a page. Each says of what it is; what is not known is a dash, and never a zero. */
+import type { AlertCounts } from '../api/alerts'
+import type { Totals, Usage } from '../api/types'
+import { count, DASH, watts } from '../ui/format'
+import { hrefOf } from '../ui/route'
+import { amount, costText, coverageText, measuredText, percentage, utilizationText } from './usage'
+
+export interface Kpi {
+  label: string
+  text: string
+  /** Of what it is, or why it is not known. */
+  note: string
+  /** The colour of a state or a fault; undefined is ink. */
+  tone?: 'free' | 'idle' | 'critical' | 'warning'
+  href?: string
+  /** The name of the line that is drawn behind it. */
+  trend?: 'free' | 'utilization'
+}
+
+/** The usage of a period; before it is there, `reason` says why. */
+export interface UsageSoFar {
+  usage: Usage | null
+  reason: string
+}
+
+/** The fleet now, and its last day. */
+export function fleetKpis(totals: Totals, alerts: AlertCounts, day: UsageSoFar): Kpi[] {
+  return [
+    { label: 'Free now', text: totals.free.toLocaleString('en'), note: `of ${count(totals.gpus, 'GPU')}`, trend: 'free', ...(totals.free > 0 ? { tone: 'free' as const } : {}) },
+    { label: 'Idle now', text: totals.idle.toLocaleString('en'), note: 'in use without work', ...(totals.idle > 0 ? { tone: 'idle' as const } : {}) },
+    { ...utilizationKpi('Utilization, 24 h', day), href: hrefOf('history', '', { range: '24h' }), trend: 'utilization' },
+    { ...hoursKpi('GPU-hours, 24 h', day), href: hrefOf('history', '', { range: '24h' }) },
+    { label: 'Power', text: watts(totals.power_watts), note: totals.power_watts === null ? 'no GPU reports power' : `${totals.hosts_up} of ${count(totals.hosts, 'host')} up` },
+    problemKpi(alerts),
+  ]
+}
+
+/** The usage of a period. */
+export function usageKpis(period: UsageSoFar, isPriced: boolean): Kpi[] {
+  const { usage, reason } = period
+  const total = usage?.total
+  const idle: Kpi = total === undefined ? { label: 'Idle hours', text: DASH, note: reason } : { label: 'Idle hours', text: amount(total.idle_hours), note: partText(total.idle_hours, total.gpu_hours), ...(total.idle_hours > 0 ? { tone: 'idle' as const } : {}) }
+  const energy: Kpi = { label: 'Energy', text: total?.energy_kwh == null ? DASH : `${amount(total.energy_kwh)} kWh`, note: total === undefined ? reason : total.energy_kwh === null ? 'power not reported' : 'of the GPUs in use' }
+  return [hoursKpi('GPU-hours', period), utilizationKpi('Utilization', period), idle, energy, ...(isPriced ? [costKpi(period)] : [])]
+}
+
+function hoursKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
+  if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : coverageText(usage) }
+  const price = usage.total.cost == null ? '' : `cost ${costText(usage.total.cost, usage.currency)} · `
+  return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored` }
+}
+
+function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
+  if (usage === null) return { label, text: DASH, note: reason }
+  const { active_hours: active, measured_hours: measured } = usage.total
+  if (active === null || measured === 0) return { label, text: DASH, note: 'not measured' }
+  return { label, text: utilizationText(usage.total), note: `${amount(active)} active${measuredText(usage.total) || ` of ${amount(measured)} GPU-hours`}` }
+}
+
+function costKpi({ usage, reason }: UsageSoFar): Kpi {
+  const cost = usage?.total.cost ?? null
+  return { label: 'Cost', text: costText(cost, usage?.currency ?? ''), note: usage === null ? reason : cost === null ? 'no price is configured' : 'of these GPU-hours' }
+}
+
+function partText(part: number, whole: number): string {
+  return whole > 0 ? `${percentage(part / whole)} of the GPU-hours` : 'of the GPU-hours'
+}
+
+function problemKpi({ needs_attention: open, critical }: AlertCounts): Kpi {
+  const warnings = open - critical
+  const parts = [critical === 0 ? '' : `${critical} critical`, warnings === 0 ? '' : count(warnings, 'warning')].filter((part) => part !== '')
+  const tone = critical > 0 ? { tone: 'critical' as const } : warnings > 0 ? { tone: 'warning' as const } : {}
+  return { label: 'Problems', text: open.toLocaleString('en'), note: parts.join(' · ') || 'nothing needs attention', href: hrefOf('events'), ...tone }
+}
