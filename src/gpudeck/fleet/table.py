@@ -396,9 +396,6 @@ class FleetTable:
     def _take_processes(self, is_wanted: Flags) -> tuple[Rows, Rows, Floats]:
         """Those of the GPUs that are wanted, by row, that have processes, where the processes of each begin, and their
         numbers."""
-        for row in np.flatnonzero(is_wanted & self.gpus.has_text[: self.gpus.end]).tolist():
-            if (gpu := self.gpu_at[row]) is not None:
-                gpu.forget_text()
         owner_of = self.processes.gpu[: self.processes.end]
         rows = np.flatnonzero((owner_of >= 0) & is_wanted[owner_of])
         rows = rows[np.argsort(owner_of[rows], kind="stable")]
