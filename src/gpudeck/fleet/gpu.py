@@ -64,6 +64,11 @@ _WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inacti
 _WELL: Final = Health("ok")
 NO_REASONS: Final[dict[str, str]] = {}
 NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
+_IDENTITY: Final = ("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
+ALL_CHANGED: Final = frozenset(
+    (*_IDENTITY, "users", "processes", "events", "reservation", "reservation_conflict", "reasons")
+)
+"""Of a GPU in words."""
 _Text = tuple[bytes, ...]
 """JSON of a GPU without its numbers. Metrics belong after the first piece; the two numbers of each process after one
 piece each of those that follow. Many GPUs share the last piece."""
@@ -141,6 +146,7 @@ class GpuState:
     def begin(self, reading: GpuReading, now: float) -> None:
         """It was not known before. The agent has often watched for longer than this hub has been running. Later the
         hub's own eyes count: what is work is decided here."""
+        self.changed = ALL_CHANGED
         self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
 
     def recall(self, reading: GpuReading, reason: str) -> None:
@@ -180,7 +186,7 @@ class GpuState:
             gpus.model[self.row] = gpus.model_code(self.name)
             self._table.hosts.is_regrouped[gpus.host[self.row]] = True
             self._table.note_devices(int(gpus.host[self.row]))
-            self.note_change("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
+            self.note_change(*_IDENTITY)
         if self._table.marks or self._mark is not _UNMARKED:
             self._take_mark()
         return is_news
@@ -196,6 +202,11 @@ class GpuState:
         if not self._processes:
             return self._processes
         return self._with_numbers(Process)
+
+    @property
+    def reported_processes(self) -> list[Process] | None:
+        """The same, with the numbers of the last whole report."""
+        return self._processes
 
     @property
     def has_processes(self) -> bool:
@@ -339,7 +350,8 @@ class GpuState:
 
     def note_change(self, *fields: str) -> None:
         """Viewers have to be sent these fields of its view."""
-        self.changed = self.changed.union(fields)
+        if self.changed is not ALL_CHANGED:
+            self.changed = self.changed.union(fields)
         if self.row >= 0:
             self._table.gpus.is_text_changed[self.row] = True
 
@@ -442,10 +454,11 @@ class GpuState:
         return is_news
 
     def _take_processes(self, reading: GpuReading) -> None:
-        if (reading.processes is None) != (self._processes is None) or reading.processes is None:
+        is_as_known = (reading.processes is None) == (self._processes is None)
+        if not is_as_known or reading.processes is None:
             self.note_change("reasons")
-        processes, there = self._table.processes, reading.processes or ()
-        if _without_numbers(reading.processes) == _without_numbers(self._processes):
+        processes, there, before = self._table.processes, reading.processes or (), self._processes or ()
+        if is_as_known and len(there) == len(before) and _without_numbers(there) == _without_numbers(before):
             self._table.gpus.is_process_changed[self.row] = True
         else:
             self.note_change("processes")
@@ -530,10 +543,8 @@ def _share(reasons: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return dict(reasons)
 
 
-def _without_numbers(processes: list[Process] | None) -> list[tuple[object, ...]] | None:
+def _without_numbers(processes: Iterable[Process]) -> list[tuple[object, ...]]:
     """What of processes is sent to viewers only when it changes."""
-    if processes is None:
-        return None
     return [
         (one.pid, one.user, one.command, one.started_at, one.container, one.job, one.evidence, one.display, one.reasons)
         for one in processes

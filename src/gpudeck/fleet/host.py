@@ -391,9 +391,10 @@ class HostState:
             if (names := names_of(report)) != self._layout.names:
                 self._layout = find_layout(names)
             numbers, processes = self._layout.read(report), NO_PROCESSES
-            name = envelope.description
-            rows = rows_of([self.gpus[gpu.uuid].process_rows for gpu in report.gpus or ()])
-            self._description = Description(name, report, self._layout, rows) if name else None
+            self._description = None
+            if envelope.description:
+                rows = [self.gpus[gpu.uuid].process_rows for gpu in report.gpus or ()]
+                self._description = Description(envelope.description, report, self._layout, rows)
         self._put(envelope, numbers, processes, observed_at, now, has_gpus=report.gpus is not None)
 
     def take_next(
