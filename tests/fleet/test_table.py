@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fakes.random_machine import Machine
+from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.scalar.host import HostState as ScalarHost
 from gpudeck.fleet.host import HostState, encode_hosts
 from gpudeck.fleet.table import FleetTable
@@ -88,8 +89,8 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             table.take_numbers()
         seen = chance.sample(list(new.values()), 2)
         visibility = chance.choice((EVERYTHING, Visibility("none"), Visibility("own", frozenset({"ann"}))))
-        for host, parts in zip(seen, encode_hosts(table, seen, visibility), strict=True):
-            assert b"".join(parts) == msgspec.json.encode(visibility.host(host.view()))
+        for host, text in zip(seen, encode_hosts(table, seen, visibility), strict=True):
+            assert text == msgspec.json.encode(visibility.host(host.view()))
         for name in chance.sample(sorted(new), 2):
             assert new[name].status == "never_seen" or not list(
                 _differences(_plain(new[name].view()), _plain(old[name].view))
@@ -97,3 +98,21 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
     table.settle()
     assert table.rejected == rejected
     assert sum(host.counts()["free"] for host in new.values()) == table.totals().free
+
+
+def test_texts_of_processes_do_not_pass_for_their_numbers() -> None:
+    """What a report says in words is kept as JSON, and only numbers are written anew."""
+    fake = ',"memory_used_bytes":1,"started_at":2,"utilization_percent":3,"container":"},{"pid":4'
+    reasons = {"command": fake, "memory_used_bytes": fake, "pid": fake, "events": fake, "utilization_percent": fake}
+    table = FleetTable(FleetSettings(), Names(), {})
+    host = HostState("gpu01", "push", table)
+    for sequence, gib in enumerate((1, 2, 3), 1):
+        processes = [
+            make_process(pid, user=fake, gib=gib * pid, container=fake, evidence=fake, reasons=reasons)
+            for pid in (1, 2, 3)
+        ]
+        gpus = [make_gpu(0, processes=processes), make_busy_gpu(1), make_gpu(2)]
+        host.take(make_envelope(gpus=gpus, sequence=sequence), START + sequence, None, START + sequence)
+        texts = encode_hosts(table, [host], EVERYTHING)
+        host.take_changes()
+        assert texts == encode_hosts(table, [host], EVERYTHING) == [msgspec.json.encode(host.view())]

@@ -206,10 +206,7 @@ def _encode_gpus(table: FleetTable, gpus: Sequence[GpuState], total: int, visibi
             _encoder.encode({"host": host.name, "host_id": host.id})[:-1] + b"," for host in owners if host is not None
         ]
         encoded = encode_gpus(table, there, rows, visibility) if there else ()
-        items = [
-            b"".join((own, head[1:], metrics, tail))
-            for own, (_, head, metrics, tail) in zip(heads, encoded, strict=True)
-        ]
+        items = [b"".join((own, head[1:], *rest)) for own, (_, head, *rest) in zip(heads, encoded, strict=True)]
         if items:
             yield before + b",".join(items)
             before = b","

@@ -200,7 +200,7 @@ class GpuColumns(Columns):
     the host's clock. `model` stands for its model (`model_code`). `has_conflict`: a user is on it who should not be.
     `is_text_changed`: other than numbers changed of it (GpuState.changed). `is_process_changed`: numbers of its
     processes are other than viewers were sent. `depends_on_processes`: the memory of its processes decides the order of
-    its users, or what display servers take. `has_text`: its JSON is kept.
+    its users, or what display servers take.
     """
 
     METRICS = GPU_METRICS
@@ -230,7 +230,6 @@ class GpuColumns(Columns):
         "is_process_changed": (np.bool_, False),
         "is_text_changed": (np.bool_, False),
         "depends_on_processes": (np.bool_, False),
-        "has_text": (np.bool_, False),
         "user": (np.int32, NOBODY),
         "model": (np.int32, -1),
     }
@@ -260,7 +259,6 @@ class GpuColumns(Columns):
     is_process_changed: Flags
     is_text_changed: Flags
     depends_on_processes: Flags
-    has_text: Flags
     user: NDArray[np.int32]
     model: NDArray[np.int32]
 

@@ -6,15 +6,14 @@ with what is known, which nearly always is the same.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from math import isnan
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
 from msgspec import defstruct
-from msgspec.structs import astuple
 
 from gpudeck.fleet.columns import (
     AVAILABILITY_CODES,
@@ -31,6 +30,8 @@ from gpudeck.fleet.columns import (
     UNHEARD,
     WHY_AVAILABLE,
     Rows,
+    as_json,
+    rows_of,
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.availability import Availability
@@ -63,10 +64,27 @@ _WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inacti
 _WELL: Final = Health("ok")
 NO_REASONS: Final[dict[str, str]] = {}
 NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
-NO_TEXTS: Final[dict[Visibility, tuple[bytes, bytes]]] = {}
+_IDENTITY: Final = ("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
+ALL_CHANGED: Final = frozenset(
+    (*_IDENTITY, "users", "processes", "events", "reservation", "reservation_conflict", "reasons")
+)
+"""Of a GPU in words."""
+_Text = tuple[bytes, ...]
+"""JSON of a GPU without its numbers. Metrics belong after the first piece; the two numbers of each process after one
+piece each of those that follow. Many GPUs share the last piece."""
+NO_TEXTS: Final[dict[Visibility, _Text]] = {}
 _METRICS_BEGIN: Final = f',"{next(iter(GPU_METRICS))}":'.encode()
 _METRICS_END: Final = b',"availability":'
+_FIRST_PROCESS, _NEXT_PROCESS = b',"processes":[', b'},{"pid":'
+_PROCESS_CUTS: Final = (
+    (b',"memory_used_bytes":', b',"started_at":'),
+    (b',"utilization_percent":', b',"container":'),
+)
+"""Around each number of a process. A quotation mark within a string is escaped, so that none of these can be there."""
+_LAST_PIECE: Final = b',"events":'
+_FEWEST_PIECES: Final = 3
 _encoder = msgspec.json.Encoder()
+_AnyProcess = TypeVar("_AnyProcess", Process, ShownProcess)
 _make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in Gpu.__struct_fields__], gc=False))
 """The same as `Gpu`, from the fields in their order: that takes a tenth of the time."""
 
@@ -85,8 +103,6 @@ class GpuState:
         "_mark",
         "_processes",
         "_processes_reason",
-        "_shown",
-        "_shown_numbers",
         "_table",
         "_texts",
         "changed",
@@ -125,13 +141,12 @@ class GpuState:
         self._fault = Health("ok")
         self._processes_reason: str | None = None
         self._mark = _UNMARKED
-        self._shown: list[ShownProcess] = []
-        self._shown_numbers: bytes | None = None
-        self._texts: dict[Visibility, tuple[bytes, bytes]] = NO_TEXTS
+        self._texts: dict[Visibility, _Text] = NO_TEXTS
 
     def begin(self, reading: GpuReading, now: float) -> None:
         """It was not known before. The agent has often watched for longer than this hub has been running. Later the
         hub's own eyes count: what is work is decided here."""
+        self.changed = ALL_CHANGED
         self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
 
     def recall(self, reading: GpuReading, reason: str) -> None:
@@ -171,7 +186,7 @@ class GpuState:
             gpus.model[self.row] = gpus.model_code(self.name)
             self._table.hosts.is_regrouped[gpus.host[self.row]] = True
             self._table.note_devices(int(gpus.host[self.row]))
-            self.note_change("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
+            self.note_change(*_IDENTITY)
         if self._table.marks or self._mark is not _UNMARKED:
             self._take_mark()
         return is_news
@@ -186,7 +201,12 @@ class GpuState:
         """None where they could not be read."""
         if not self._processes:
             return self._processes
-        return _with_numbers(self._processes, self._table.processes.values[self.process_rows].tolist())
+        return self._with_numbers(Process)
+
+    @property
+    def reported_processes(self) -> list[Process] | None:
+        """The same, with the numbers of the last whole report."""
+        return self._processes
 
     @property
     def has_processes(self) -> bool:
@@ -294,7 +314,7 @@ class GpuState:
             judged.reason,
             judged.action,
             self.users,
-            self.shown_processes(),
+            self._with_numbers(ShownProcess) if self._processes else self._processes,
             [show_event(event, user) for event, user in self.faults.items()] if self.faults else [],
             self._mark.reservation,
             self._mark.conflict,
@@ -316,47 +336,33 @@ class GpuState:
         """What reservations say of it."""
         return self._mark
 
-    def kept_text(self, visibility: Visibility, is_state_changed: bool) -> tuple[bytes, bytes] | None:
-        """The JSON of its view before and after its metrics; None where it is not kept, or other by now."""
-        if is_state_changed or self.changed or self._table.gpus.is_process_changed[self.row]:
+    def kept_text(self, visibility: Visibility, is_state_changed: bool) -> _Text | None:
+        """None where it is not kept, or other by now."""
+        if is_state_changed or self.changed:
             return None
         return self._texts.get(visibility if self._processes else EVERYTHING)
 
-    def keep_text(self, visibility: Visibility, view: Gpu) -> tuple[bytes, bytes]:
+    def keep_text(self, visibility: Visibility, view: Gpu) -> _Text:
         """Until viewers are sent what changed of it next."""
-        text = _encoder.encode(visibility.gpu(view))
-        kept = text[: text.index(_METRICS_BEGIN) + 1], text[text.index(_METRICS_END) :]
+        kept = _cut(_encoder.encode(visibility.gpu(view)), len(self._processes or ()))
         self._texts = {**self._texts, visibility if self._processes else EVERYTHING: kept}
-        self._table.gpus.has_text[self.row] = True
         return kept
-
-    def shown_processes(self) -> list[ShownProcess] | None:
-        if self._processes is None:
-            return None
-        numbers = self._table.processes.values[self.process_rows].tobytes()
-        if numbers != self._shown_numbers:
-            self._shown = [ShownProcess(*astuple(process)) for process in self.processes or ()]
-            self._shown_numbers = numbers
-        return self._shown
 
     def note_change(self, *fields: str) -> None:
         """Viewers have to be sent these fields of its view."""
-        self.changed = self.changed.union(fields)
+        if self.changed is not ALL_CHANGED:
+            self.changed = self.changed.union(fields)
         if self.row >= 0:
             self._table.gpus.is_text_changed[self.row] = True
 
     def take_changes(self) -> frozenset[str]:
         """The fields of its view other than metrics that viewers have not been sent yet."""
         names, self.changed = self.changed, NOTHING_CHANGED
-        self.forget_text()
+        self._texts = NO_TEXTS
         if self._table.gpus.is_state_changed[self.row]:
             self._table.gpus.is_state_changed[self.row] = False
             names |= _STATE_FIELDS
         return names
-
-    def forget_text(self) -> None:
-        self._texts = NO_TEXTS
-        self._table.gpus.has_text[self.row] = False
 
     def release(self) -> None:
         """Give its rows back."""
@@ -406,6 +412,26 @@ class GpuState:
             return "reserved", 0
         return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
 
+    def _with_numbers(self, make: Callable[..., _AnyProcess]) -> list[_AnyProcess]:
+        """Its processes, which are known, with their numbers of now."""
+        numbers = self._table.processes.values[self.process_rows].tolist()
+        return [
+            make(
+                one.pid,
+                one.user,
+                one.command,
+                None if isnan(memory) else int(memory),
+                one.started_at,
+                None if isnan(percent) else percent,
+                one.container,
+                one.job,
+                one.evidence,
+                one.display,
+                one.reasons,
+            )
+            for one, (memory, percent) in zip(self._processes or (), numbers, strict=True)
+        ]
+
     def take_events(self, reading: GpuReading, collected_at: float) -> bool:
         """With their owners. The process has often ended by now, and was in the reading before. A fault
         counts for a day; returns whether any of this may be news."""
@@ -428,14 +454,14 @@ class GpuState:
         return is_news
 
     def _take_processes(self, reading: GpuReading) -> None:
-        if (reading.processes is None) != (self._processes is None) or reading.processes is None:
+        is_as_known = (reading.processes is None) == (self._processes is None)
+        if not is_as_known or reading.processes is None:
             self.note_change("reasons")
-        processes, there = self._table.processes, reading.processes or ()
-        if _without_numbers(reading.processes) == _without_numbers(self._processes):
+        processes, there, before = self._table.processes, reading.processes or (), self._processes or ()
+        if is_as_known and len(there) == len(before) and _without_numbers(there) == _without_numbers(before):
             self._table.gpus.is_process_changed[self.row] = True
         else:
             self.note_change("processes")
-            self._shown_numbers = None
             processes.give_back(self.process_rows)
             self.process_rows = processes.take(len(there))
             processes.gpu[self.process_rows] = self.row
@@ -461,26 +487,6 @@ class GpuState:
         gpus.depends_on_processes[row] = len(users) > 1 or any(one.display for one in processes or ())
 
 
-def _with_numbers(processes: Iterable[Process], numbers: Iterable[Sequence[float]]) -> list[Process]:
-    """`numbers` are memory and utilization of each, NaN where unknown."""
-    return [
-        Process(
-            one.pid,
-            one.user,
-            one.command,
-            None if isnan(memory) else int(memory),
-            one.started_at,
-            None if isnan(percent) else percent,
-            one.container,
-            one.job,
-            one.evidence,
-            one.display,
-            one.reasons,
-        )
-        for one, (memory, percent) in zip(processes, numbers, strict=True)
-    ]
-
-
 def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice) -> list[Gpu]:
     """As everybody outside sees them now: many at once take less than half the time of one after another."""
     columns = table.gpus
@@ -489,16 +495,46 @@ def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice)
     return list(map(GpuState.show, gpus, numbers, unknown, *(column[rows].tolist() for column in state)))
 
 
-def encode_gpus(
-    table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visibility: Visibility
-) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """Their views as JSON, in parts, each after a comma: where nothing but metrics changed only these are written."""
+def encode_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visibility: Visibility) -> Iterator[_Text]:
+    """Their views as JSON, in parts, each after a comma: where nothing but numbers changed only these are written."""
     kept = list(map(GpuState.kept_text, gpus, repeat(visibility), table.gpus.is_state_changed[rows].tolist()))
     new = [at for at, text in enumerate(kept) if text is None]
     views = iter(show_gpus(table, [gpus[at] for at in new], rows[new]) if new else ())
-    for gpu, text, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
-        head, tail = text or gpu.keep_text(visibility, next(views))
-        yield b",", head, metrics, tail
+    numbers = _encode_processes(table, rows_of([gpu.process_rows for gpu in gpus]))
+    for gpu, known, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
+        text = known or gpu.keep_text(visibility, next(views))
+        if len(text) == _FEWEST_PIECES:
+            yield b",", text[0], metrics, text[1], text[2]
+        else:
+            processes = chain.from_iterable(zip(text[1:-2], numbers, strict=False))
+            yield b",", text[0], metrics, *processes, text[-2], text[-1]
+
+
+def _encode_processes(table: "FleetTable", rows: Rows) -> Iterator[bytes]:
+    """Memory and utilization of each of them."""
+    values = table.processes.values[rows]
+    columns = (_encoder.encode(column)[1:-1].split(b",") for column in as_json(values, table.processes.is_whole))
+    return chain.from_iterable(zip(*columns, strict=True)) if len(rows) else iter(())
+
+
+def _cut(text: bytes, processes: int) -> _Text:
+    """The JSON of a GPU with so many processes in pieces."""
+    start = text.index(_METRICS_BEGIN) + 1
+    pieces, start = [text[:start]], text.index(_METRICS_END, start)
+    at = start
+    for process in range(processes):
+        at = text.index(_NEXT_PROCESS if process else _FIRST_PROCESS, at)
+        for before, after in _PROCESS_CUTS:
+            at = text.index(before, at) + len(before)
+            pieces.append(text[start:at])
+            at = start = text.index(after, at)
+    end = text.index(_LAST_PIECE, at)
+    return (*pieces, text[start:end], _share_piece(text[end:]))
+
+
+@lru_cache(4096)
+def _share_piece(text: bytes) -> bytes:
+    return text
 
 
 @lru_cache(4096)
@@ -507,10 +543,8 @@ def _share(reasons: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return dict(reasons)
 
 
-def _without_numbers(processes: list[Process] | None) -> list[tuple[object, ...]] | None:
+def _without_numbers(processes: Iterable[Process]) -> list[tuple[object, ...]]:
     """What of processes is sent to viewers only when it changes."""
-    if processes is None:
-        return None
     return [
         (one.pid, one.user, one.command, one.started_at, one.container, one.job, one.evidence, one.display, one.reasons)
         for one in processes

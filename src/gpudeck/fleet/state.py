@@ -307,7 +307,7 @@ class FleetState:
         for start in range(0, len(hosts), ENCODED_AT_ONCE):
             there = [host for host in hosts[start : start + ENCODED_AT_ONCE] if self.hosts.get(host.id) is host]
             if encoded := encode_hosts(self.table, there, visibility):
-                yield before + b"".join(part for parts in encoded for part in (b",", *parts))[1:]
+                yield before + b",".join(encoded)
                 before = b","
 
     def facts(self, time: float, *, demo: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import msgspec
 
-from gpudeck.fleet.host import ENCODED_AT_ONCE, HostState, encode_hosts
+from gpudeck.fleet.host import ENCODED_AT_ONCE, HostState, encode_hosts, keep_views
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.overview import encode_short, encode_short_patch, encode_summaries
 from gpudeck.fleet.state import FleetState
@@ -184,15 +184,16 @@ class Stream(FleetObserver):
         """The same, one step a host: what changes meanwhile is in this delta or in the next."""
         self.time = self._clock()
         yield from self.fleet.age_in_steps(self.time)
-        changed, removed = self.fleet.take_changes()
+        table, (changed, removed) = self.fleet.table, self.fleet.take_changes()
         for start in range(0, len(changed), ENCODED_AT_ONCE):
-            self._encode_whole(changed[start : start + ENCODED_AT_ONCE])
-            for host in changed[start : start + ENCODED_AT_ONCE]:
+            some = changed[start : start + ENCODED_AT_ONCE]
+            keep_views(table, [host for host in some if not table.hosts.is_published[host.row]])
+            for host in some:
                 # Of one that left meanwhile the next delta says so.
                 if self.fleet.hosts.get(host.id) is host:
                     self._put_changes(host)
                 yield
-        facts, numbers = self._collect_facts(), self.fleet.table.take_numbers()
+        facts, numbers = self._collect_facts(), table.take_numbers()
         made: dict[Hosts, list[bytes]] = {}
         for _, hosts in list(self.channels):
             if hosts not in made:
@@ -207,7 +208,7 @@ class Stream(FleetObserver):
             if channel.idle_ticks > (channel.deltas.maxlen or 0) and subscription != WHOLE:
                 self._drop(subscription)
         if not self.fleet.has_postponed:
-            self.fleet.table.recycle()
+            table.recycle()
         return self.channels[WHOLE].deltas[-1]
 
     def announce(self, happening: Happening) -> None:
@@ -304,7 +305,7 @@ class Stream(FleetObserver):
             if channel.is_overview:
                 items += encode_short(self.fleet.table, there)
             else:
-                items += map(b"".join, encode_hosts(self.fleet.table, there, visibility))
+                items += encode_hosts(self.fleet.table, there, visibility)
             rows += map(_encode_place, there)
             self.fleet.table.note_shown(there)
         yield
@@ -404,13 +405,6 @@ class Stream(FleetObserver):
             delta["events"], self._happenings = self._happenings, []
         return _encoder.encode(delta)
 
-    def _encode_whole(self, hosts: list[HostState]) -> None:
-        """Those that viewers do not know yet: together takes half the time."""
-        table = self.fleet.table
-        new = [host for host in hosts if host.row >= 0 and not table.hosts.is_published[host.row]]
-        for visibility in {visibility for visibility, hosts in self.channels if hosts is None} if new else ():
-            encode_hosts(table, new, visibility)
-
     def _put_changes(self, host: HostState) -> None:
         """Put the host whole, or what changed of it other than numbers, into the next delta of each channel it is
         in."""
@@ -429,15 +423,16 @@ class Stream(FleetObserver):
                 channel.rows.append(_encode_place(host))
         if patch is None:
             self.fleet.table.note_shown([host])
-            # Thousands come at once after a start, and few readers ask for them before their next reports.
-            host.forget_text()
+            host.forget_view()
 
     def _encode_for(self, visibility: Visibility | None, host: HostState, patch: dict[str, Any] | None) -> bytes | None:
         """The host or the patch as viewers with this visibility, or of the overview (None), get it; None: not at
         all."""
         if visibility is None:
             return encode_short(self.fleet.table, [host])[0] if patch is None else encode_short_patch(host, patch)
-        return host.encoded(visibility) if patch is None else _encode_patch(patch, visibility)
+        if patch is None:
+            return _encoder.encode(visibility.host(host.kept_view()))
+        return _encode_patch(patch, visibility)
 
     def _missed_since(self, last_event_id: str, channel: _Channel) -> list[PublishedEvent] | None:
         epoch, _, number = last_event_id.partition("-")

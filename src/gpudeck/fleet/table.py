@@ -61,6 +61,7 @@ _END_OF_MEMORY: Final = 2**53
 _END_OF_DISKS: Final = 2**60
 """What a short report may have of a number is what model.report says of it in a whole one."""
 _NO_METRICS: Final[dict[str, Number]] = {}
+_NO_GPUS: Final[list[GpuReading]] = []
 _encoder = msgspec.json.Encoder()
 _NAN_BYTES: Final = np.array(NAN, "<f8").tobytes()
 
@@ -131,22 +132,26 @@ def _catalogs(names: MetricNames) -> list[tuple[tuple[str, ...], Mapping[str, ob
 
 class Description:
     """The whole report that short ones of its host refer to, as far as it is needed again: `report` has no metrics, and
-    of its GPUs the names and faults alone. `id` is the sender's name for it, `faulty` are the GPUs with faults, by
-    their places. `process_rows` are those of the processes of all its GPUs."""
+    no GPUs, or None in place of them. `id` is the sender's name for it, `faulty` are the GPUs with faults, by
+    their places. `process_rows` are those of the processes of each GPU."""
 
-    def __init__(self, description: str, report: Report, layout: Layout, process_rows: Rows) -> None:
+    def __init__(self, description: str, report: Report, layout: Layout, process_rows: list[slice]) -> None:
+        gpus, processes = report.gpus or (), sum(rows.stop - rows.start for rows in process_rows)
         self.id = description
-        # Of a GPU no more is needed again: thousands of these are kept.
-        gpus = report.gpus and [GpuReading(gpu.uuid, gpu.index, gpu.name, events=gpu.events) for gpu in report.gpus]
-        self.report = replace(report, metrics=_NO_METRICS, gpus=gpus)
+        # No more is needed again: thousands of these are kept.
+        self.report = replace(report, metrics=_NO_METRICS, gpus=None if report.gpus is None else _NO_GPUS)
         self.layout = layout
         self._disks = report.disks
-        self.faulty = [(at, gpu) for at, gpu in enumerate(gpus or ()) if gpu.events]
-        self._idle = Struct(f"<{len(gpus or ())}d")
-        self._process_rows = process_rows
+        self.faulty = [
+            (at, GpuReading(gpu.uuid, gpu.index, gpu.name, events=gpu.events))
+            for at, gpu in enumerate(gpus)
+            if gpu.events
+        ]
+        self._idle = Struct(f"<{len(gpus)}d")
+        self._process_rows: Rows | list[slice] = process_rows
         self._processes_at = layout.metric_bytes + self._idle.size
-        self._disks_at = self._processes_at + 2 * _DOUBLE * len(process_rows)
-        self._rest = Struct(f"<{2 * len(process_rows) + len(report.disks)}d")
+        self._disks_at = self._processes_at + 2 * _DOUBLE * processes
+        self._rest = Struct(f"<{2 * processes + len(report.disks)}d")
         self._last_rest = self._last_disks = b""
 
     def check(self, numbers: bytes) -> None:
@@ -161,7 +166,7 @@ class Description:
         packed = numbers[self._processes_at :]
         if packed == self._last_rest:
             return
-        rest, end = self._rest.unpack(packed), 2 * len(self._process_rows)
+        rest, end = self._rest.unpack(packed), (self._disks_at - self._processes_at) // _DOUBLE
         for size in rest[:end:2]:
             if not (0 <= size < _END_OF_MEMORY and size.is_integer()) and not isnan(size):
                 raise _out_of_bounds("memory_used_bytes of a process")
@@ -178,6 +183,8 @@ class Description:
         return self._idle.unpack_from(numbers, self.layout.metric_bytes)
 
     def read_processes(self, numbers: bytes) -> "ProcessNumbers":
+        if isinstance(self._process_rows, list):
+            self._process_rows = rows_of(self._process_rows)
         values = np.frombuffer(numbers, "<f8", 2 * len(self._process_rows), self._processes_at)
         return ProcessNumbers(self._process_rows, values.reshape(-1, 2))
 
@@ -190,8 +197,8 @@ class Description:
         packed = numbers[self._disks_at :]
         if packed != self._last_disks:
             self._last_disks = packed
-            used = self._rest.unpack_from(numbers, self._processes_at)[2 * len(self._process_rows) :]
-            disks = zip(self._disks, used, strict=True)
+            used = self._rest.unpack_from(numbers, self._processes_at)
+            disks = zip(self._disks, used[len(used) - len(self._disks) :], strict=True)
             self._disks = [Disk(disk.mount, int(size), disk.total_bytes) for disk, size in disks]
         return self._disks
 
@@ -396,9 +403,6 @@ class FleetTable:
     def _take_processes(self, is_wanted: Flags) -> tuple[Rows, Rows, Floats]:
         """Those of the GPUs that are wanted, by row, that have processes, where the processes of each begin, and their
         numbers."""
-        for row in np.flatnonzero(is_wanted & self.gpus.has_text[: self.gpus.end]).tolist():
-            if (gpu := self.gpu_at[row]) is not None:
-                gpu.forget_text()
         owner_of = self.processes.gpu[: self.processes.end]
         rows = np.flatnonzero((owner_of >= 0) & is_wanted[owner_of])
         rows = rows[np.argsort(owner_of[rows], kind="stable")]

@@ -12,7 +12,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.history.live import Devices, LiveBatch, Sample, without_numbers
+from gpudeck.history.live import Devices, LiveBatch, Sample
 from gpudeck.history.sample import NOTHING, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.report import Process
 
@@ -156,20 +156,28 @@ def _describe(gpus: Collection[GpuState], *, is_current: bool) -> Devices:
         tuple([gpu.uuid for gpu in gpus]),
         tuple([gpu.label for gpu in gpus]),
         tuple([gpu.name for gpu in gpus]),
-        tuple([_describe_processes(gpu.processes) if is_current else None for gpu in gpus]),
+        tuple([_describe_processes(gpu.reported_processes) if is_current else None for gpu in gpus]),
     )
 
 
 def _describe_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
-    sampled = _sample_processes(processes)
-    return sampled and tuple(map(without_numbers, sampled))
+    """Without their numbers."""
+    if processes is None:
+        return None
+    return tuple(
+        [
+            ProcessSample(one.pid, one.started_at, one.user, one.command, one.container, one.job, None, None)
+            for one in processes
+            if not one.display
+        ]
+    )
 
 
 def _find_runs(gpus: Iterable[GpuState]) -> Rows:
     rows = [
         gpu.process_rows.start + place
         for gpu in gpus
-        for place, process in enumerate(gpu.processes or ())
+        for place, process in enumerate(gpu.reported_processes or ())
         if not process.display
     ]
     return np.array(rows, np.int64)

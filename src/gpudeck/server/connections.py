@@ -57,8 +57,9 @@ MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
 PAUSE_SECONDS: Final = 0.01
 LEAST_CONNECTIONS: Final = 500
 """With fewer connections of agents each is read by itself: then a report seldom finds others to wait for."""
-_MOST_READ: Final = 32
-"""Others have their turn after so many."""
+_MOST_READ, READ_SECONDS = 256, 0.006
+"""Others have their turn after so many, or so much time. It is a third of the event loop's, and more, also while large
+answers and a tick are made, which take as much each: reports come first."""
 _READ_BYTES: Final = 64 * 1024
 _NOT_HTTP = "this is no HTTP request that this hub understands"
 
@@ -117,8 +118,13 @@ class BatchReader:
             self._poller.unregister(descriptor)
 
     def _read(self) -> None:
+        end = time.perf_counter() + READ_SECONDS
         ready = self._poller.poll(0, _MOST_READ)
+        is_rest = len(ready) == _MOST_READ
         for descriptor, _ in ready:
+            if time.perf_counter() >= end:
+                is_rest = True
+                break
             connection = self._connections.get(descriptor)
             if connection is None:
                 continue
@@ -134,7 +140,7 @@ class BatchReader:
         self._is_reading = bool(self._connections)
         if self._is_reading:
             loop = asyncio.get_running_loop()
-            loop.call_later(0.0 if len(ready) == _MOST_READ else PAUSE_SECONDS, self._read)
+            loop.call_later(0.0 if is_rest else PAUSE_SECONDS, self._read)
 
 
 def _read_some(descriptor: int) -> bytes | None:
