@@ -2,6 +2,7 @@
 import type { Component } from 'svelte'
 import type { Access } from '../account/access.svelte'
 import type { FleetStore } from '../fleet/fleetStore.svelte'
+import type { TimeMachine } from '../fleet/timeMachine.svelte'
 import type { PageName, Route } from '../ui/route'
 
 /** What lies over the page, and belongs to none of them. */
@@ -9,8 +10,9 @@ export type ShellDialog = 'help' | 'add' | 'log-in'
 
 /** A page takes of it what it needs. */
 export interface PageProps {
-  /** The live fleet. */
+  /** The fleet: the live one, or on the fleet page that of the moment which the time machine shows. */
   store: FleetStore
+  timeMachine: TimeMachine
   /** Who is here, and what they may do. */
   access: Access
   route: Route

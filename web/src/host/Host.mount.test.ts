@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { busyGpu, gpu, host, NOW, snapshot, someProcess, totals } from '../testing/samples'
 import { Access } from '../account/access.svelte'
 import { FleetStore } from '../fleet/fleetStore.svelte'
+import { TimeMachine } from '../fleet/timeMachine.svelte'
 import { parseRoute } from '../ui/route'
 import type { ConnectionListener } from '../stream/connection'
 import Gpu from '../gpu/Gpu.svelte'
@@ -35,7 +36,7 @@ const process = { ...someProcess, pid: 4711, user: 'ann', command: 'train', star
 function open(page: typeof Host | typeof Gpu, address: string): HTMLElement {
   const fleet = snapshot([host('gpu01', [busyGpu('ann', { processes: [process] }), gpu()])])
   send({ kind: 'snapshot', id: 'a-1', text: JSON.stringify(fleet) })
-  const props: PageProps = { store, access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
+  const props: PageProps = { store, timeMachine: new TimeMachine(() => NOW, () => 1), access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
   drawn = mount(page, { target: document.body, props })
   flushSync()
   return document.body
