@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fakes.forked import ForkedProcess
-from fakes.hubs import environment
+from fakes.hubs import environment, gpudeck
 from fakes.ports import free_port
 from fakes.waiting import wait_until
 
@@ -176,7 +176,9 @@ class ChaosHub:
         return bool(count)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Another command of gpudeck for this hub, run to its end."""
+        """Another command of gpudeck for this hub, run to its end: forked, unless it needs a namespace."""
+        if not self._prefix:
+            return gpudeck(self.data_dir, *arguments, "--config", str(self.config))
         return subprocess.run(
             [*self._prefix, sys.executable, "-m", "gpudeck", *arguments, "--config", str(self.config)],
             capture_output=True,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from e2e.looking import fleet_of, is_wider_than_its_window
+from e2e.looking import fleet_of, is_wider_than_its_window, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
-from fakes.reports import make_envelope, make_gpu
+from fakes.reports import make_gpu
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

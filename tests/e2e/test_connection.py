@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import NO_WORKER
+from e2e.looking import NO_WORKER, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.ports import free_port
 from fakes.pushed import send
-from fakes.reports import make_envelope
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of
+from e2e.looking import fleet_of, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
-from fakes.reports import make_envelope, make_gpu
+from fakes.reports import make_gpu
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.looking import make_envelope
 from fakes.hubs import HubProcess
 from fakes.pushed import send
-from fakes.reports import make_busy_gpu, make_envelope
+from fakes.reports import make_busy_gpu
 from gpudeck.model.report import GpuEvent
 
 pytestmark = pytest.mark.browser

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, send_and_record, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, make_envelope, send_and_record, show_instead
 from fakes.hubs import HubProcess
-from fakes.reports import make_envelope, make_gpu, make_process
+from fakes.reports import make_gpu, make_process
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, send_and_record, show_instead
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, make_envelope, send_and_record, show_instead
 from fakes.hubs import HubProcess
 from fakes.pushed import send
-from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.reports import make_busy_gpu, make_gpu
 from fakes.waiting import wait_until
 from gpudeck.collectors.simulated import SimulatedJob
 

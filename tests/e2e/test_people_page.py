@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job
+from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
-from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.reports import IDLE, make_busy_gpu, make_gpu, make_process
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

@@ -9,10 +9,10 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import fleet_of, is_wider_than_its_window
+from e2e.looking import fleet_of, is_wider_than_its_window, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
-from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
+from fakes.reports import HOST, make_busy_gpu, make_gpu
 from fakes.waiting import wait_until
 from gpudeck.model.report import Report
 from gpudeck.wire import Envelope

@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import is_wider_than_its_window
+from e2e.looking import is_wider_than_its_window, make_envelope
 from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
-from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.reports import make_busy_gpu, make_gpu
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from e2e.looking import is_wider_than_its_window
+from e2e.looking import is_wider_than_its_window, make_envelope
 from fakes.hubs import HubProcess, gpudeck
 from fakes.pushed import send
-from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.reports import make_busy_gpu, make_gpu
 from fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

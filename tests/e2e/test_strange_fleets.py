@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from e2e.looking import fleet_of, show_instead
+from e2e.looking import fleet_of, make_envelope, show_instead
 from fakes.hubs import HubProcess
 from fakes.pushed import send
-from fakes.reports import IDLE, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.reports import IDLE, make_busy_gpu, make_gpu, make_process
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
