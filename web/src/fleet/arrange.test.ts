@@ -28,7 +28,7 @@ describe('order', () => {
   it('puts the longest idle first where only idle GPUs are asked for', () => {
     const at = (name: string, since: number | null) => new Entry(host(name, [gpu(), gpu({ availability: 'idle', since })]))
     expect(order([at('short', 300), at('long', 100), at('unknown', null), at('middle', 200)], 'free', 'idle')).toEqual(['long', 'middle', 'short', 'unknown'])
-    expect([sortLabel('free', parseQuery('idle')), sortLabel('free', parseQuery('idle free')), sortLabel('name', parseQuery('idle'))]).toEqual(['longest idle first', 'free first', 'name'])
+    expect([sortLabel('free', parseQuery('idle')), sortLabel('free', parseQuery('idle free')), sortLabel('name', parseQuery('idle'))]).toEqual(['longest idle', 'free first', 'name'])
   })
 
   it('falls back to the name', () => {

@@ -1,5 +1,5 @@
 /** Which hosts and GPUs are shown, in which order, and which hosts are collapsed to one line. */
-import type { HealthLevel } from '../api/types'
+import type { Gpu, HealthLevel, Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { Groups, type Grouping, type Part } from './groups'
 import { matchesBareHost, matchesGpu, wordsInHost, type Query } from './query'
@@ -18,7 +18,7 @@ const SORT_LABELS: Record<Sort, string> = {
 
 /** What comes first with a sort. Of idle GPUs alone none is free: those that did no work for longest come first. */
 export function sortLabel(sort: Sort, query: Query): string {
-  return sort === 'free' && asksForIdle(query) ? 'longest idle first' : SORT_LABELS[sort]
+  return sort === 'free' && asksForIdle(query) ? 'longest idle' : SORT_LABELS[sort]
 }
 
 const asksForIdle = ({ states }: Query): boolean => states.size === 1 && states.has('idle')
@@ -56,9 +56,21 @@ interface HostPlaces {
   shown: readonly number[] | null
   /** One without groups; otherwise one for each group that some of its GPUs belong to. */
   parts: readonly Part[]
+  /** What the parts follow from. */
+  traits: readonly GpuTraits[]
   isFull: boolean
   /** NaN where the host has changed since it was weighed. */
   weight: number
+}
+
+/** What of a GPU decides its groups. The stream replaces a list of users as a whole. */
+type GpuTraits = Pick<Gpu, 'availability' | 'users' | 'display_name'>
+
+function hasSameTraits({ gpus }: Host, traits: readonly GpuTraits[]): boolean {
+  return gpus.length === traits.length && gpus.every(({ availability, users, display_name }, at) => {
+    const before = traits[at]!
+    return availability === before.availability && users === before.users && display_name === before.display_name
+  })
 }
 
 /** Arranges the board again and again: hosts that did not change since keep their places as they are. */
@@ -110,9 +122,9 @@ export class Arranger {
     const version = entry.version.untracked
     let host = this.hosts.get(entry)
     if (host?.version === version) return
-    if (host === undefined) this.hosts.set(entry, (host = { entry, version, shown: null, parts: [], isFull: false, weight: NaN }))
+    if (host === undefined) this.hosts.set(entry, (host = { entry, version, shown: null, parts: [], traits: [], isFull: false, weight: NaN }))
     const shown = shownGpus(entry, query)
-    if (this.grouping !== 'host' || !isSameList(host.shown, shown)) host.parts = []
+    if (!isSameList(host.shown, shown) || (this.grouping !== 'host' && !this.keepsGroups(host))) host.parts = []
     if ((host.shown === null) !== (shown === null)) this.found = null
     host.version = version
     host.shown = shown
@@ -120,8 +132,15 @@ export class Arranger {
     host.weight = NaN
   }
 
+  /** Labels come with the whole host, which is then another object. */
+  private keepsGroups({ entry, traits }: HostPlaces): boolean {
+    return (this.grouping === 'model' || this.grouping === 'user') && hasSameTraits(entry.untracked, traits)
+  }
+
   private partsOf(host: HostPlaces, collapsed: boolean): readonly Part[] {
-    if (host.parts[0]?.placed.collapsed !== collapsed) host.parts = this.groups.split({ entry: host.entry, shown: host.shown ?? [], collapsed }, this.grouping)
+    if (host.parts[0]?.placed.collapsed === collapsed) return host.parts
+    host.parts = this.groups.split({ entry: host.entry, shown: host.shown ?? [], collapsed }, this.grouping)
+    host.traits = this.grouping === 'model' || this.grouping === 'user' ? host.entry.untracked.gpus.map(({ availability, users, display_name }) => ({ availability, users, display_name })) : []
     return host.parts
   }
 }

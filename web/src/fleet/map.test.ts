@@ -70,7 +70,7 @@ describe('the map', () => {
 
 describe('keys on the map', () => {
   // Two lines: a with 8 and b with 9 GPUs, then c without and d with 3.
-  const layout = layoutMap([placed('a', 8), placed('b', 9), placed('c', 0), placed('d', 3)], 310, 700)
+  const layout = layoutMap([placed('a', 8), placed('b', 9), placed('c', 0), placed('d', 3)], 470, 700)
   const at = (id: string, cell: number): MapCell => ({ block: layout.blocks.find(({ placed }) => placed.entry.id === id)!, at: cell })
   const step = (cell: MapCell | null, key: string): string | null => told(stepOnMap(layout, cell, key))
 
@@ -82,8 +82,8 @@ describe('keys on the map', () => {
     ['b', 0, 'ArrowDown', 'b/8'],
     ['b', 8, 'ArrowUp', 'b/0'],
     ['a', 0, 'ArrowDown', 'c/-1'],
-    ['a', 4, 'ArrowDown', 'd/0'],
-    ['d', 0, 'ArrowUp', 'a/3'],
+    ['a', 3, 'ArrowDown', 'd/0'],
+    ['d', 0, 'ArrowUp', 'a/2'],
     ['a', 3, 'ArrowUp', 'a/3'],
     ['a', 3, 'End', 'd/2'],
     ['d', 1, 'Home', 'a/0'],

@@ -47,9 +47,9 @@ export interface MapCell {
 }
 
 /** The largest with which the fleet fits into the window is taken, headings of groups aside; or else the smallest. */
-const PITCHES = [18, 14, 11, 8, 6, 5] as const
+const PITCHES = [28, 22, 18, 14, 11, 8, 6, 5] as const
 /** Hosts have names where they fit into the window with them. */
-const NAMED_PITCHES = [18, 14, 11] as const
+const NAMED_PITCHES = [28, 22, 18, 14, 11] as const
 const NAME_HEIGHT = 16
 /** Of a host with few GPUs. */
 const LEAST_NAME_WIDTH = 56

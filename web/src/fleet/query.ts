@@ -26,6 +26,11 @@ interface Word {
   text: string
   place: Place
   wanted: boolean
+  /** Models and users with and without it, and commands: what was found so far. */
+  names: Map<string, boolean>
+  commands: Map<string, boolean>
+  /** The model that was looked at last. */
+  last: { name: string; shown: string; answer: boolean }
 }
 
 interface MemoryBound {
@@ -135,10 +140,11 @@ function word(token: string): Word {
   const wanted = !(token.startsWith('-') && token.length > 1)
   const bare = wanted ? token : token.slice(1)
   const fault = XID.exec(bare)
-  if (fault !== null) return { text: fault[1] ?? '', place: 'xid', wanted }
+  const rest = { wanted, names: new Map<string, boolean>(), commands: new Map<string, boolean>(), last: { name: '', shown: '', answer: false } }
+  if (fault !== null) return { text: fault[1] ?? '', place: 'xid', ...rest }
   const colon = bare.indexOf(':')
   const place = colon > 0 && colon < bare.length - 1 ? PLACES.get(bare.slice(0, colon)) : undefined
-  return place === undefined ? { text: bare, place: 'any', wanted } : { text: bare.slice(colon + 1), place, wanted }
+  return place === undefined ? { text: bare, place: 'any', ...rest } : { text: bare.slice(colon + 1), place, ...rest }
 }
 
 /** Which words of a query the host itself answers: the same for all its GPUs. */
@@ -181,13 +187,14 @@ function fits({ operator, bytes }: MemoryBound, memoryBytes: number | null): boo
   return operator === '>=' ? memory >= bytes : memory <= bytes
 }
 
-function isIn({ text, place }: Word, isInItsHost: boolean, host: Host, gpu: Gpu): boolean {
-  if (place === 'model') return isInModel(text, gpu)
-  if (place === 'user') return isInUsers(text, gpu)
-  if (place === 'command') return isInCommands(text, gpu)
+function isIn(word: Word, isInItsHost: boolean, host: Host, gpu: Gpu): boolean {
+  const { text, place } = word
+  if (place === 'model') return isInModel(word, gpu)
+  if (place === 'user') return isInUsers(word, gpu)
+  if (place === 'command') return isInCommands(word, gpu)
   if (place === 'xid') return xidsOf(gpu).some((code) => text === '' || code === text)
   if (place === 'host' || isInItsHost) return isInItsHost
-  return gpu.label === text || isInGpu(text, gpu) || isPlace(text, host, gpu)
+  return gpu.label === text || isInGpu(word, gpu) || isPlace(text, host, gpu)
 }
 
 /** Those of the last day, and the one that its reason names. */
@@ -195,25 +202,32 @@ function xidsOf({ events, availability_reason: reason }: Gpu): string[] {
   return [...(events ?? []).map(({ code }) => String(code)), ...(reason ? [...reason.matchAll(NAMED_XID)].map((found) => found[1]!) : [])]
 }
 
-function isInGpu(text: string, gpu: Gpu): boolean {
+function isInGpu(word: Word, gpu: Gpu): boolean {
+  const { text } = word
   // A state that is still being typed fits already: "fre".
-  if (isInModel(text, gpu) || isInUsers(text, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
-  return text.length >= SHORTEST_OF_COMMAND && isInCommands(text, gpu)
+  if (isInModel(word, gpu) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
+  return text.length >= SHORTEST_OF_COMMAND && isInCommands(word, gpu)
 }
 
 function isInHost(text: string, host: Host): boolean {
-  if (lower(host.name).includes(text) || lower(host.display_name).includes(text)) return true
-  return (host.addresses ?? []).some((address) => isAddress(text, lower(address))) || Object.entries(host.labels).some(([key, value]) => isLabel(text, lower(key), lower(value)))
+  if (lower(host.name).includes(text) || (host.display_name !== host.name && lower(host.display_name).includes(text))) return true
+  for (const address of host.addresses ?? []) if (isAddress(text, address)) return true
+  for (const key of Object.keys(host.labels)) if (isLabel(text, lower(key), lower(host.labels[key]!))) return true
+  return false
 }
 
 /** `rack=r01` is all of the value, `rack:r0` a part of it. */
 function isLabel(text: string, key: string, value: string): boolean {
-  return value.includes(text) || text === `${key}=${value}` || (text.startsWith(`${key}:`) && value.includes(text.slice(key.length + 1)))
+  if (value.includes(text)) return true
+  const sign = text.startsWith(key) ? text[key.length] : undefined
+  const rest = text.slice(key.length + 1)
+  return (sign === '=' && rest === value) || (sign === ':' && value.includes(rest))
 }
 
 /** All of it, or its beginning: `10.0.3`. A shorter one begins many, and may be the label of a GPU: `0.5`. */
 function isAddress(text: string, address: string): boolean {
-  return text === address || (address.startsWith(text) && (text.match(/[.:]/g) ?? []).length > 1)
+  if (address.length < text.length || address.slice(0, text.length).toLowerCase() !== text) return false
+  return address.length === text.length || (text.match(/[.:]/g) ?? []).length > 1
 }
 
 /** `gpu05:3`, also with the first part of the host's name where that goes on with a dot. */
@@ -225,8 +239,9 @@ function isPlace(text: string, host: Host, gpu: Gpu): boolean {
 }
 
 /** Whether a word of a command begins with it. */
-function isInCommands(text: string, gpu: Gpu): boolean {
-  return (gpu.processes ?? []).some(({ command }) => command != null && beginsWord(text, lower(command)))
+function isInCommands({ text, commands }: Word, { processes }: Gpu): boolean {
+  if (processes) for (const { command } of processes) if (command != null && remembered(commands, command, text, beginsWord)) return true
+  return false
 }
 
 function beginsWord(text: string, command: string): boolean {
@@ -235,17 +250,36 @@ function beginsWord(text: string, command: string): boolean {
   return at >= 0
 }
 
-function isInModel(text: string, gpu: Gpu): boolean {
-  return lower(gpu.name).includes(text) || lower(gpu.display_name).includes(text)
+/** Most hosts have one model: the last answer is often the next. */
+function isInModel({ text, names, last }: Word, { name, display_name: shown }: Gpu): boolean {
+  if (name === last.name && shown === last.shown) return last.answer
+  last.name = name
+  last.shown = shown
+  return (last.answer = remembered(names, name, text, includes) || (shown !== name && remembered(names, shown, text, includes)))
 }
 
-function isInUsers(text: string, gpu: Gpu): boolean {
-  return gpu.users.some((user) => lower(user).includes(text))
+function isInUsers({ text, names }: Word, { users }: Gpu): boolean {
+  for (const user of users) if (remembered(names, user, text, includes)) return true
+  return false
+}
+
+const includes = (text: string, inside: string): boolean => inside.includes(text)
+
+/** A search may stay for days, and commands are new every day. */
+const MOST_REMEMBERED = 50_000
+
+/** Names and commands repeat a thousandfold: each is looked at once for a word. */
+function remembered(answers: Map<string, boolean>, inside: string, text: string, test: (text: string, inside: string) => boolean): boolean {
+  let answer = answers.get(inside)
+  if (answer !== undefined) return answer
+  if (answers.size > MOST_REMEMBERED) answers.clear()
+  answers.set(inside, (answer = test(text, inside.toLowerCase())))
+  return answer
 }
 
 /** Short text stands in many a UUID by chance: "4090" is a model. */
 function isInUuid(text: string, gpu: Gpu): boolean {
-  return text.length >= 8 && lower(gpu.uuid).includes(text)
+  return text.length >= 8 && gpu.uuid.toLowerCase().includes(text)
 }
 
 /** The search text with a state added, or taken out where it stands already. Asking for it ends its exclusion. */

@@ -5,7 +5,7 @@ import { reservationText, type ReservationText } from '../reservations/currentRe
 import { READING } from '../gpu/gpuDetail'
 import { inUnit } from '../ui/format'
 import type { HostEntry } from '../stream/fleetModel'
-import { bytes, DASH, fraction, gib, percent, plain, watts } from '../ui/format'
+import { bytes, bytesPair, DASH, fraction, gib, percent, plain, watts } from '../ui/format'
 import type { BigFigure } from '../gpu/gpuPage'
 import { hostText } from './hostText'
 import { alarmText, gpuLine, type GpuLine } from '../gpu/gpuLine'
@@ -100,7 +100,7 @@ function figuresOf(entry: HostEntry, now: number): BigFigure[] {
   return [
     figure('CPU', 'cpu_percent', percent(cpu), threads === null ? '' : `of ${threads} threads`, cpu === null ? null : cpu / 100),
     figure('RAM', 'memory_used_bytes', used === null ? DASH : gib(used), total === null ? '' : `of ${bytes(total)}`, fraction(used, total)),
-    figure('Disk', 'disk_used_bytes', host.disk_used_bytes === null ? DASH : bytes(host.disk_used_bytes), host.disk_total_bytes === null ? '' : `of ${bytes(host.disk_total_bytes)}`, fraction(host.disk_used_bytes, host.disk_total_bytes)),
+    figure('Disk', 'disk_used_bytes', ...bytesPair(host.disk_used_bytes, host.disk_total_bytes), fraction(host.disk_used_bytes, host.disk_total_bytes)),
     figure('Network in', 'network_receive_bytes_per_second', rate(host.network_receive_bytes_per_second)),
     figure('Network out', 'network_transmit_bytes_per_second', rate(host.network_transmit_bytes_per_second)),
     { label: 'GPU power', text: watts(summary.power), of: '', fraction: null, title: summary.power === null ? 'no GPU reports power' : undefined },

@@ -37,6 +37,13 @@ export function bytes(value: number | null): string {
   return value >= 10_000 * GIB ? `${(value / GIB / 1024).toFixed(1)} TiB` : `${gib(value)} GiB`
 }
 
+/** Both in the unit of the whole: `7.3` and `of 15.0 TiB`. */
+export function bytesPair(used: number | null, total: number | null): [used: string, of: string] {
+  if (used === null || total === null) return [bytes(used), total === null ? '' : `of ${bytes(total)}`]
+  const isLarge = total >= 10_000 * GIB
+  return [isLarge ? (used / GIB / 1024).toFixed(1) : gib(used), `of ${bytes(total)}`]
+}
+
 /** `71/80G`; a dash for the half that is unknown. */
 export function memoryPair(used: number | null, total: number | null): string {
   if (used === null && total === null) return DASH
