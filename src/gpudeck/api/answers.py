@@ -26,6 +26,8 @@ from gpudeck.server.asgi import ErrorBody, encode_error
 
 MOST_KEPT = 16 * 2**20
 """Bytes of an answer that is kept for others who ask within the same second."""
+PART_BYTES = 2**18
+"""Smaller parts of an answer are sent together: sending one takes as long as making some of them."""
 LEAST_PACKED = 2_048
 """Bytes of an answer that are worth compressing."""
 
@@ -94,7 +96,7 @@ async def answer_in_parts(
     ask for the same."""
     is_packed = takes_gzip(request)
     key = (key, is_packed)
-    parts = kept.get(key) or await make()
+    parts = kept.get(key) or _gather(await make())
     if is_packed:
         headers["Content-Encoding"] = "gzip"
         parts = parts if key in kept else _pack(parts)
@@ -114,6 +116,17 @@ async def _serve(parts: Parts, kept: dict[Hashable, list[bytes]], key: Hashable)
         await checkpoint()
     if size <= MOST_KEPT:
         kept[key] = all_parts
+
+
+def _gather(parts: Parts) -> Iterator[bytes]:
+    waiting, size = list[bytes](), 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= PART_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)
 
 
 def _pack(parts: Parts) -> Iterator[bytes]:

@@ -17,7 +17,6 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.server.admission import checkpoint
 
 _HOSTS_AT_ONCE: Final = 128
-_PART_BYTES: Final = 2**18
 _HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems")
 _FACTS: Final = tuple(
     name for name in HostFacts.__struct_fields__ if name not in _HOST_FIELDS and name not in {"unknown", "gpus_reason"}
@@ -138,13 +137,10 @@ def _write_columns(blocks: Sequence[_Block], table: Columns) -> Iterator[bytes]:
 
 
 def _write_column(name: bytes, blocks: Iterator[list[Any]]) -> Iterator[bytes]:
-    """In parts of about a quarter of a megabyte, so that there are few of them and each takes a millisecond."""
-    parts, size, comma = [name, b'":['], 0, b""
+    yield name + b'":['
+    comma = b""
     for block in blocks:
         if block:
-            parts += (comma, _encode(block)[1:-1])
-            size, comma = size + len(parts[-1]), b","
-        if size >= _PART_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join((*parts, b"]"))
+            yield comma + _encode(block)[1:-1]
+            comma = b","
+    yield b"]"

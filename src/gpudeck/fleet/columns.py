@@ -114,7 +114,7 @@ class Columns:
             start = free.pop()
         else:
             if self.end + count > self._room:
-                self._grow(max(2 * self._room, self.end + count))
+                self._grow(max(self._room + self._room // 2, self.end + count))
             start = self.end
             self.end += count
         return slice(start, start + count)

@@ -63,6 +63,8 @@ _STATE_FIELDS: Final = frozenset(
 _WEAR: Final = ("remapped_rows_pending", "ecc_uncorrected_count", "nvlink_inactive_count")
 _WELL: Final = Health("ok")
 NO_REASONS: Final[dict[str, str]] = {}
+_NO_FAULTS: Final[dict[GpuEvent, str | None]] = {}
+_NO_USERS: Final[list[str]] = []
 NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
 _IDENTITY: Final = ("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
 ALL_CHANGED: Final = frozenset(
@@ -130,15 +132,15 @@ class GpuState:
         self.uuid = reading.uuid
         self._identify(reading)
         self.missing: str | None = None
-        self.faults: dict[GpuEvent, str | None] = {}
+        self.faults: dict[GpuEvent, str | None] = _NO_FAULTS
         self.unknown: dict[str, str] = NO_REASONS
         self.rejected: dict[str, str] = NO_REASONS
-        self.users: list[str] = []
+        self.users: list[str] = _NO_USERS
         self._processes: list[Process] | None = None
         self.process_rows = NO_ROWS
         self.silent_reason = ""
         self.changed: frozenset[str] = NOTHING_CHANGED
-        self._fault = Health("ok")
+        self._fault = _WELL
         self._processes_reason: str | None = None
         self._mark = _UNMARKED
         self._texts: dict[Visibility, _Text] = NO_TEXTS
@@ -390,7 +392,7 @@ class GpuState:
 
     def _identify(self, reading: GpuReading) -> None:
         self.index, self._instance, self.name = reading.index, reading.instance, intern(reading.name)
-        self.label = str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
+        self.label = intern(str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}")
         self.display_name = self._table.names.of_model(reading.name)
         self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
 
