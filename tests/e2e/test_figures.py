@@ -207,7 +207,8 @@ def test_hosts(demo: HubProcess, visit: Visits, fleet: Json) -> None:
         shown = facts(page)
         agrees(shown["CPU"], host["cpu_percent"], host["cpu_count"])
         agrees(shown["RAM"], host["memory_used_bytes"], host["memory_total_bytes"], scale=GIB)
-        agrees(shown["Disk"], host["disk_used_bytes"], host["disk_total_bytes"])
+        unit = SCALES[shown["Disk"].split()[-1]]
+        agrees(shown["Disk"], host["disk_used_bytes"], host["disk_total_bytes"], scale=unit)
         agrees(shown["GPU power"], total(gpu["power_watts"] for gpu in host["gpus"]))
         rows = page.locator("tbody tr.gpu")
         expect(rows).to_have_count(len(host["gpus"]))

@@ -12,6 +12,8 @@ from fakes.hubs import HubProcess
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
+BELOW_NAME = 20
+"""Pixels from the top of the map to the cells of its first host, which are below the host's name."""
 
 CENTRE = """state => {
   const canvas = document.querySelector('.map canvas')
@@ -62,11 +64,11 @@ def test_pointing_says_what_is_there_and_a_click_opens_the_host(still: HubProces
     page = open_map(visit, still.url)
     box = page.locator(".map .field").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.move(box["x"] + 5, box["y"] + BELOW_NAME)
     tip = page.locator(".map .tip")
     expect(tip).to_contain_text("GPU 0")
     name = tip.locator("b").inner_text().split(" ")[0]
-    page.mouse.click(box["x"] + 5, box["y"] + 5)
+    page.mouse.click(box["x"] + 5, box["y"] + BELOW_NAME)
     expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
 
 
@@ -87,9 +89,9 @@ def test_a_touch_shows_the_gpu_and_another_one_opens_the_host(still: HubProcess,
     page = open_map(visit, still.url, width=390, has_touch=True)
     box = page.locator(".map .field").bounding_box()
     assert box is not None
-    page.touchscreen.tap(box["x"] + 3, box["y"] + 3)
+    page.touchscreen.tap(box["x"] + 3, box["y"] + BELOW_NAME)
     expect(page.locator(".map .tip")).to_contain_text("GPU 0")
-    page.touchscreen.tap(box["x"] + 3, box["y"] + 3)
+    page.touchscreen.tap(box["x"] + 3, box["y"] + BELOW_NAME)
     expect(page).to_have_url(re.compile("#/host/"))
 
 
