@@ -8,17 +8,20 @@ from typing import TypeVar
 T = TypeVar("T")
 SECONDS = 20.0
 """Long enough for a loaded machine: a test that passes does not wait for it."""
+_LONGEST_PAUSE = 0.2
 
 
 def wait_until(
     condition: Callable[[], T], what: str = "the condition", seconds: float = SECONDS, every: float = 0.05
 ) -> T:
     """Return the first true result of the condition; fail if there is none within `seconds`. A hub answers one address
-    50 times a second: many that wait for one hub at the same time ask it less often."""
+    50 times a second: many that wait for one hub at the same time ask it less often. What takes long is looked at five
+    times a second: a look costs CPU time, here and in the hub."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
         time.sleep(every)
+        every = max(every, min(1.1 * every, _LONGEST_PAUSE))
     return result
 
 
