@@ -70,9 +70,7 @@ check: lint unit ## the quick half: linters, types, rooms, Python tests without 
 test: ## check, the page's own tests, and the page in a real Chromium
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync system-packages setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected
-	@$(MAKE) --no-print-directory base
-	@# A browser waits for more than a third of its time: then the other tests have its core.
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line unit e2e UNIT_WORKERS=3 E2E_WORKERS=2
+	@$(MAKE) --no-print-directory unit base e2e
 
 test-all: test slow ## everything
 
@@ -87,11 +85,8 @@ lint: setup
 	$(BIN)/vermin --quiet --target=3.10- --no-tips --violations $(BASE)
 	$(BIN)/lint-imports --no-cache
 
-# Each worker finds all tests by itself, which takes 10 to 20 s of CPU time.
-UNIT_WORKERS ?= 4
-E2E_WORKERS ?= 3
 unit: setup
-	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n $(UNIT_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n 4 --dist loadfile --no-loadscope-reorder
 
 # The tests of the base install that need no hub, with its wheel, on the oldest Python that it supports.
 PYTHON310 ?= $(shell for p in python3.10 $(HOME)/.pyenv/versions/3.10.*/bin/python; do $$p -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null && echo $$p && break; done)
@@ -117,7 +112,7 @@ collected: setup
 	@$(BIN)/pytest --collect-only -qq > /dev/null || true
 
 e2e: setup
-	$(BIN)/pytest tests/e2e -m "not slow" -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 slow: setup ## the tests that take long: a month's accounts, a simulated week, crowds, the page behind proxies, in many tabs, large
 	$(BIN)/pytest -m slow -n 3 --dist loadfile
