@@ -23,6 +23,7 @@ NAMES = (
     "top",
     "history",
     "history_page",
+    "moment",
     "reservations",
     "alerts",
     "compat",

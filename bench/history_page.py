@@ -114,7 +114,9 @@ async def ask(store: Store, now: float, questions: list[Question]) -> tuple[floa
 
 def _answer(question: Question, store: Store) -> tuple[bytes, float]:
     began = time.thread_time()
-    return msgspec.json.encode(question(store)), time.thread_time() - began
+    found = question(store)
+    body = found if isinstance(found, bytes) else msgspec.json.encode(found)
+    return body, time.thread_time() - began
 
 
 def measure(path: Path, now: float) -> list[Row]:

@@ -93,7 +93,7 @@ def _reservation_state(one: ShownReservation, now: float) -> Cell:
     if one.kind == "claim":
         return f"claimed, {show_length(one.end - now)} left", "yellow"
     if one.state == "running":
-        return f"{show_length(one.end - now)} left", "blue"
+        return f"{show_length(one.end - now)} left", "magenta"
     return (f"in {show_length(one.start - now)}", "grey") if one.state == "planned" else (one.state, "grey")
 
 

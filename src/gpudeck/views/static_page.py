@@ -23,10 +23,10 @@ _LONGEST_TEXT: Final = 300
 _PEOPLE_AT_MOST: Final = 6
 _PROBLEMS_AT_MOST: Final = 50
 _STYLE: Final = """\
-:root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#96201a,#e8675c);\
---idle:light-dark(#8a5a00,#e3ac3f);--reserved:light-dark(#1f51ab,#78a9f7);--unknown:light-dark(#656972,#969aa2);\
+:root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#2563c9,#6ea8ff);\
+--idle:light-dark(#8a5a00,#e3ac3f);--reserved:light-dark(#7439bd,#c59bff);--unknown:light-dark(#656972,#969aa2);\
 --ink:light-dark(#1c1d20,#e7e7e4);--soft:light-dark(#5a5e66,#9ea2aa);--rule:light-dark(#dedfdb,#303237);\
---paper:light-dark(#fafaf8,#121315)}
+--paper:light-dark(#fafaf8,#121315);--critical:light-dark(#c4231c,#ff7069)}
 body{margin:16px;background:var(--paper);color:var(--ink);font:13px/1.5 system-ui,sans-serif;\
 font-variant-numeric:tabular-nums}
 h1{margin:0;font-size:16px}
@@ -40,7 +40,7 @@ summary:before{content:'â–¸';color:var(--soft)}[open] summary:before{content:'â–
 summary>b{min-width:12ch;overflow-wrap:anywhere}
 i{position:relative;display:inline-block;min-width:11ch;font-style:normal;white-space:nowrap}
 i>b{margin-left:4px;font-weight:normal;color:var(--soft)}
-.old{font-weight:bold;color:var(--busy)}
+.old{font-weight:bold;color:var(--critical)}
 i>u{display:none;text-decoration:none;color:var(--ink)}
 .free{color:var(--free)}.busy{color:var(--busy)}.idle{color:var(--idle)}\
 .reserved{color:var(--reserved)}.unknown{color:var(--unknown)}

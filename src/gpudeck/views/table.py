@@ -9,7 +9,17 @@ from msgspec import Struct
 Cell = tuple[str, str]
 """A text and the name of its colour ("" for none)."""
 
-ANSI = {"green": "32", "red": "31", "yellow": "33", "blue": "34", "grey": "90", "bold": "1", "reverse": "7"}
+ANSI = {
+    "green": "32",
+    "red": "31",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "grey": "90",
+    "bold": "1",
+    "reverse": "7",
+}
 SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "✗"}
 """Other signs than those of the states of GPUs."""
 SEVERITY_COLOURS = {"warning": "yellow", "critical": "red"}

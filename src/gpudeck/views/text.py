@@ -29,9 +29,9 @@ from gpudeck.views.table import (
 SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "idle": "◐", "reserved": "◆", "unknown": "?"}
 COLOURS: dict[Availability, str] = {
     "free": "green",
-    "busy": "red",
+    "busy": "cyan",
     "idle": "yellow",
-    "reserved": "blue",
+    "reserved": "magenta",
     "unknown": "grey",
 }
 HOST_COLUMN = Column("HOST", keep=100, widest=32)
