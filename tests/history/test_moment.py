@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from contract.history_fleet import END, EVERY, START, STRANGE, VANISHING, samples
+from contract.history_fleet import END, START, STRANGE, VANISHING, samples
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import HistoryRefused, MomentAsk, PastHost
@@ -55,6 +55,7 @@ def store(
             if request.param != "both":
                 clock.advance(2 * HOUR)
                 assert made.flush()
+                wait_until(lambda: not made.writer.open_hours, "hours that are sealed")
             made.take([one for one, late in zip(taken, is_late, strict=True) if late])
         assert made.flush()
         yield made
@@ -172,8 +173,10 @@ def test_a_moment_that_nobody_recorded_says_so(tmp_path: Path) -> None:
     assert {host.status for host in hosts.values()} == {"down"}
 
 
-def test_samples_that_are_no_longer_kept_leave_their_quarter_hour(tmp_path: Path, taken: list[HostSample]) -> None:
-    path, clock = tmp_path / "history.db", FakeClock(START)
+@contextmanager
+def kept_as_quarters(folder: Path, taken: list[HostSample]) -> Iterator[EmbeddedStore]:
+    """A store whose samples were deleted, because they are old."""
+    path, clock = folder / "history.db", FakeClock(START)
     with closing(EmbeddedStore(path, HistorySettings(), clock)) as store:
         for hour in range(3):
             clock.advance(HOUR)
@@ -181,6 +184,7 @@ def test_samples_that_are_no_longer_kept_leave_their_quarter_hour(tmp_path: Path
             assert store.flush()
         clock.advance(5 * HOUR)
         assert store.flush()
+        wait_until(lambda: not store.writer.open_hours, "hours that are sealed")
     ticks = FakeClock(0.0)
     retention = RetentionClock(None, clock, ticks)
     clock.advance(40 * HOUR)
@@ -188,9 +192,15 @@ def test_samples_that_are_no_longer_kept_leave_their_quarter_hour(tmp_path: Path
     retention.confirm(clock.now)
     with closing(EmbeddedStore(path, HistorySettings(raw=HOUR), clock, retention=retention)) as store:
         wait_until(lambda: not store.stats().parts["chunks"], "samples that are deleted")
+        yield store
+
+
+def test_samples_that_are_no_longer_kept_leave_their_quarter_hour(tmp_path: Path, taken: list[HostSample]) -> None:
+    with kept_as_quarters(tmp_path, taken) as store:
         at = START + 2200.0
         found = hosts_at(store, at)
         fleet, hosts = show(store, at)
+        gap = show(store, START + 7400.0)
     assert all(past.is_rolled for past in found.values())
     assert fleet.resolution == "quarter_hour"
     quarter = [one for one in taken if one.host_id == "id-alpha" and START + 1800 <= one.at < START + 2700]
@@ -200,4 +210,16 @@ def test_samples_that_are_no_longer_kept_leave_their_quarter_hour(tmp_path: Path
         assert gpu.temperature_celsius == pytest.approx(sum(readings) / len(readings), abs=1.0)
         assert "mean of the quarter hour" in (gpu.availability_reason or "")
     assert {user for gpu in hosts["alpha"].gpus for user in gpu.users} == {"alice", "bob"}
-    assert EVERY < 900
+    # Five of these fifteen minutes were not observed, which is less than half; of another quarter hour nothing was.
+    assert {gpu.availability for gpu in gap[1][STRANGE].gpus} <= {"free", "busy", "idle"}
+    assert gap[0].coverage == 1.0
+
+
+def test_a_quarter_hour_that_was_hardly_recorded_is_unknown(tmp_path: Path, taken: list[HostSample]) -> None:
+    some = [one for one in taken if one.at < START + 200]
+    with kept_as_quarters(tmp_path, some) as store:
+        fleet, hosts = show(store, START + 100.0)
+    assert {gpu.availability for host in hosts.values() for gpu in host.gpus} == {"unknown"}
+    reasons = {gpu.availability_reason for host in hosts.values() for gpu in host.gpus}
+    assert reasons == {"less than half of the quarter hour was recorded"}
+    assert (fleet.coverage, fleet.totals.unknown) == (0.0, 5)

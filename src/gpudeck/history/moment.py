@@ -88,12 +88,14 @@ def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
     seconds = quarters.states[:, :, place]
     if not seconds.any():
         return None
-    begin = float(quarters.start + place * QUARTER)
+    states = seconds.argmax(axis=0)
+    # A state of a few minutes says nothing about the rest, which nobody recorded.
+    is_short = (states > UNKNOWN) & (seconds[UNKNOWN + 1 :].sum(axis=0) < QUARTER / 2)
     return HourMoment(
-        begin,
+        float(quarters.start + place * QUARTER),
         float(QUARTER),
         quarters.gpus,
-        seconds.argmax(axis=0).astype(np.uint8),
+        np.where(is_short, UNKNOWN, states).astype(np.uint8),
         np.full(len(quarters.gpus), np.nan),
         {name: _mean(roll, place) for name, roll in quarters.metrics.items()},
         {name: float(_mean(roll, place)[0]) for name, roll in quarters.host.items()},

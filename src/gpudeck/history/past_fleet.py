@@ -17,6 +17,7 @@ from gpudeck.model.times import show_utc
 from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, Totals
 
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
+_HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _NOT_RECORDED: Final = "not recorded"
 _NOT_ASKED: Final = "not asked for: see `metrics`"
 _LATE_BEATS: Final = 3
@@ -138,7 +139,8 @@ class PastFleetBuilder:
     ) -> Gpu:
         availability: Availability = "unknown" if silent else _AVAILABILITIES.get(sample.state, "unknown")
         self._counts[availability] += 1
-        self._recorded += silent is None
+        is_hardly_recorded = past.is_rolled and availability == "unknown"
+        self._recorded += silent is None and not is_hardly_recorded
         # What was last read of a host that is silent may be anything by now.
         values = dict(zip(GPU_NAMES, sample.values, strict=True)) if silent is None else {}
         numbers = {name: GPU_METRICS[name].round(value) for name, value in values.items() if value is not None}
@@ -167,7 +169,8 @@ class PastFleetBuilder:
             parent=identity.parent,
             pci_address=identity.pci_address,
             availability=availability,
-            availability_reason=silent or (_ROLLED if past.is_rolled else None),
+            availability_reason=silent
+            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None),
             last_seen=_AVAILABILITIES.get(sample.state) if silent and past.is_recorded else None,
             since=since,
             health=health.level,
