@@ -323,7 +323,6 @@ def test_the_fleet_of_a_past_moment_has_the_shape_of_the_live_one(hub: Place) ->
         (f"at={T0}&metrics=power_wats", 400, "unknown_metric"),
         (f"at={T0}&metrics=", 400, "unknown_metric"),
         (f"at={T0}&shape=columns", 400, "bad_request"),
-        ("metrics=power_watts", 400, "bad_request"),
     ],
 )
 def test_a_moment_that_makes_no_sense_is_refused(hub: Place, query: str, status: int, code: str) -> None:

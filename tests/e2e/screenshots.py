@@ -47,6 +47,7 @@ OF_24 = (
     Shot("fleet.png", lambda _: ""),
     Shot("fleet-dark.png", lambda _: "", scheme="dark"),
     Shot("phone.png", lambda _: "?q=free", width=390, height=780),
+    Shot("time-machine.png", lambda fleet: f"?at={int(fleet['time']) - 7200}", height=640),
     Shot("host.png", lambda fleet: f"#/host/{busiest_gpu(fleet)[0]['name']}"),
     Shot("gpu.png", lambda fleet: f"#/gpu/{busiest_gpu(fleet)[1]['uuid']}"),
     Shot("people.png", lambda _: "#/people", height=640),

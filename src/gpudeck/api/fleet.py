@@ -77,14 +77,13 @@ async def read_fleet(
     """Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then."""
     visibility = policy.visibility(caller_of(request))
     if at is not None:
+        history.check_kept()
         if shape == "columns":
             raise ValidationException("shape: the fleet of a past moment is not available as columns")
         now = history.now()
         ask = MomentAsk(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
         body = await history.ask(lambda store: encode_past(store, hub, ask, visibility))
         return await answer_past(request, body, is_over=ask.at < now - SETTLED_SECONDS)
-    if wanted is not None:
-        raise ValidationException("metrics: they can only be chosen together with `at`")
 
     async def make() -> Iterable[bytes]:
         if shape == "columns":
