@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 60.0
 """Seconds by which the clock of a viewer may be ahead."""
-_RUNS_AT_ONCE: Final = 500
+_HOSTS_AT_ONCE: Final = 32
 
 
 def check_moment(at: float, oldest: float | None, now: float) -> None:
@@ -61,7 +61,7 @@ def find_hosts(view: "HistoryView", ask: MomentAsk, now: float) -> Iterator[Past
         if ask.at - min(host.last, ask.at) > ask.forget_after:
             continue
         batch.append((host, *_find_moment(view, host, ask)))
-        if len(batch) >= _RUNS_AT_ONCE:
+        if len(batch) >= _HOSTS_AT_ONCE:
             yield from _make_hosts(view, batch, gpus, on_host, ask)
             batch = []
     yield from _make_hosts(view, batch, gpus, on_host, ask)

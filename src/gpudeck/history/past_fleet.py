@@ -9,7 +9,7 @@ from typing import Final
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATES, GpuSample, ProcessSample
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample
 from gpudeck.model.availability import Availability, FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity
 from gpudeck.model.health import judge_health, judge_wear
@@ -19,7 +19,6 @@ from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, T
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _NOT_RECORDED: Final = "not recorded"
-_NOT_ASKED: Final = "not asked for: see `metrics`"
 _LATE_BEATS: Final = 3
 _AVAILABILITIES: Final[dict[int, Availability]] = {
     STATES.index("free"): "free",
@@ -31,7 +30,7 @@ _AVAILABILITIES: Final[dict[int, Availability]] = {
 
 class PastFleetBuilder:
     """Takes hosts one after the other and counts. `find_host` finds a host of the live fleet by its id. `metrics` are
-    the names that were asked for; None: all."""
+    the names that were asked for; None: all. Others are None without a reason."""
 
     def __init__(
         self,
@@ -43,7 +42,8 @@ class PastFleetBuilder:
         self._at = at
         self._settings = settings
         self._find_host = find_host
-        self._metrics = metrics
+        self._gpu_names = [name for name in GPU_NAMES if metrics is None or name in metrics]
+        self._host_names = [name for name in HOST_NAMES if metrics is None or HOST_PREFIX + name in metrics]
         self._counts: dict[Availability, int] = dict.fromkeys(("free", "busy", "idle", "reserved", "unknown"), 0)
         self._hosts = self._hosts_up = self._recorded = 0
         self._users: set[str] = set()
@@ -84,7 +84,7 @@ class PastFleetBuilder:
             addresses=[] if facts is None else facts.addresses,
             os=None if facts is None else facts.os,
             driver_version=None if facts is None else facts.driver_version,
-            reasons={name: reason or self._why_not(f"host_{name}") for name in HOST_NAMES if name not in numbers},
+            reasons={name: reason or _NOT_RECORDED for name in self._host_names if name not in numbers},
             gpus=gpus,
         )
         for name, value in numbers.items():
@@ -146,7 +146,7 @@ class PastFleetBuilder:
         numbers = {name: GPU_METRICS[name].round(value) for name, value in values.items() if value is not None}
         processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
         users = sorted({one.user for one in processes or () if one.user is not None})
-        reasons = {name: silent or self._why_not(name) for name in GPU_NAMES if name not in numbers}
+        reasons = {name: silent or _NOT_RECORDED for name in self._gpu_names if name not in numbers}
         if processes is None:
             reasons["processes"] = silent or _NOT_RECORDED
         health = judge_health(
@@ -183,9 +183,6 @@ class PastFleetBuilder:
         for name, number in numbers.items():
             setattr(gpu, name, number)
         return gpu
-
-    def _why_not(self, name: str) -> str:
-        return _NOT_RECORDED if self._metrics is None or name in self._metrics else _NOT_ASKED
 
 
 def _guess_identity(sample: GpuSample) -> GpuIdentity:
