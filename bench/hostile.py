@@ -210,7 +210,12 @@ class Client:
         reader, writer = self._streams
         writer.write(sent)
         head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        if b"transfer-encoding: chunked" in head.lower():
+            while (size := int(await reader.readline(), 16)) > 0:
+                await reader.readexactly(size + 2)
+            await reader.readline()
+        else:
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
         return head[9:12]
 
     def close(self) -> None:

@@ -154,7 +154,7 @@ def _page(name: str, text: str, hosts: int = 1) -> Case:
 
     def read_in_one_go() -> None:
         for source in sources():
-            source._read_page(page, time.time())
+            source._make_report(source._parse(page), time.time())
 
     return Case(name, hosts * len(page), read_in_one_go, read)
 
@@ -365,7 +365,7 @@ def _promql(name: str, row: bytes) -> Case:
             return HttpResponse(200, {}, answer)
 
     def decode() -> None:
-        for found in msgspec.json.decode(answer, type=promql._RangeAnswer).data.result:
+        for found in msgspec.json.decode(answer, type=promql._Answer[promql._Rows]).data.result:
             promql._read_values(found.values, grid)
 
     def read() -> None:

@@ -52,6 +52,8 @@ FLEET = {
 class NoBook:
     """No hosts are added here."""
 
+    installer = None
+
     async def add(self, new: Any, created_by: str) -> Any:
         raise UsageError("the fleet of this bench takes no hosts.")
 
@@ -153,7 +155,7 @@ async def _best(work: Callable[[], Awaitable[object]]) -> float:
 async def _check(calendar: ReservationCalendar, now: float) -> None:
     """A week from now on, in which the GPU is reserved for a part."""
     taken = next(one for one in calendar.near if one.end > now + HOUR)
-    wanted = ReservationDraft(wish=ReservationRequest(gpus=(taken.gpus[0].uuid,)), length=7 * DAY)
+    wanted = ReservationDraft(wanted=ReservationRequest(gpus=(taken.gpus[0].uuid,)), length=7 * DAY)
     try:
         await calendar.reserve(wanted, Requester("ada"), FLEET)
     except Conflict:
@@ -164,13 +166,15 @@ async def _check(calendar: ReservationCalendar, now: float) -> None:
 async def _reserve(calendar: ReservationCalendar) -> None:
     who = Requester("ada", is_admin=True)
     made = await calendar.reserve(
-        ReservationDraft(wish=ReservationRequest(any=GpuRequest(gpus=1)), start=calendar.now(), length=HOUR), who, FLEET
+        ReservationDraft(wanted=ReservationRequest(any=GpuRequest(gpus=1)), start=calendar.now(), length=HOUR),
+        who,
+        FLEET,
     )
     await calendar.release(made.id, who)
 
 
 async def _compete(calendar: ReservationCalendar) -> float:
-    wanted = ReservationDraft(wish=ReservationRequest(gpus=("GPU-7",)), start=calendar.now() + 300 * DAY, length=HOUR)
+    wanted = ReservationDraft(wanted=ReservationRequest(gpus=("GPU-7",)), start=calendar.now() + 300 * DAY, length=HOUR)
     people = [Requester(f"user{number}", is_admin=True) for number in range(100)]
     start = time.perf_counter()
     answers = await asyncio.gather(*(calendar.reserve(wanted, who, FLEET) for who in people), return_exceptions=True)
