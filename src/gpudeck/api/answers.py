@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 import cramjam
@@ -20,6 +19,7 @@ from litestar.response import Stream
 
 from gpudeck.database.errors import Unavailable
 from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.stream import SharedParts
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.server.admission import checkpoint
 from gpudeck.server.asgi import ErrorBody, encode_error
@@ -88,34 +88,38 @@ Parts = Iterable[bytes]
 async def answer_in_parts(
     request: HubRequest,
     make: Callable[[], Awaitable[Parts]],
-    kept: dict[Hashable, list[bytes]],
+    kept: dict[Hashable, SharedParts],
     key: Hashable = None,
     **headers: str,
 ) -> Stream:
-    """An answer that is sent while it is made, others served in between. A small one is put into `kept`, for others who
-    ask for the same."""
+    """An answer that is sent while it is made, others served in between. Unless it is large, it is in `kept` for others
+    who ask for the same."""
     is_packed = takes_gzip(request)
     key = (key, is_packed)
-    parts = kept.get(key) or _gather(await make())
+    parts = kept.get(key)
+    if parts is None:
+        made = _gather(await make())
+        parts = kept.get(key) or SharedParts(_pack(made) if is_packed else made)
+        # What fails at once is answered as an error.
+        parts.get(0)
+        kept[key] = parts
     if is_packed:
         headers["Content-Encoding"] = "gzip"
-        parts = parts if key in kept else _pack(parts)
-    # What fails at once is answered as an error.
-    first, rest = next(waiting := iter(parts)), waiting
     own = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    return Stream(_serve(chain((first,), rest), kept, key), headers=own | headers)
+    return Stream(_serve(parts, kept, key), headers=own | headers)
 
 
-async def _serve(parts: Parts, kept: dict[Hashable, list[bytes]], key: Hashable) -> AsyncIterator[bytes]:
-    size, all_parts = 0, list[bytes]()
-    for part in parts:
+async def _serve(parts: SharedParts, kept: dict[Hashable, SharedParts], key: Hashable) -> AsyncIterator[bytes]:
+    number, (part, is_new) = 0, parts.get(0)
+    while part is not None:
         yield part
-        size += len(part)
-        if size <= MOST_KEPT:
-            all_parts.append(part)
-        await checkpoint()
-    if size <= MOST_KEPT:
-        kept[key] = all_parts
+        if parts.size > MOST_KEPT and kept.get(key) is parts:
+            # Those who share it already keep it until they have it.
+            del kept[key]
+        if is_new:
+            await checkpoint()
+        number += 1
+        part, is_new = parts.get(number)
 
 
 def _gather(parts: Parts) -> Iterator[bytes]:

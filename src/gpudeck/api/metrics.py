@@ -26,6 +26,7 @@ from gpudeck.fleet.columns import AVAILABILITY_WORDS, NEVER_SEEN, NONE, STATUS_C
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS
+from gpudeck.fleet.stream import SharedParts
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.exposition import (
@@ -111,7 +112,7 @@ class MetricsPage:
         return chain(map(rewrite_heads, parts), (OPENMETRICS_END,)) if is_openmetrics else parts
 
     @property
-    def kept_parts(self) -> dict[Hashable, list[bytes]]:
+    def kept_parts(self) -> dict[Hashable, SharedParts]:
         """Pages that were made since the last tick."""
         return self._hub.stream.kept_parts()
 

@@ -5,7 +5,7 @@ import secrets
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar, TypeVarTuple, cast
 
@@ -117,6 +117,33 @@ class Viewer:
         return self.events.popleft() if self.is_open else None
 
 
+class SharedParts:
+    """An answer while it is made: all who ask for it at the same time share its parts, and it is made once."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = iter(parts)
+        self._made: list[bytes] = []
+        self._error: Exception | None = None
+        self.size = 0
+
+    def get(self, number: int) -> tuple[bytes | None, bool]:
+        """That part, None after the last one; and whether it had to be made now."""
+        if number < len(self._made):
+            return self._made[number], False
+        if self._error is not None:
+            raise self._error
+        try:
+            part = next(self._parts, None)
+        except Exception as error:
+            # Without it, what is there would look like all of it to the others.
+            self._error = error
+            raise
+        if part is not None:
+            self._made.append(part)
+            self.size += len(part)
+        return part, True
+
+
 class _Channel:
     """What viewers with one subscription get: the deltas still kept for those who come back, and the fleet as it is
     now. `hosts`, `rows` and `changes` are parts of the next delta. Its `epoch` is in the ids of its events: with an id
@@ -130,7 +157,7 @@ class _Channel:
         self.deltas: deque[PublishedEvent] = deque(maxlen=kept)
         self.hosts, self.rows, self.changes = list[bytes](), list[bytes](), list[bytes]()
         self.viewers: set[Viewer] = set()
-        self.parts: dict[Hashable, list[bytes]] = {}
+        self.parts: dict[Hashable, SharedParts] = {}
         self.snapshot: PublishedEvent | None = None
         self.making: asyncio.Task[PublishedEvent] | None = None
         self.view: asyncio.Task[Fleet] | None = None
@@ -225,7 +252,7 @@ class Stream(FleetObserver):
         deltas hold values, not differences, and applying one twice does no harm."""
         return self.fleet.encoded(self.time, demo=self.demo, visibility=visibility)
 
-    def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, list[bytes]]:
+    def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, SharedParts]:
         """Answers for viewers with this visibility that were made since the last tick, for others who ask for the
         same."""
         return self._open(visibility).parts
