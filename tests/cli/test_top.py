@@ -131,7 +131,7 @@ def test_no_color_means_no_colour(still: HubProcess, tmp_path: Path) -> None:
         assert colours == []
     with in_tmux(tmp_path, "--hub", still.url) as pane:
         pane.wait_for("■ busy")
-        assert "\x1b[31m■ busy" in pane.seen("-e")
+        assert "\x1b[36m■ busy" in pane.seen("-e")
 
 
 @needs_tmux

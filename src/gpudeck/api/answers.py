@@ -96,21 +96,24 @@ async def answer_in_parts(
     who ask for the same."""
     is_packed = takes_gzip(request)
     key = (key, is_packed)
-    parts = kept.get(key)
+    parts, is_new = kept.get(key), False
     if parts is None:
         made = _gather(await make())
         parts = kept.get(key) or SharedParts(_pack(made) if is_packed else made)
         # What fails at once is answered as an error.
-        parts.get(0)
+        is_new = parts.get(0)[1]
         kept[key] = parts
     if is_packed:
         headers["Content-Encoding"] = "gzip"
     own = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    return Stream(_serve(parts, kept, key), headers=own | headers)
+    return Stream(_serve(parts, kept, key, is_new=is_new), headers=own | headers)
 
 
-async def _serve(parts: SharedParts, kept: dict[Hashable, SharedParts], key: Hashable) -> AsyncIterator[bytes]:
-    number, (part, is_new) = 0, parts.get(0)
+async def _serve(
+    parts: SharedParts, kept: dict[Hashable, SharedParts], key: Hashable, *, is_new: bool
+) -> AsyncIterator[bytes]:
+    """`is_new`: the first part was made for this caller."""
+    number, part = 0, parts.get(0)[0]
     while part is not None:
         yield part
         if parts.size > MOST_KEPT and kept.get(key) is parts:
