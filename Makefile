@@ -85,12 +85,8 @@ lint: setup
 	$(BIN)/vermin --quiet --target=3.10- --no-tips --violations $(BASE)
 	$(BIN)/lint-imports --no-cache
 
-# What failed runs once more, alone: a machine that is busy with something else is no reason to refuse a change. Both
-# results are shown, and a test that failed once is worth a look.
-AGAIN := echo "Once more, alone, what failed:" && $(BIN)/pytest -m "not slow" --last-failed --last-failed-no-failures none
-
 unit: setup
-	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n 4 --dist loadfile --no-loadscope-reorder || { $(AGAIN) --ignore tests/e2e; }
+	$(BIN)/pytest -m "not slow" --ignore tests/e2e -n 4 --dist loadfile --no-loadscope-reorder
 
 # The tests of the base install that need no hub, with its wheel, on the oldest Python that it supports.
 PYTHON310 ?= $(shell for p in python3.10 $(HOME)/.pyenv/versions/3.10.*/bin/python; do $$p -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null && echo $$p && break; done)
@@ -116,7 +112,7 @@ collected: setup
 	@$(BIN)/pytest --collect-only -qq > /dev/null || true
 
 e2e: setup
-	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder || { $(AGAIN) tests/e2e; }
+	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 slow: setup ## the tests that take long: a month's accounts, a simulated week, crowds, the page behind proxies, in many tabs, large
 	$(BIN)/pytest -m slow -n 3 --dist loadfile
