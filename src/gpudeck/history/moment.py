@@ -108,7 +108,7 @@ def _mean(roll: Roll, place: int) -> Any:
     return np.divide(roll.sum[:, place], seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
 
 
-class _Runs(Struct):
+class _FoundRuns(Struct):
     """The runs of some moments by their number; `by_host` are those that touched a quarter hour."""
 
     by_key: dict[int, PastRun]
@@ -135,7 +135,7 @@ def _make_hosts(
 
 
 def _make_host(
-    host: KnownHost, found: HourMoment, gpus: Mapping[int, KnownGpu], runs: _Runs, *, is_rolled: bool
+    host: KnownHost, found: HourMoment, gpus: Mapping[int, KnownGpu], runs: _FoundRuns, *, is_rolled: bool
 ) -> PastHost:
     states, since = found.states.tolist(), found.since.tolist()
     rows = [row for row, gpu in enumerate(found.gpus) if gpu in gpus and states[row] != ABSENT]
@@ -184,11 +184,13 @@ def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
     )
 
 
-def _find_runs(view: "HistoryView", batch: Iterable[tuple[KnownHost, HourMoment | None, bool]], at: float) -> _Runs:
+def _find_runs(
+    view: "HistoryView", batch: Iterable[tuple[KnownHost, HourMoment | None, bool]], at: float
+) -> _FoundRuns:
     keys = {moment.run for _, found, _ in batch if found is not None for moment in found.runs}
     rolled = [host.key for host, _, is_rolled in batch if is_rolled]
     begin = at // QUARTER * QUARTER
     by_host: dict[int, list[PastRun]] = {}
     for run in view.runs_between(rolled, begin, begin + QUARTER):
         by_host.setdefault(run.host, []).append(run)
-    return _Runs({run.key: run for run in view.runs_of(keys)}, by_host)
+    return _FoundRuns({run.key: run for run in view.runs_of(keys)}, by_host)
