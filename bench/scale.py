@@ -149,8 +149,8 @@ def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: 
 
 
 def _measure_restart(hosts: int, asked: argparse.Namespace) -> dict[str, str]:
-    """The hub is stopped, and started again in the same folder, while all hosts report. Each tries again after about
-    two seconds."""
+    """The hub is stopped, and started again in the same folder, while all hosts report. Each tries again as an
+    agent does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"127.0.0.1:{server.getsockname()[1]}"
     seen = Seen()

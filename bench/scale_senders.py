@@ -16,12 +16,14 @@ import uvloop
 from msgspec.structs import replace
 
 from bench.reports import GIB, HOST_METRICS, make_reading
+from gpudeck.agent.push import FIRST_PAUSE, JITTER, LONGEST_PAUSE
 from gpudeck.agent.report_loop import Reporter
 from gpudeck.agent.spool import EncodedReport
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.report import GpuReading, Report
 
 BUSY = 2 / 3
-INTERVAL, RETRY_SECONDS = 5.0, 2.0
+INTERVAL = 5.0
 JOB_REPORTS = 240
 _PATIENCE = 30.0
 _IDLE = {"utilization_percent": 0, "memory_used_bytes": 0, "temperature_celsius": 31, "power_watts": 71.5}
@@ -98,7 +100,7 @@ class Senders:
 
     async def _report(self, host: Reporter, due: float) -> None:
         streams: Streams | None = None
-        described, is_away = "", False
+        described, backoff = "", Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER)
         while due < self._until:
             await asyncio.sleep(max(0.0, due - time.time()))
             parcel = host.report(time.time(), INTERVAL)
@@ -113,15 +115,15 @@ class Senders:
                 self.errors[type(error).__name__] += 1
                 if streams is not None:
                     streams[1].close()
-                streams, is_away = None, True
+                streams, described = None, ""
                 # As an agent, which keeps its reports meanwhile.
-                due = time.time() + random.uniform(0.5, 1.5) * RETRY_SECONDS
+                due = time.time() + backoff.fail()
                 continue
             if self._since <= time.time() < self._until:
                 self.answers.append(time.perf_counter() - began)
-            if is_away:
+            if backoff.failures:
                 self.back.append(time.time())
-                is_away = False
+                backoff.succeed()
             due = max(due + INTERVAL, time.time())
         if streams is not None:
             streams[1].close()

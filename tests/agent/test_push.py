@@ -354,3 +354,18 @@ def test_short_report_to_a_hub_in_trouble_waits_as_any_other(hub: MoodyHub, outb
     send_next(sender, outbox, 1)
     assert hub.bodies == [b"whole 1", b"short 2", b"short 2"]
     assert len(outbox) == 0
+
+
+def test_hub_that_did_not_answer_gets_a_whole_report_next(hub: MoodyHub, outbox: Outbox, sender: Sender) -> None:
+    send_each(sender, outbox, 1)
+    hub.close()
+    send_each(sender, outbox, 2)
+    again = MoodyHub(hub.server.server_port)
+    again.version = hub.version
+    try:
+        send_next(sender, outbox, 1)
+        assert again.bodies == [b"whole 2"]
+        send_each(sender, outbox, 3)
+        assert again.bodies == [b"whole 2", b"short 3"]
+    finally:
+        again.close()

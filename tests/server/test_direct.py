@@ -1,9 +1,12 @@
 """Reports that are served without the application: with the same responses, and nothing that is read in another way."""
 
+import asyncio
 import contextlib
 import socket
 import threading
+import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,10 +24,12 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.recorder import Recorder
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
+from gpudeck.server.asgi import Response
 from gpudeck.server.connections import (
     LEAST_CONNECTIONS,
     MAX_DIRECT_BYTES,
     MAX_DIRECT_HEAD_BYTES,
+    READ_SECONDS,
     ConnectionLimiter,
     RequestReader,
 )
@@ -253,6 +258,44 @@ def test_a_report_that_is_on_its_way_makes_no_room_for_new_connections() -> None
         with Caller(port):
             wait_until(lambda: served.limiter.hits["connections"], "another one comes")
             assert sender.ask(request[-5:]) == 202
+
+
+class SlowRoute:
+    """Each report takes it half of what is read in one turn of the event loop. `turns` has the turn in which each was
+    served."""
+
+    paths = (PATH,)
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self._turn = 0
+
+    def is_known(self, _: Any) -> bool:
+        return True
+
+    def serve(self, _: Any) -> Response:
+        if not self.turns:
+            self._count_turns()
+        self.turns.append(self._turn)
+        time.sleep(READ_SECONDS / 2)
+        return Response(202, b"{}")
+
+    def _count_turns(self) -> None:
+        self._turn += 1
+        asyncio.get_running_loop().call_soon(self._count_turns)
+
+
+def test_first_reports_of_many_agents_leave_turns_for_others() -> None:
+    served, route = Serving(ANY), SlowRoute()
+    with (
+        serving(served.limiter, served.gate, direct=route, batch_from=0) as port,
+        contextlib.ExitStack() as stack,
+    ):
+        callers = [stack.enter_context(Caller(port)) for _ in range(60)]
+        for caller in callers:
+            caller.send(make_request(1))
+        assert [caller.read()[0] for caller in callers] == [202] * len(callers)
+    assert max(Counter(route.turns).values()) <= 3
 
 
 def test_lines_that_strangers_send_do_not_fill_the_memory() -> None:

@@ -179,6 +179,8 @@ class Sender:
         try:
             return self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            # A hub that comes back has forgotten: it would only ask for a whole report.
+            self._described.clear()
             raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
 
     def _note_trouble(self, trouble: str) -> None:

@@ -45,7 +45,7 @@ from gpudeck.fetch import shared_trust
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Observers
-from gpudeck.model.address import open_socket
+from gpudeck.model.address import cannot_listen, open_socket
 from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import Address, expand_home
@@ -120,7 +120,9 @@ class HubServer:
         self._token_file = expand_home("token_file", settings.token_file) if settings.token_file else own_token
         ensure_token(self._token_file)
         ensure_token(data_dir / "admin.token")
-        self._listening = listening or open_socket(settings.listen)
+        # It listens when the hub serves. Before that, thousands of agents that come back after a restart would overflow
+        # the kernel's queue, and TCP would try again only after one, three, seven seconds.
+        self._listening = listening or open_socket(settings.listen, listens=False)
         self._systemd = systemd or SystemdNotifier.of_this_process()
         self._first_admin = first_admin
         self._make_next = partial(
@@ -203,6 +205,7 @@ class HubServer:
                 self._end,
                 plain=[] if self._plain is None else [self._plain],
                 direct=direct,
+                address=settings.listen,
             )
 
             def end_demo() -> None:
@@ -396,10 +399,12 @@ class _Server(LimitedServer):
         *,
         plain: Sequence[socket.socket],
         direct: DirectRoute,
+        address: Address,
     ) -> None:
         super().__init__(app, limiter, tls, plain=plain, direct=direct, timeout_graceful_shutdown=5, backlog=65_535)
         self._when_started = when_started
         self._before_end = before_end
+        self._address = address
         self.is_signalled = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -407,7 +412,10 @@ class _Server(LimitedServer):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another program was bound there as well, and listened first
+            raise cannot_listen(self._address, error) from error
         if self.started:
             self._when_started()
 

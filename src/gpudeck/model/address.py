@@ -104,20 +104,30 @@ def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
     return None if _VALID.fullmatch(values[0]) else "the request's Host header is not a host name or address"
 
 
-def open_socket(address: Address) -> socket.socket:
-    """A bound socket that listens. Raises UsageError when the address is taken or is not of this machine."""
+def open_socket(address: Address, *, listens: bool = True) -> socket.socket:
+    """A bound socket that `listens`, or refuses connections until it does. Raises UsageError when the address is taken
+    or is not of this machine."""
+    is_dual = address.host in {"", "::"} and socket.has_dualstack_ipv6()
+    opened = socket.socket(socket.AF_INET6 if is_dual or ":" in address.host else socket.AF_INET)
     try:
-        if address.host in {"", "::"} and socket.has_dualstack_ipv6():
-            return socket.create_server(("::", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if opened.family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+        opened.bind(("::" if is_dual else address.host, address.port))
+        if listens:
+            opened.listen()
     except OSError as error:
-        # What create_server raises has the address in its text a second time.
-        known = error.errno is not None and error.errno > 0
-        reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
-        raise UsageError(
-            f"cannot listen on {address}: {reason}.", "Stop what uses it, or choose another with --listen HOST:PORT."
-        ) from error
+        opened.close()
+        raise cannot_listen(address, error) from error
+    return opened
+
+
+def cannot_listen(address: Address, error: OSError) -> UsageError:
+    known = error.errno is not None and error.errno > 0
+    reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
+    return UsageError(
+        f"cannot listen on {address}: {reason}.", "Stop what uses it, or choose another with --listen HOST:PORT."
+    )
 
 
 def check_url(url: str) -> None:

@@ -15,11 +15,11 @@ import os
 import select
 import socket
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from email.utils import formatdate
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -56,11 +56,13 @@ _REPEATED: Final = _HEADERS - {b"authorization", b"gpudeck-sent-at"}
 MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
 PAUSE_SECONDS: Final = 0.01
 LEAST_CONNECTIONS: Final = 500
-"""With fewer connections of agents each is read by itself: then a report seldom finds others to wait for."""
+"""With fewer connections each is read by itself: then a report seldom finds others to wait for."""
 _MOST_READ, READ_SECONDS = 256, 0.006
 """Others have their turn after so many, or so much time. It is a third of the event loop's, and more, also while large
 answers and a tick are made, which take as much each: reports come first."""
 _READ_BYTES: Final = 64 * 1024
+_MAX_WAITING_BYTES: Final = 16 * 1024
+"""A first report that is larger does not wait for its turn: thousands of them would fill the memory."""
 _NOT_HTTP = "this is no HTTP request that this hub understands"
 
 
@@ -95,14 +97,20 @@ class BatchReader:
 
     Connections whose `transport`s have paused reading, by their sockets' descriptors. One event loop owns it.
 
-    `least` is how many connections of agents there have to be before any is read like this.
+    `least` is how many connections there have to be before any is read like this.
     """
 
-    def __init__(self, least: int = LEAST_CONNECTIONS) -> None:
-        self.least = least
+    def __init__(self, least: float = LEAST_CONNECTIONS) -> None:
+        self.least = least if hasattr(select, "epoll") else inf  # Linux has it
         self._connections: dict[int, Connection] = {}
+        self._ready: OrderedDict[int, None] = OrderedDict()
+        """Descriptors with something to read, in the order in which they are served."""
+        self._received: dict[int, bytes] = {}
         self._is_reading = False
-        self._poller = select.epoll()
+
+    @cached_property
+    def _poller(self) -> select.epoll:
+        return select.epoll()
 
     def add(self, descriptor: int, connection: "Connection") -> None:
         self._poller.register(descriptor, select.EPOLLIN)
@@ -111,27 +119,32 @@ class BatchReader:
             self._is_reading = True
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._read)
 
+    def put(self, descriptor: int, data: bytes) -> None:
+        """What was read from an added connection before it was added."""
+        self._received[descriptor] = data
+        self._ready[descriptor] = None
+
     def remove(self, descriptor: int) -> None:
         """Before the socket is closed, or its connection is read in another way."""
         del self._connections[descriptor]
+        self._ready.pop(descriptor, None)
+        self._received.pop(descriptor, None)
         with contextlib.suppress(OSError):  # closed: then it is gone from there
             self._poller.unregister(descriptor)
 
     def _read(self) -> None:
         end = time.perf_counter() + READ_SECONDS
-        ready = self._poller.poll(0, _MOST_READ)
-        is_rest = len(ready) == _MOST_READ
-        for descriptor, _ in ready:
-            if time.perf_counter() >= end:
-                is_rest = True
-                break
+        found = self._poller.poll(0, _MOST_READ)
+        self._ready.update(dict.fromkeys(descriptor for descriptor, _ in found))
+        while self._ready and time.perf_counter() < end:
+            descriptor, _ = self._ready.popitem(last=False)
             connection = self._connections.get(descriptor)
             if connection is None:
                 continue
             try:
-                data = _read_some(descriptor)
+                data = self._received.pop(descriptor, None) or _read_some(descriptor)
                 if data:
-                    connection.data_received(data)
+                    connection.receive(data)
                 elif data is not None:
                     connection.leave_batch()
             except Exception:
@@ -140,6 +153,7 @@ class BatchReader:
         self._is_reading = bool(self._connections)
         if self._is_reading:
             loop = asyncio.get_running_loop()
+            is_rest = bool(self._ready) or len(found) == _MOST_READ
             loop.call_later(0.0 if is_rest else PAUSE_SECONDS, self._read)
 
 
@@ -158,7 +172,7 @@ class RequestReader:
 
     def __init__(self, route: DirectRoute, batches: BatchReader | None = None) -> None:
         self.route = route
-        self.batches = batches
+        self.batches = batches or BatchReader()
         self._starts = tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in route.paths)
         self._kept_lines: dict[bytes, Header] = {}
 
@@ -246,8 +260,6 @@ class ConnectionLimiter:
         """Responses to direct requests that are being made."""
         self.unused: dict[Connection, None] = {}
         """Connections that have sent no request yet, the oldest first."""
-        self.reporting: set[Connection] = set()
-        """Connections on which direct requests were served."""
         self._openings = RateLimiter("openings", self.settings.requests_per_second, self.settings.requests_burst)
         self._unlimited = Networks([*self.settings.unlimited, *proxies])
 
@@ -318,7 +330,6 @@ class Connection(asyncio.Protocol):
             self._is_released = True
             self._limiter.open.release(self.caller)
             self._limiter.unused.pop(self, None)
-            self._limiter.reporting.discard(self)
 
     def refund(self) -> None:
         """Opening it costs the caller nothing. May be called twice."""
@@ -354,6 +365,18 @@ class Connection(asyncio.Protocol):
         self._protocol = asyncio.Protocol()
 
     def data_received(self, data: bytes) -> None:
+        """What the event loop has read. It reads everything that has come before it does anything else: where thousands
+        of agents come back after a restart, their first reports would be seconds of work. They wait for their turn."""
+        direct, is_first = self._direct, self in self._limiter.unused
+        if direct is not None and is_first and len(data) <= _MAX_WAITING_BYTES and direct.may_begin(data):
+            descriptor = self._join_batch(direct.batches)
+            if descriptor is not None:
+                self._stop("deadline")
+                direct.batches.put(descriptor, data)
+                return
+        self.receive(data)
+
+    def receive(self, data: bytes) -> None:
         direct = self._direct
         if self._answering is not None:
             self._held += data
@@ -387,12 +410,7 @@ class Connection(asyncio.Protocol):
         self._end_keepalive()
         if isinstance(response, Response):
             self._respond(response)
-            if (
-                self._batched is None
-                and direct.batches is not None
-                and direct.batches.least <= self._limiter.open.total
-            ):
-                self._join_batch(direct.batches)
+            self._join_batch(direct.batches)
         else:
             self._stop("deadline")
             self._limiter.unused.pop(self, None)
@@ -402,19 +420,20 @@ class Connection(asyncio.Protocol):
             self._limiter.answering.add(self._answering)
             self._answering.add_done_callback(self._respond_later)
 
-    def _join_batch(self, batches: BatchReader) -> None:
-        """From here on `batches` reads it, if there are enough like it. TLS cannot be read like this."""
-        self._limiter.reporting.add(self)
-        if len(self._limiter.reporting) < batches.least or self._scheme != "http":
-            return
-        if not self._transport.is_closing() and not self._is_unread:
+    def _join_batch(self, batches: BatchReader) -> int | None:
+        """From here on it is read together with others, where there are many; returns its descriptor then. TLS cannot
+        be read like this."""
+        if self._limiter.open.total < batches.least or self._scheme != "http":
+            return None
+        if self._batched is None and not self._transport.is_closing() and not self._is_unread:
             self._batched = self._transport.get_extra_info("socket").fileno()
             self._transport.pause_reading()
             batches.add(self._batched, self)
+        return self._batched
 
     def leave_batch(self) -> None:
         """The event loop reads it again, and finds its end or its error."""
-        if self._batched is not None and self._direct is not None and self._direct.batches is not None:
+        if self._batched is not None and self._direct is not None:
             self._direct.batches.remove(self._batched)
             self._batched = None
             if not self._transport.is_closing():
@@ -457,6 +476,8 @@ class Connection(asyncio.Protocol):
         self._respond(done.result())
         if not self._is_unread:
             self._transport.resume_reading()
+            if self._direct is not None:
+                self._join_batch(self._direct.batches)
         if self._held:
             data, self._held = self._held, b""
             self.data_received(data)

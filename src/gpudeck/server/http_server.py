@@ -7,7 +7,6 @@ only after a TLS handshake, which it may never complete.
 import asyncio
 import contextlib
 import logging
-import select
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -49,8 +48,8 @@ class LimitedServer(uvicorn.Server):
         hold: float = HOLD_SECONDS,
         **options: Any,
     ) -> None:
-        """`direct` serves a path without the application; with `batch_from` connections that have used it, they
-        are read together. `plain` are sockets without TLS all the same, such as the one
+        """`direct` serves a path without the application; with `batch_from` connections, those that use it are
+        read together. `plain` are sockets without TLS all the same, such as the one
         for the hub's own agent: a certificate is for the name by which others know the hub. `hold`: see
         ConnectionListener. `options` are those of uvicorn.Config."""
         super().__init__(
@@ -71,8 +70,7 @@ class LimitedServer(uvicorn.Server):
         self._limiter = limiter
         self._tls = tls
         self._plain = list(plain)
-        batches = BatchReader(batch_from) if hasattr(select, "epoll") else None
-        self._direct = None if direct is None else RequestReader(direct, batches)
+        self._direct = None if direct is None else RequestReader(direct, BatchReader(batch_from))
         self._hold = hold
         self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
