@@ -337,8 +337,8 @@ def _applied() -> Case:
             watching._take(some)
             while len(hub.fleet.hosts) != len(some):
                 await asyncio.sleep(0.1)
-                await run_in_steps(hub.stream.tick_in_steps())
-        await run_in_steps(hub.stream.tick_in_steps())
+                await run_in_steps(hub.stream.publish_in_steps())
+        await run_in_steps(hub.stream.publish_in_steps())
         await watching.stop()
 
     size = len(msgspec.json.encode(targets))

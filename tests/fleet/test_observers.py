@@ -279,7 +279,7 @@ def test_fleet_that_cannot_be_published_keeps_no_observer_from_its_second(
         await asyncio.wait_for(called.wait(), 30)
         ticking.cancel()
 
-    monkeypatch.setattr(stage.hub.stream, "tick_in_steps", fail)
+    monkeypatch.setattr(stage.hub.stream, "publish_in_steps", fail)
     asyncio.run(work())
     (problem,) = stage.hub.fleet.problems
     assert problem.startswith("stream failed with publishing the fleet (ValueError)")

@@ -36,6 +36,11 @@ class Stage:
         self.clock.advance(1)
         return parse(self.stream.tick())[1]
 
+    def publish(self) -> None:
+        """A tick as the hub does it: for those who watch alone."""
+        self.clock.advance(1)
+        finish(self.stream.publish_in_steps())
+
 
 def parse(event: PublishedEvent) -> tuple[str, Any]:
     kind, _, data = event.plain.decode().strip().split("\n")
@@ -140,7 +145,7 @@ def test_another_set_of_gpus_sends_the_host_whole(stage: Stage) -> None:
     assert [len(host["gpus"]) for host in stage.tick()["hosts"]] == [2]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_snapshot_and_deltas_add_up_to_the_document(seed: int) -> None:
     """Random reports, silences, losses and returns; the one who watched knows what the one who asks is told, as JSON
     or, within the hub, as structs."""
@@ -371,10 +376,10 @@ def test_the_first_real_report_ends_a_demo_that_nobody_asked_for() -> None:
     assert [host.name for host in hub.fleet.ordered()] == ["sim"]
 
 
-def begin_tick(stage: Stage) -> Steps[PublishedEvent]:
+def begin_tick(stage: Stage) -> Steps[None]:
     """A tick in which the first host that changed is encoded, and others have their turn."""
     stage.clock.advance(1)
-    steps = stage.stream.tick_in_steps()
+    steps = stage.stream.publish_in_steps()
     next(steps)
     return steps
 
@@ -490,7 +495,7 @@ class Watcher:
         assert state == restrict(msgspec.json.decode(self._stream.document(self._visibility)), self._hosts)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_a_subscribed_viewer_has_the_state_of_a_whole_one_restricted_to_its_hosts(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,13 +518,14 @@ async def compare_viewers(rng: random.Random, stage: Stage) -> None:
             ]
             stage.send(make_envelope(name, sequence=sequence, gpus=gpus))
 
+    publish = rng.choice([stage.tick, stage.publish])
     watchers: list[Watcher] = []
     for step in range(60):
         report(2 * step, 3)
         if stage.hub.fleet.hosts and rng.random() < 0.1:
             stage.hub.fleet.remove(rng.choice([*stage.hub.fleet.hosts]))
         stage.clock.advance(rng.choice([1, 1, 3, 70]))
-        steps = stage.stream.tick_in_steps()
+        steps = stage.stream.publish_in_steps()
         for _ in range(rng.randrange(3)):
             next(steps, None)
             await asyncio.sleep(0)
@@ -535,13 +541,31 @@ async def compare_viewers(rng: random.Random, stage: Stage) -> None:
         finish(steps)
         for _ in range(rng.randrange(3)):
             await asyncio.sleep(0)
-            stage.tick()
+            publish()
         for watcher in watchers:
             await watcher.ready()
         for _ in range(2):
-            stage.tick()
+            publish()
         for watcher in watchers:
             await watcher.check()
+
+
+def test_nothing_is_encoded_while_nobody_watches(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    viewer = stage.stream.watch()
+    stage.stream.unwatch(viewer)
+    for _ in range(KEPT_DELTAS + 1):
+        stage.publish()
+    assert not stage.stream.channels
+    with monkeypatch.context() as patched:
+        patched.setattr("gpudeck.fleet.stream.keep_views", lambda _, hosts: pytest.fail(str(hosts)) if hosts else None)
+        for sequence in range(3):
+            stage.send(make_envelope("a", sequence, gpus=[make_gpu(metrics={"power_watts": 100 + sequence})]))
+            stage.publish()
+    viewer = stage.stream.watch()
+    page = Page(parse(drain(viewer)[0])[1])
+    stage.send(make_envelope("a", 9, gpus=[make_busy_gpu()]))
+    stage.publish()
+    assert page.apply(parse(drain(viewer)[-1])[1]) == msgspec.json.decode(stage.stream.document())
 
 
 def test_viewers_of_the_same_hosts_share_bytes(stage: Stage) -> None:

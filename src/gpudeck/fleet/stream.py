@@ -144,6 +144,15 @@ class SharedParts:
         return part, True
 
 
+class _KeptAnswers:
+    """What was made since the last tick for readers with one visibility: each is made once for all who ask for it."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Hashable, SharedParts] = {}
+        self.view: asyncio.Task[Fleet] | None = None
+        self.answers: dict[tuple[Hashable, ...], asyncio.Task[Any]] = {}
+
+
 class _Channel:
     """What viewers with one subscription get: the deltas still kept for those who come back, and the fleet as it is
     now. `hosts`, `rows` and `changes` are parts of the next delta. Its `epoch` is in the ids of its events: with an id
@@ -157,11 +166,8 @@ class _Channel:
         self.deltas: deque[PublishedEvent] = deque(maxlen=kept)
         self.hosts, self.rows, self.changes = list[bytes](), list[bytes](), list[bytes]()
         self.viewers: set[Viewer] = set()
-        self.parts: dict[Hashable, SharedParts] = {}
         self.snapshot: PublishedEvent | None = None
         self.making: asyncio.Task[PublishedEvent] | None = None
-        self.view: asyncio.Task[Fleet] | None = None
-        self.answers: dict[tuple[Hashable, ...], asyncio.Task[Any]] = {}
         self.idle_ticks = 0
 
     def take_delta(self, facts: bytes, numbers: Sequence[bytes]) -> bytes:
@@ -179,8 +185,8 @@ class _Channel:
 class Stream(FleetObserver):
     """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet.
 
-    Viewers with the same subscription share the same bytes. Those who see everything always have their channel; another
-    subscription gets one with its first viewer, and loses it some time after its last.
+    Viewers with the same subscription share the same bytes. A subscription gets its channel with its first viewer, and
+    loses it some time after its last: for nobody nothing is encoded.
     """
 
     name = "stream"
@@ -192,29 +198,30 @@ class Stream(FleetObserver):
         self._clock = clock
         self._number = 0
         self.channels: dict[Subscription, _Channel] = {}
+        self._answers: dict[Visibility, _KeptAnswers] = {}
         self._following: dict[str | None, set[_Channel]] = {}
         """The channels that a host is in, by its id; under None those with all hosts."""
-        self._follow(WHOLE)
         self._problems = fleet.problems
         self._alerts = fleet.alerts
         self._happenings: list[Happening] = []
         self._reservation_changes = self._told_reservation_changes = 0
 
     def tick(self) -> PublishedEvent:
-        """Publish what changed since the last tick and hand it to every viewer."""
-        return finish(self.tick_in_steps())
+        """Publish what changed since the last tick and hand it to every viewer. Returns the delta of all hosts, also
+        where nobody watches them."""
+        self._follow(WHOLE).idle_ticks = 0
+        finish(self.publish_in_steps())
+        return self.channels[WHOLE].deltas[-1]
 
     def publish_in_steps(self) -> Steps[None]:
-        yield from self.tick_in_steps()
-
-    def tick_in_steps(self) -> Steps[PublishedEvent]:
         """The same, one step a host: what changes meanwhile is in this delta or in the next."""
         self.time = self._clock()
         yield from self.fleet.age_in_steps(self.time)
         table, (changed, removed) = self.fleet.table, self.fleet.take_changes()
         for start in range(0, len(changed), ENCODED_AT_ONCE):
             some = changed[start : start + ENCODED_AT_ONCE]
-            keep_views(table, [host for host in some if not table.hosts.is_published[host.row]])
+            whole = [host for host in some if not table.hosts.is_published[host.row]]
+            keep_views(table, [host for host in whole if any(not one.is_overview for one in self._channels_of(host))])
             for host in some:
                 # Of one that left meanwhile the next delta says so.
                 if self.fleet.hosts.get(host.id) is host:
@@ -229,14 +236,14 @@ class Stream(FleetObserver):
                 made[hosts] = [b'"removed":' + _encoder.encode(left), *parts] if left else parts
                 yield
         self._number += 1
+        self._answers = {}
         for subscription, channel in list(self.channels.items()):
             # The snapshot of one that came after these numbers were taken has them.
             self._publish(channel, channel.take_delta(facts, made.get(subscription.hosts, ())))
-            if channel.idle_ticks > (channel.deltas.maxlen or 0) and subscription != WHOLE:
+            if channel.idle_ticks > (channel.deltas.maxlen or 0):
                 self._drop(subscription)
         if not self.fleet.has_postponed:
             table.recycle()
-        return self.channels[WHOLE].deltas[-1]
 
     def announce(self, happening: Happening) -> None:
         """Tell every viewer, with the next tick, of something that happened."""
@@ -255,20 +262,20 @@ class Stream(FleetObserver):
     def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, SharedParts]:
         """Answers for viewers with this visibility that were made since the last tick, for others who ask for the
         same."""
-        return self._open(visibility).parts
+        return self._kept(visibility).parts
 
     async def fresh_view(self, visibility: Visibility = EVERYTHING) -> Fleet:
         """The whole fleet as structs, kept and shared as documents are: read-only."""
-        channel = self._open(visibility)
-        if channel.view is None:
-            channel.view = asyncio.create_task(self._make_view(visibility))
+        kept = self._kept(visibility)
+        if kept.view is None:
+            kept.view = asyncio.create_task(self._make_view(visibility))
         # A caller that is cancelled while it is being made must not take it from the others.
-        return await asyncio.shield(channel.view)
+        return await asyncio.shield(kept.view)
 
     async def answer(self, visibility: Visibility, make: Callable[[Fleet, *Arguments], T], *arguments: *Arguments) -> T:
         """What `make` makes of the fleet, in a thread: once for all who ask for the same with the same visibility until
         the next tick. `arguments` are hashable."""
-        answers, question = self._open(visibility).answers, cast("tuple[Hashable, ...]", (make, *arguments))
+        answers, question = self._kept(visibility).answers, cast("tuple[Hashable, ...]", (make, *arguments))
         if question not in answers:
             if len(answers) >= MOST_ANSWERS:
                 answers.clear()
@@ -356,8 +363,8 @@ class Stream(FleetObserver):
             for viewer in channel.viewers:
                 viewer.close()
 
-    def _open(self, visibility: Visibility) -> _Channel:
-        return self._follow(Subscription(visibility))
+    def _kept(self, visibility: Visibility) -> _KeptAnswers:
+        return self._answers.setdefault(visibility, _KeptAnswers())
 
     def _follow(self, subscription: Subscription) -> _Channel:
         if subscription.hosts == "overview":
@@ -409,8 +416,7 @@ class Stream(FleetObserver):
 
     def _publish(self, channel: _Channel, data: bytes) -> None:
         event = PublishedEvent("delta", self._number, channel.epoch, data)
-        channel.snapshot = channel.view = None
-        channel.answers, channel.parts = {}, {}
+        channel.snapshot = None
         channel.idle_ticks = 0 if channel.viewers else channel.idle_ticks + 1
         channel.deltas.append(event)
         while len(channel.deltas) > 1 and sum(len(delta.plain) for delta in channel.deltas) > KEPT_BYTES:
@@ -439,7 +445,8 @@ class Stream(FleetObserver):
         if patch is not None and len(patch) == 1:
             return
         encoded: dict[Visibility | None, bytes | None] = {}
-        for channel in (*self._following[None], *self._following.get(host.id, ())):
+        channels = self._channels_of(host)
+        for channel in channels:
             key = None if channel.is_overview else channel.visibility
             if key not in encoded:
                 encoded[key] = self._encode_for(key, host, patch)
@@ -448,9 +455,12 @@ class Stream(FleetObserver):
             (channel.hosts if patch is None else channel.changes).append(whole_or_patch)
             if patch is None:
                 channel.rows.append(_encode_place(host))
-        if patch is None:
+        if patch is None and channels:
             self.fleet.table.note_shown([host])
             host.forget_view()
+
+    def _channels_of(self, host: HostState) -> tuple[_Channel, ...]:
+        return (*self._following.get(None, ()), *self._following.get(host.id, ()))
 
     def _encode_for(self, visibility: Visibility | None, host: HostState, patch: dict[str, Any] | None) -> bytes | None:
         """The host or the patch as viewers with this visibility, or of the overview (None), get it; None: not at

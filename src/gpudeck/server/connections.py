@@ -57,9 +57,10 @@ MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
 PAUSE_SECONDS: Final = 0.01
 LEAST_CONNECTIONS: Final = 500
 """With fewer connections each is read by itself: then a report seldom finds others to wait for."""
-_MOST_READ, READ_SECONDS = 256, 0.006
-"""Others have their turn after so many, or so much time. It is a third of the event loop's, and more, also while large
-answers and a tick are made, which take as much each: reports come first."""
+_MOST_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
+"""Others have their turn after so much time. It is a third of the event loop's, and more, also while large answers and a
+tick are made, which take as much each: reports come first. While more connections wait than are looked up at once, as
+after a restart with thousands of agents, it is most of it."""
 _READ_BYTES: Final = 64 * 1024
 _MAX_WAITING_BYTES: Final = 16 * 1024
 """A first report that is larger does not wait for its turn: thousands of them would fill the memory."""
@@ -133,9 +134,9 @@ class BatchReader:
             self._poller.unregister(descriptor)
 
     def _read(self) -> None:
-        end = time.perf_counter() + READ_SECONDS
         found = self._poller.poll(0, _MOST_READ)
         self._ready.update(dict.fromkeys(descriptor for descriptor, _ in found))
+        end = time.perf_counter() + (READ_SECONDS if len(self._ready) <= _MOST_READ else BUSY_READ_SECONDS)
         while self._ready and time.perf_counter() < end:
             descriptor, _ = self._ready.popitem(last=False)
             connection = self._connections.get(descriptor)
