@@ -172,8 +172,10 @@ class HubServer:
         is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
         with self._lock:
             await self._serve(when_started)
-        is_over = self._is_demo_over and not self._is_ended
-        return self._make_next(first_admin=self._first_admin) if is_over else None
+        if self._is_demo_over and not self._is_ended:
+            return self._make_next(first_admin=self._first_admin)
+        self._listening.close()
+        return None
 
     async def _serve(self, when_started: Callable[[HubStartInfo], None]) -> None:
         settings = self._settings

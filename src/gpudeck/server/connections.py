@@ -58,12 +58,13 @@ PAUSE_SECONDS: Final = 0.01
 LEAST_CONNECTIONS: Final = 500
 """With fewer connections each is read by itself: then a report seldom finds others to wait for."""
 _MOST_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
-"""Others have their turn after so much time. It is a third of the event loop's, and more, also while large answers and a
-tick are made, which take as much each: reports come first. While more connections wait than are looked up at once, as
+"""Others have their turn after so much time. It is a third of the event loop's, and more, also while large answers and
+a tick are made, which take as much each: reports come first. While more connections wait than are looked up at once, as
 after a restart with thousands of agents, it is most of it."""
 _READ_BYTES: Final = 64 * 1024
 _MAX_WAITING_BYTES: Final = 16 * 1024
 """A first report that is larger does not wait for its turn: thousands of them would fill the memory."""
+_NO_PROTOCOL: Final = asyncio.Protocol()
 _NOT_HTTP = "this is no HTTP request that this hub understands"
 
 
@@ -261,6 +262,8 @@ class ConnectionLimiter:
         """Responses to direct requests that are being made."""
         self.unused: dict[Connection, None] = {}
         """Connections that have sent no request yet, the oldest first."""
+        self.without_protocol: set[Connection] = set()
+        """Connections that have sent nothing but direct requests: the HTTP server does not know them."""
         self._openings = RateLimiter("openings", self.settings.requests_per_second, self.settings.requests_burst)
         self._unlimited = Networks([*self.settings.unlimited, *proxies])
 
@@ -298,7 +301,7 @@ class Connection(asyncio.Protocol):
     large, or when a response is not read.
     """
 
-    _protocol: asyncio.Protocol
+    _make_protocol: Callable[[], asyncio.Protocol]
     _direct: RequestReader | None
 
     def __init__(self, limiter: ConnectionLimiter, caller: str, accepted: socket.socket) -> None:
@@ -308,6 +311,7 @@ class Connection(asyncio.Protocol):
         self._limiter = limiter
         self._is_released = self._is_refunded = False
         self._parser: Any = None
+        self._protocol = _NO_PROTOCOL
         self._awaited = "head_time"
         """The setting that limits, and the hit that counts, what the client is expected to send next."""
         self._head_bytes = 0
@@ -331,6 +335,7 @@ class Connection(asyncio.Protocol):
             self._is_released = True
             self._limiter.open.release(self.caller)
             self._limiter.unused.pop(self, None)
+            self._limiter.without_protocol.discard(self)
 
     def refund(self) -> None:
         """Opening it costs the caller nothing. May be called twice."""
@@ -338,20 +343,17 @@ class Connection(asyncio.Protocol):
             self._is_refunded = True
             self._limiter.charge_openings(self.caller, -1)
 
-    def pass_to(self, protocol: asyncio.Protocol, direct: RequestReader | None) -> None:
+    def pass_to(self, make_protocol: Callable[[], asyncio.Protocol], direct: RequestReader | None) -> None:
         """The protocol that gets what is received, but for what `direct` finds. Before the connection is made."""
-        self._protocol, self._direct = protocol, direct
+        self._make_protocol, self._direct = make_protocol, direct
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self.abort = transport.abort
-        self._parser = httptools.HttpRequestParser(self)
-        # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._protocol.connection_made(transport)
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        self._limiter.without_protocol.add(self)
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -362,8 +364,7 @@ class Connection(asyncio.Protocol):
         if self._answering is not None:
             self._answering.cancel()
         # Both refer to this object: without them nothing is left for the garbage collector to do.
-        self._parser = None
-        self._protocol = asyncio.Protocol()
+        self._parser, self._protocol = None, _NO_PROTOCOL
 
     def data_received(self, data: bytes) -> None:
         """What the event loop has read. It reads everything that has come before it does anything else: where thousands
@@ -483,9 +484,24 @@ class Connection(asyncio.Protocol):
             data, self._held = self._held, b""
             self.data_received(data)
 
+    def close(self) -> None:
+        """Once everything that was written is sent."""
+        self._transport.close()
+
+    def _make_parsers(self) -> None:
+        """Agents need none, and there may be thousands of them."""
+        self._limiter.without_protocol.discard(self)
+        self._parser = httptools.HttpRequestParser(self)
+        # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._protocol = self._make_protocol()
+        self._protocol.connection_made(self._transport)
+
     def _pass_on(self, data: bytes) -> None:
         """To the HTTP server's own protocol."""
         self.leave_batch()
+        if self._parser is None:
+            self._make_parsers()
         self._has_keepalive = True
         if self._awaited == "head_time":
             self._head_bytes += len(data)

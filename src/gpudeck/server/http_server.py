@@ -103,6 +103,8 @@ class LimitedServer(uvicorn.Server):
             self._renewal.cancel()
         if self._limiter.answering:
             await asyncio.wait(self._limiter.answering, timeout=self.config.timeout_graceful_shutdown)
+        for connection in list(self._limiter.without_protocol):
+            connection.close()
         await super().shutdown([*(sockets or ()), *self._plain])
 
     async def _connect(self, tls: Tls | None, accepted: socket.socket, connection: Connection) -> None:
@@ -114,10 +116,9 @@ class LimitedServer(uvicorn.Server):
                 "ssl_handshake_timeout": self._limiter.settings.head_time,
                 "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS,
             }
-        protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        connection.pass_to(protocol, self._direct)
+        protocol: Any = self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        connection.pass_to(partial(protocol, config=self.config, **state), self._direct)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)

@@ -111,11 +111,15 @@ class KeyRegistry:
         return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
 
     def _read(self, kind: object, columns: str, table: str, where: str = "1") -> Iterator[Any]:
-        for row in self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}").fetchall():  # noqa: S608
-            try:
-                yield msgspec.convert(row, type=kind)
-            except msgspec.ValidationError as error:
-                _tell(f"a row of {table} is damaged and left out: {error}")
+        rows = self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}").fetchall()  # noqa: S608
+        try:
+            yield from msgspec.convert(rows, type=list[kind])  # type: ignore[valid-type]
+        except msgspec.ValidationError:
+            for row in rows:
+                try:
+                    yield msgspec.convert(row, type=kind)
+                except msgspec.ValidationError as error:
+                    _tell(f"a row of {table} is damaged and left out: {error}")
 
     def _find_newest(self, table: str) -> int:
         """The largest number ever assigned: the number of a lost row must not be used again."""

@@ -44,6 +44,8 @@ _BUDGET: Final = 0.05
 """Seconds of sealing at a time, so that the event loop's thread gets its turn."""
 _REST: Final = 2.0
 """While more is due, the thread rests this many times as long as it sealed."""
+_SUMMARY_REST: Final = 6.0
+"""The same for summaries, which are made after a restart too: then thousands of hosts may come back."""
 FEW_OPEN_HOURS: Final = 200
 """Of so few hosts, questions about all of them read the samples until now. Of more, they are answered until the last
 quarter hour that is over."""
@@ -351,7 +353,7 @@ class EmbeddedWriter:
         while left and time.perf_counter() - began <= _BUDGET:
             self._summarize([key for key in left.pop() if key in self.open_hours], until)
         if left:
-            self._rest = _BUDGET * _REST
+            self._rest = _BUDGET * _SUMMARY_REST
         else:
             self.summarized, self._unsummarized = until, None
 
