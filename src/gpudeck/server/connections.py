@@ -54,7 +54,7 @@ _HEADERS: Final = frozenset(
 _REPEATED: Final = _HEADERS - {b"authorization", b"gpudeck-sent-at"}
 """Headers that are the same in most requests. Secrets are not kept where they need not be."""
 MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
-PAUSE_SECONDS: Final = 0.01
+PAUSE_SECONDS: Final = 0.02
 LEAST_CONNECTIONS: Final = 500
 """With fewer connections each is read by itself: then a report seldom finds others to wait for."""
 _MOST_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
