@@ -24,8 +24,7 @@ SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "✗"}
 """Other signs than those of the states of GPUs."""
 SEVERITY_COLOURS = {"warning": "yellow", "critical": "red"}
 _RESET = "\x1b[0m"
-_PADDING = re.compile(r"(?: |\x1b\[\d+m)+$")
-"""Blanks at the end of a line, painted or not."""
+_PAINT = re.compile(r"\x1b\[\d+m")
 GAP = 2
 _ANY = 10**6
 LEAST = 20
@@ -92,7 +91,9 @@ def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
 
 def _without_padding(line: str) -> str:
     """Without blanks at its end, also those that are painted."""
-    kept = _PADDING.sub("", line)
+    kept = line.rstrip(" ")
+    while (start := kept.rfind("\x1b[")) >= 0 and _PAINT.fullmatch(kept, start):
+        kept = kept[:start].rstrip(" ")
     is_painted = kept.rfind("\x1b[") > kept.rfind(_RESET)
     return f"{kept}{_RESET}" if is_painted else kept
 
