@@ -1,4 +1,4 @@
-"""Left out: TLS, networks, message channels, a database server, sealed hours of history, tick times.
+"""Left out: TLS, networks, message channels, a database server, sealed hours of history.
 
 A real hub with history and alerts, N hosts of eight GPUs that report every 5 s over connections of their own, viewers
 of the stream, a reader of /api/v1/fleet every 10 s and a scraper of /metrics every 15 s, all on this machine's cores.
@@ -118,7 +118,7 @@ def main() -> None:
         sys.exit("--prometheus needs the program `prometheus` on the PATH: apt install prometheus")
     print((__doc__ or "").strip())
     print(f"\n{os.cpu_count()} cores, processes of senders: {asked.senders}, viewers: {asked.viewers}", flush=True)
-    measured = []
+    measured, growth = list[dict[str, str]](), list[tuple[int, float, float]]()
     for hosts in map(int, asked.hosts.split(",")):
         if hosts + 100 > most:
             sys.exit(f"{hosts:,} connections need as many open files, and this shell allows {most:,}: see ulimit -Hn")
@@ -132,7 +132,9 @@ def main() -> None:
             fitting = min(hosts, prometheus.MOST_HOSTS)
             figures |= _compare(seen, prometheus.measure(fitting, asked.seconds, WARM_UP))
         measured.append(figures | (_measure_restart(hosts, asked) if asked.restart else {}))
+        growth.append((hosts, seen.cpu / seen.seconds, bare.cpu / bare.seconds))
         _print(measured)
+        _plot(growth)
 
 
 def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: str, folder: Path | None) -> Seen:
@@ -323,7 +325,8 @@ def _figures(hosts: int, hub: Seen, bare: Seen) -> dict[str, str]:
         "  ready, but without a core": f"{100 * hub.waiting / hub.seconds:.1f}",
         "CPU a report, all-in, µs": f"{hub.cost * 1e6:.0f}",
         **_parts(hub),
-        "  the reference, µs": f"{bare.cost * 1e6:.0f}",
+        "a tick of the stream, CPU ms": f"{1e3 * hub.parts.get('stream', NAN) / hub.seconds:.1f}",
+        "the reference, µs": f"{bare.cost * 1e6:.0f}",
         "  ratio": f"{hub.cost / bare.cost if bare.cost else NAN:.1f} ×",
         "report p50 / p99 / max, ms": _spread(hub.reports, 50, 99),
         "  the reference, ms": _spread(bare.reports, 50, 99),
@@ -366,3 +369,11 @@ def _print(measured: list[dict[str, str]]) -> None:
     for name in measured[0]:
         cells = (figures[name].rjust(width) for figures, width in zip(measured, widths, strict=True))
         print("  " + "  ".join((name.ljust(32), *cells)), flush=True)
+
+
+def _plot(growth: list[tuple[int, float, float]]) -> None:
+    print("\n  CPU of a core by hosts, and of the reference (·)")
+    for hosts, cpu, bare in growth:
+        bar = list("█" * round(50 * cpu)) + [" "] * 60
+        bar[round(50 * bare)] = "·"
+        print(f"  {hosts:>7,}  {''.join(bar[:60])} {100 * cpu:.1f} % (· {100 * bare:.1f} %)", flush=True)
