@@ -197,6 +197,8 @@ def _type_of(schema: dict[str, Any]) -> str:
             return " or ".join(dict.fromkeys(_type_of(one) for one in schema[key]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "prefixItems" in schema:
+        return f"list of {', '.join(_type_of(one) for one in schema['prefixItems'])}"
     if schema.get("type") == "array":
         return f"list of {_type_of(schema.get('items', {}))}"
     kind = schema.get("type", "anything")

@@ -3,14 +3,17 @@
 The two raw routes are described here by hand: the framework never sees them.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from litestar.connection import Request
 from litestar.openapi.plugins import JsonRenderPlugin
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from gpudeck.api.session_cookie import COOKIE
+from gpudeck.api.stream_messages import DELTAS, SNAPSHOTS
 from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import CONTENT_TYPES, Envelope, ShortReport
 
@@ -35,6 +38,7 @@ def _error(description: str) -> dict[str, Any]:
 
 
 _REPORTS = {"anyOf": [{"$ref": _REF.format(name=kind.__name__)} for kind in (Envelope, ShortReport)]}
+_MESSAGES = {"anyOf": [{"$ref": _REF.format(name=kind.__name__)} for kind in (*SNAPSHOTS, *DELTAS)]}
 _STATUS = {"type": "object", "properties": {"status": {"enum": ["taken", "repeated"]}}, "required": ["status"]}
 _RAW_PATHS: dict[str, Any] = {
     "/api/v1/reports": {
@@ -64,7 +68,8 @@ _RAW_PATHS: dict[str, Any] = {
         "get": {
             "operationId": "ReadStream",
             "summary": "The live fleet as server-sent events",
-            "description": "One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID.",
+            "description": "One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID. The "
+            "schema is that of the JSON in the `data` of an event.",
             "parameters": [
                 {
                     "name": "hosts",
@@ -84,7 +89,7 @@ _RAW_PATHS: dict[str, Any] = {
                 },
             ],
             "responses": {
-                "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+                "200": {"description": "Events", "content": {"text/event-stream": {"schema": _MESSAGES}}},
                 "400": _error("Ids that are too many or too long, or another parameter"),
                 "503": _error("Too many streams are open"),
             },
@@ -98,26 +103,67 @@ _COOKIE_NAMES = f"Over TLS it is called __Host-{COOKIE}, or __Secure-{COOKIE} wh
 
 def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
     """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
-    _, schemas = msgspec.json.schema_components([Envelope, ShortReport, ErrorBody], ref_template=_REF)
+    own = [Envelope, ShortReport, ErrorBody, *SNAPSHOTS, *DELTAS]
+    _, schemas = msgspec.json.schema_components(own, ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
     # The framework's document does not say that unknown fields are refused.
-    strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names(Struct) & told.keys()}
+    strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names() & told.keys()}
+    paths = {path: _complete(operations) for path, operations in document["paths"].items()} | _RAW_PATHS
     components = {
-        "schemas": schemas | told | strict,
+        "schemas": _require_answered(schemas | told | strict, paths),
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _COOKIE_NAMES},
         },
     }
-    paths = {path: _complete(operations) for path, operations in document["paths"].items()}
-    return document | {"components": components, "paths": paths | _RAW_PATHS}
+    return document | {"components": components, "paths": paths}
 
 
-def _strict_names(base: type[Struct]) -> set[str]:
+def _structs(base: type[Struct] = Struct) -> Iterator[type[Struct]]:
+    for one in base.__subclasses__():
+        yield one
+        yield from _structs(one)
+
+
+def _strict_names() -> set[str]:
     """Of all structs that refuse fields they do not have."""
-    below = [_strict_names(one) for one in base.__subclasses__()]
-    own = {base.__name__} if base is not Struct and base.__struct_config__.forbid_unknown_fields else set()
-    return own.union(*below)
+    return {one.__name__ for one in _structs() if one.__struct_config__.forbid_unknown_fields}
+
+
+def _require_answered(schemas: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+    """A default is for who writes a request. An answer has every field, except those that are left out where they are
+    unset, or where they have their default."""
+    operations = [operation for one in paths.values() for operation in one.values()]
+    asked = _find_used(schemas, [operation.get("requestBody") for operation in operations])
+    answered = _find_used(schemas, [operation["responses"] for operation in operations]) - asked
+    may_lack = {one.__name__: _omitted(one) for one in _structs()}
+    required = {
+        name: schemas[name] | {"required": [field for field in fields if field not in may_lack.get(name, ())]}
+        for name in answered
+        if (fields := schemas[name].get("properties"))
+    }
+    return schemas | required
+
+
+def _find_used(schemas: dict[str, Any], parts: Iterable[Any]) -> set[str]:
+    """The names of the schemas that these refer to, and that those do."""
+    used, found = set[str](), _refs(parts)
+    while found:
+        used |= found
+        found = _refs([schemas[name] for name in found]) - used
+    return used
+
+
+def _refs(parts: Iterable[Any]) -> set[str]:
+    return set(re.findall(r"#/components/schemas/(\w+)", str(parts)))
+
+
+def _omitted(struct: type[Struct]) -> set[str]:
+    """The fields that the encoder may leave out."""
+    fields = msgspec.structs.fields(struct)
+    if struct.__struct_config__.omit_defaults:
+        return {field.encode_name for field in fields if not field.required}
+    return {field.encode_name for field in fields if field.default is UNSET}
 
 
 def _complete(operations: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ export type Alert = Schemas['Alert']
 export type AlertCounts = Schemas['AlertCounts']
 export type FailedAlert = Schemas['FailedAlert']
 export type Mute = Schemas['Mute']
-export type NewMute = Partial<Schemas['NewMute']> & { reason: string }
+export type NewMute = Schemas['NewMute']
 
 /** The most that one answer holds, and one request acknowledges. */
 export const MOST_ALERTS = 1000

@@ -3,8 +3,6 @@ import { request, type Answer } from './request'
 import type { components } from './schema'
 
 type Schemas = components['schemas']
-/** When the step begins, its mean, the smallest and the largest value. Null: nobody knows. */
-export type Point = readonly [time: number, mean: number | null, low: number | null, high: number | null]
 
 /** Unix seconds. */
 export interface Bounds {
@@ -12,8 +10,10 @@ export interface Bounds {
   end: number
 }
 
-export type PastSeries = Omit<Schemas['Series'], 'points'> & { points: Point[] }
-export type Past = Omit<Schemas['Answer'], 'series'> & { series: PastSeries[] }
+export type Past = Schemas['Answer']
+export type PastSeries = Schemas['Series']
+/** When the step begins, its mean, the smallest and the largest value. Null: nobody knows. */
+export type Point = PastSeries['points'][number]
 export type HeatMap = Schemas['Heat']
 export type Run = Schemas['Run']
 export type Runs = Schemas['Runs']

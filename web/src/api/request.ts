@@ -31,8 +31,7 @@ interface Query<Operation> {
 }
 
 interface Sent<Operation> {
-  /** Fields with a default may be left out. */
-  body?: Partial<Body<Operation>>
+  body?: Body<Operation>
   timeoutMs?: number
   /** Calls the request off, which then counts as not answered. */
   signal?: AbortSignal | undefined

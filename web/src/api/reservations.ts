@@ -8,9 +8,9 @@ export type Reservation = Schemas['ShownReservation']
 export type ReservedGpu = Schemas['ReservedGpu']
 export type Slot = Schemas['ShownSlot']
 export type ReservationList = Schemas['ReservationList']
-export type NewReservation = Partial<Schemas['NewReservation']>
-export type ReservationChange = Partial<Schemas['ReservationChange']>
-export type AnyGpus = Partial<Schemas['AnyGpus']>
+export type NewReservation = Schemas['NewReservation']
+export type ReservationChange = Schemas['ReservationChange']
+export type AnyGpus = Schemas['AnyGpus']
 export type ReservationPreview = Schemas['ReservationPreview']
 export type PreviewedGpu = Schemas['PreviewedGpu']
 /** What a refusal may carry beside its words. */

@@ -833,7 +833,7 @@ export interface paths {
         };
         /**
          * The live fleet as server-sent events
-         * @description One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID.
+         * @description One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID. The schema is that of the JSON in the `data` of an event.
          */
         get: operations["ReadStream"];
         put?: never;
@@ -1108,10 +1108,10 @@ export interface components {
         };
         /** AddedHosts */
         AddedHosts: {
-            command?: string | null;
+            command: string | null;
             names: string[];
-            note?: string | null;
-            token?: string | null;
+            note: string | null;
+            token: string | null;
             /** @enum {string} */
             via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
@@ -1177,16 +1177,16 @@ export interface components {
         /** AnyGpus */
         AnyGpus: {
             /** @default false */
-            allow_mig: boolean;
+            allow_mig?: boolean;
             /** @default 1 */
-            gpus: number;
+            gpus?: number;
             host?: string | null;
             memory?: string | null;
             /** @default false */
-            mig: boolean;
+            mig?: boolean;
             model?: string | null;
             /** @default false */
-            same_host: boolean;
+            same_host?: boolean;
         };
         /** AuditEntry */
         AuditEntry: {
@@ -1203,6 +1203,14 @@ export interface components {
         AuditLog: {
             entries: components["schemas"]["AuditEntry"][];
         };
+        /**
+         * ChangedValues
+         * @description Values at some positions `at` among the rows.
+         */
+        ChangedValues: {
+            at: number[];
+            to: (number | null)[];
+        };
         /** Check */
         Check: {
             /** @default  */
@@ -1210,7 +1218,7 @@ export interface components {
             name: string;
             /** @default  */
             problem: string;
-            since?: number | null;
+            since: number | null;
             /** @enum {string} */
             status: "ok" | "degraded";
         };
@@ -1223,8 +1231,8 @@ export interface components {
         DatabaseState: {
             events: number | null;
             kind: string;
-            problem?: string | null;
-            reason?: string | null;
+            problem: string | null;
+            reason: string | null;
         };
         /** Day */
         Day: {
@@ -1257,21 +1265,21 @@ export interface components {
          */
         Envelope: {
             /** @default  */
-            agent_version: string;
+            agent_version?: string;
             boot_id: string;
             collected_at: number;
             /** @default  */
-            description: string;
+            description?: string;
             host: string;
             /** @default  */
-            host_id: string;
+            host_id?: string;
             interval_seconds: number;
             report: components["schemas"]["Report"];
             /** @default  */
-            run_id: string;
+            run_id?: string;
             sequence: number;
             /** @default false */
-            simulated: boolean;
+            simulated?: boolean;
             version: number;
         };
         /** ErrorBody */
@@ -1319,19 +1327,19 @@ export interface components {
         };
         /** Fleet */
         Fleet: {
-            alert_counts?: components["schemas"]["AlertCounts"];
-            alerts?: components["schemas"]["Alert"][];
+            alert_counts: components["schemas"]["AlertCounts"];
+            alerts: components["schemas"]["Alert"][];
             demo: boolean;
             hosts: components["schemas"]["Host"][];
-            problems?: string[];
+            problems: string[];
             time: number;
             totals: components["schemas"]["Totals"];
             version: string;
         };
         /** FleetColumns */
         FleetColumns: {
-            alert_counts?: components["schemas"]["AlertCounts"];
-            alerts?: components["schemas"]["Alert"][];
+            alert_counts: components["schemas"]["AlertCounts"];
+            alerts: components["schemas"]["Alert"][];
             demo: boolean;
             gpus: {
                 [key: string]: unknown[];
@@ -1339,7 +1347,7 @@ export interface components {
             hosts: {
                 [key: string]: unknown[];
             };
-            problems?: string[];
+            problems: string[];
             reasons: {
                 [key: string]: string;
             }[];
@@ -1359,56 +1367,87 @@ export interface components {
         Gpu: {
             /** @enum {string} */
             availability: "free" | "busy" | "idle" | "reserved" | "unknown";
-            availability_reason?: string | null;
-            clock_memory_mhz?: number | null;
-            clock_sm_mhz?: number | null;
-            decoder_percent?: number | null;
+            availability_reason: string | null;
+            clock_memory_mhz: number | null;
+            clock_sm_mhz: number | null;
+            decoder_percent: number | null;
             display_name: string;
-            ecc_corrected_count?: number | null;
-            ecc_uncorrected_count?: number | null;
-            encoder_percent?: number | null;
-            energy_joules?: number | null;
-            events?: components["schemas"]["ShownEvent"][];
-            fan_percent?: number | null;
+            ecc_corrected_count: number | null;
+            ecc_uncorrected_count: number | null;
+            encoder_percent: number | null;
+            energy_joules: number | null;
+            events: components["schemas"]["ShownEvent"][];
+            fan_percent: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
-            health_action?: string | null;
-            health_reason?: string | null;
+            health_action: string | null;
+            health_reason: string | null;
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
-            memory_temperature_celsius?: number | null;
-            memory_total_bytes?: number | null;
-            memory_used_bytes?: number | null;
-            memory_utilization_percent?: number | null;
+            last_seen: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
+            memory_temperature_celsius: number | null;
+            memory_total_bytes: number | null;
+            memory_used_bytes: number | null;
+            memory_utilization_percent: number | null;
             name: string;
-            nvlink_active_count?: number | null;
-            nvlink_inactive_count?: number | null;
+            nvlink_active_count: number | null;
+            nvlink_inactive_count: number | null;
+            parent: string | null;
+            pci_address: string | null;
+            pcie_receive_bytes_per_second: number | null;
+            pcie_transmit_bytes_per_second: number | null;
+            performance_state: number | null;
+            power_limit_watts: number | null;
+            power_watts: number | null;
+            processes: components["schemas"]["ShownProcess"][] | null;
+            reasons: {
+                [key: string]: string;
+            };
+            remapped_rows_count: number | null;
+            remapped_rows_pending: number | null;
+            reservation: components["schemas"]["GpuReservation"] | null;
+            reservation_conflict: string | null;
+            since: number | null;
+            temperature_celsius: number | null;
+            throttled_hardware: number | null;
+            throttled_power: number | null;
+            throttled_thermal: number | null;
+            users: string[];
+            utilization_percent: number | null;
+            uuid: string;
+            vendor: string;
+        };
+        /**
+         * GpuChange
+         * @description The changed fields of a GPU except its metrics. Lists and `reasons` come whole.
+         */
+        GpuChange: {
+            /** @enum {unknown} */
+            availability?: "busy" | "free" | "idle" | "reserved" | "unknown";
+            availability_reason?: string | null;
+            display_name?: string;
+            events?: components["schemas"]["ShownEvent"][];
+            /** @enum {unknown} */
+            health?: "critical" | "ok" | "unknown" | "warning";
+            health_action?: string | null;
+            health_reason?: string | null;
+            index?: number;
+            label?: string;
+            last_seen?: ("busy" | "free" | "idle" | "reserved" | "unknown") | null;
+            name?: string;
             parent?: string | null;
             pci_address?: string | null;
-            pcie_receive_bytes_per_second?: number | null;
-            pcie_transmit_bytes_per_second?: number | null;
-            performance_state?: number | null;
-            power_limit_watts?: number | null;
-            power_watts?: number | null;
             processes?: components["schemas"]["ShownProcess"][] | null;
             reasons?: {
                 [key: string]: string;
             };
-            remapped_rows_count?: number | null;
-            remapped_rows_pending?: number | null;
             reservation?: components["schemas"]["GpuReservation"] | null;
             reservation_conflict?: string | null;
-            since: number | null;
-            temperature_celsius?: number | null;
-            throttled_hardware?: number | null;
-            throttled_power?: number | null;
-            throttled_thermal?: number | null;
+            since?: number | null;
             users?: string[];
-            utilization_percent?: number | null;
             uuid: string;
-            vendor: string;
+            vendor?: string;
         };
         /**
          * GpuEvent
@@ -1421,69 +1460,79 @@ export interface components {
             at: number;
             code: number;
             /** @default null */
-            process: number | null;
+            process?: number | null;
             /** @default  */
-            text: string;
+            text?: string;
         };
         /** GpuList */
         GpuList: {
             gpus: components["schemas"]["GpuOfHost"][];
             total: number;
         };
+        /**
+         * GpuModel
+         * @description What of the first GPU of a host applies to each that does not say otherwise.
+         */
+        GpuModel: {
+            display_name: string;
+            memory_total_bytes: number | null;
+            name: string;
+            vendor: string;
+        };
         /** GpuOfHost */
         GpuOfHost: {
             /** @enum {string} */
             availability: "free" | "busy" | "idle" | "reserved" | "unknown";
-            availability_reason?: string | null;
-            clock_memory_mhz?: number | null;
-            clock_sm_mhz?: number | null;
-            decoder_percent?: number | null;
+            availability_reason: string | null;
+            clock_memory_mhz: number | null;
+            clock_sm_mhz: number | null;
+            decoder_percent: number | null;
             display_name: string;
-            ecc_corrected_count?: number | null;
-            ecc_uncorrected_count?: number | null;
-            encoder_percent?: number | null;
-            energy_joules?: number | null;
-            events?: components["schemas"]["ShownEvent"][];
-            fan_percent?: number | null;
+            ecc_corrected_count: number | null;
+            ecc_uncorrected_count: number | null;
+            encoder_percent: number | null;
+            energy_joules: number | null;
+            events: components["schemas"]["ShownEvent"][];
+            fan_percent: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
-            health_action?: string | null;
-            health_reason?: string | null;
+            health_action: string | null;
+            health_reason: string | null;
             host: string;
             host_id: string;
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen?: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
-            memory_temperature_celsius?: number | null;
-            memory_total_bytes?: number | null;
-            memory_used_bytes?: number | null;
-            memory_utilization_percent?: number | null;
+            last_seen: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
+            memory_temperature_celsius: number | null;
+            memory_total_bytes: number | null;
+            memory_used_bytes: number | null;
+            memory_utilization_percent: number | null;
             name: string;
-            nvlink_active_count?: number | null;
-            nvlink_inactive_count?: number | null;
-            parent?: string | null;
-            pci_address?: string | null;
-            pcie_receive_bytes_per_second?: number | null;
-            pcie_transmit_bytes_per_second?: number | null;
-            performance_state?: number | null;
-            power_limit_watts?: number | null;
-            power_watts?: number | null;
-            processes?: components["schemas"]["ShownProcess"][] | null;
-            reasons?: {
+            nvlink_active_count: number | null;
+            nvlink_inactive_count: number | null;
+            parent: string | null;
+            pci_address: string | null;
+            pcie_receive_bytes_per_second: number | null;
+            pcie_transmit_bytes_per_second: number | null;
+            performance_state: number | null;
+            power_limit_watts: number | null;
+            power_watts: number | null;
+            processes: components["schemas"]["ShownProcess"][] | null;
+            reasons: {
                 [key: string]: string;
             };
-            remapped_rows_count?: number | null;
-            remapped_rows_pending?: number | null;
-            reservation?: components["schemas"]["GpuReservation"] | null;
-            reservation_conflict?: string | null;
+            remapped_rows_count: number | null;
+            remapped_rows_pending: number | null;
+            reservation: components["schemas"]["GpuReservation"] | null;
+            reservation_conflict: string | null;
             since: number | null;
-            temperature_celsius?: number | null;
-            throttled_hardware?: number | null;
-            throttled_power?: number | null;
-            throttled_thermal?: number | null;
-            users?: string[];
-            utilization_percent?: number | null;
+            temperature_celsius: number | null;
+            throttled_hardware: number | null;
+            throttled_power: number | null;
+            throttled_thermal: number | null;
+            users: string[];
+            utilization_percent: number | null;
             uuid: string;
             vendor: string;
         };
@@ -1497,29 +1546,29 @@ export interface components {
          */
         GpuReading: {
             /** @default [] */
-            events: components["schemas"]["GpuEvent"][];
+            events?: components["schemas"]["GpuEvent"][];
             /** @default null */
-            idle_seconds: number | null;
+            idle_seconds?: number | null;
             index: number;
             /** @default null */
-            instance: number | null;
+            instance?: number | null;
             /** @default {} */
-            metrics: {
+            metrics?: {
                 [key: string]: number;
             };
             /** @default null */
-            missing: string | null;
+            missing?: string | null;
             name: string;
             /** @default null */
-            parent: string | null;
+            parent?: string | null;
             /** @default null */
-            pci_address: string | null;
+            pci_address?: string | null;
             /** @default null */
-            processes: components["schemas"]["Process"][] | null;
+            processes?: components["schemas"]["Process"][] | null;
             /** @default null */
-            processes_reason: string | null;
+            processes_reason?: string | null;
             /** @default {} */
-            unknown: {
+            unknown?: {
                 [key: string]: string;
             };
             uuid: string;
@@ -1527,7 +1576,7 @@ export interface components {
              * @default other
              * @enum {unknown}
              */
-            vendor: "amd" | "intel" | "nvidia" | "other";
+            vendor?: "amd" | "intel" | "nvidia" | "other";
         };
         /** GpuRequest */
         GpuRequest: {
@@ -1535,12 +1584,12 @@ export interface components {
             allow_mig: boolean;
             /** @default 1 */
             gpus: number;
-            host?: string | null;
-            memory_bytes?: number | null;
+            host: string | null;
+            memory_bytes: number | null;
             /** @default false */
             mig: boolean;
-            model?: string | null;
-            near?: string | null;
+            model: string | null;
+            near: string | null;
             /** @default false */
             same_host: boolean;
         };
@@ -1553,10 +1602,23 @@ export interface components {
             until: number;
             user: string;
         };
+        /**
+         * GpuValues
+         * @description Metrics of the GPUs in `rows`.
+         */
+        GpuValues: {
+            memory_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            memory_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            power_limit_watts?: (number | null)[] | components["schemas"]["ChangedValues"];
+            power_watts?: (number | null)[] | components["schemas"]["ChangedValues"];
+            rows: number[];
+            temperature_celsius?: (number | null)[] | components["schemas"]["ChangedValues"];
+            utilization_percent?: (number | null)[] | components["schemas"]["ChangedValues"];
+        };
         /** Granted */
         Granted: {
             at: number;
-            claim?: number | null;
+            claim: number | null;
             gpus: components["schemas"]["GrantedGpu"][];
             until: number;
         };
@@ -1585,54 +1647,82 @@ export interface components {
         };
         /** HistoryState */
         HistoryState: {
-            behind_seconds?: number | null;
+            behind_seconds: number | null;
             kind: string;
-            newest?: number | null;
-            oldest?: number | null;
-            problem?: string | null;
-            reason?: string | null;
-            samples_dropped?: number | null;
-            samples_late?: number | null;
-            samples_taken?: number | null;
-            size_bytes?: number | null;
+            newest: number | null;
+            oldest: number | null;
+            problem: string | null;
+            reason: string | null;
+            samples_dropped: number | null;
+            samples_late: number | null;
+            samples_taken: number | null;
+            size_bytes: number | null;
         };
         /** Host */
         Host: {
-            addresses?: string[];
+            addresses: string[];
             /** @default  */
             agent_version: string;
-            clock_skew_seconds?: number | null;
-            cpu_count?: number | null;
-            cpu_percent?: number | null;
-            disk_total_bytes?: number | null;
-            disk_used_bytes?: number | null;
-            disks?: components["schemas"]["Disk"][];
+            clock_skew_seconds: number | null;
+            cpu_count: number | null;
+            cpu_percent: number | null;
+            disk_total_bytes: number | null;
+            disk_used_bytes: number | null;
+            disks: components["schemas"]["Disk"][];
             display_name: string;
+            driver_version: string | null;
+            gpus: components["schemas"]["Gpu"][];
+            id: string;
+            interval_seconds: number | null;
+            labels: {
+                [key: string]: string;
+            };
+            last_report_at: number | null;
+            load_1m: number | null;
+            memory_total_bytes: number | null;
+            memory_used_bytes: number | null;
+            name: string;
+            network_receive_bytes_per_second: number | null;
+            network_transmit_bytes_per_second: number | null;
+            os: string | null;
+            problems: string[];
+            reasons: {
+                [key: string]: string;
+            };
+            /** @enum {string} */
+            status: "up" | "late" | "down" | "never_seen";
+            swap_total_bytes: number | null;
+            swap_used_bytes: number | null;
+            uptime_seconds: number | null;
+            via: string;
+        };
+        /**
+         * HostChange
+         * @description The changed fields, except metrics, of a host whose set of GPUs stayed the same.
+         */
+        HostChange: {
+            addresses?: string[];
+            agent_version?: string;
+            clock_skew_seconds?: number | null;
+            disks?: components["schemas"]["Disk"][];
+            display_name?: string;
             driver_version?: string | null;
-            gpus?: components["schemas"]["Gpu"][];
+            gpus?: components["schemas"]["GpuChange"][];
             id: string;
             interval_seconds?: number | null;
             labels?: {
                 [key: string]: string;
             };
             last_report_at?: number | null;
-            load_1m?: number | null;
-            memory_total_bytes?: number | null;
-            memory_used_bytes?: number | null;
-            name: string;
-            network_receive_bytes_per_second?: number | null;
-            network_transmit_bytes_per_second?: number | null;
+            name?: string;
             os?: string | null;
             problems?: string[];
             reasons?: {
                 [key: string]: string;
             };
-            /** @enum {string} */
-            status: "up" | "late" | "down" | "never_seen";
-            swap_total_bytes?: number | null;
-            swap_used_bytes?: number | null;
-            uptime_seconds?: number | null;
-            via: string;
+            /** @enum {unknown} */
+            status?: "down" | "late" | "never_seen" | "up";
+            via?: string;
         };
         /** HostList */
         HostList: {
@@ -1650,6 +1740,23 @@ export interface components {
         /** HostOrigins */
         HostOrigins: {
             hosts: components["schemas"]["HostOrigin"][];
+        };
+        /**
+         * HostValues
+         * @description Metrics of the hosts in `rows`, which have reported, and when that was.
+         */
+        HostValues: {
+            cpu_count?: (number | null)[] | components["schemas"]["ChangedValues"];
+            cpu_percent?: (number | null)[] | components["schemas"]["ChangedValues"];
+            disk_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            disk_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            last_report_at?: (number | null)[] | components["schemas"]["ChangedValues"];
+            load_1m?: (number | null)[] | components["schemas"]["ChangedValues"];
+            memory_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            memory_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            rows: number[];
+            swap_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            uptime_seconds?: (number | null)[] | components["schemas"]["ChangedValues"];
         };
         /** HubHealth */
         HubHealth: {
@@ -1702,14 +1809,14 @@ export interface components {
             created_at: number;
             created_by: string;
             end: number;
-            host?: string | null;
-            hosts?: string[];
+            host: string | null;
+            hosts: string[];
             id: string;
-            labels?: {
+            labels: {
                 [key: string]: string;
             };
             reason: string;
-            rule?: string | null;
+            rule: string | null;
             start: number;
         };
         /** MuteList */
@@ -1725,7 +1832,7 @@ export interface components {
              * @default user
              * @enum {string}
              */
-            role: "viewer" | "user" | "admin";
+            role?: "viewer" | "user" | "admin";
         };
         /** NewHost */
         NewHost: {
@@ -1741,13 +1848,13 @@ export interface components {
              * @default http
              * @enum {string}
              */
-            scheme: "http" | "https";
+            scheme?: "http" | "https";
             user?: string | null;
             /**
              * @default push
              * @enum {string}
              */
-            via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
+            via?: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
         /** NewMute */
         NewMute: {
@@ -1770,24 +1877,24 @@ export interface components {
         /** NewPersonalToken */
         NewPersonalToken: {
             /** @default 2592000 */
-            expire_seconds: number;
+            expire_seconds?: number;
             name: string;
         };
         /** NewRequest */
         NewRequest: {
             /** @default false */
-            allow_mig: boolean;
+            allow_mig?: boolean;
             /** @default 1 */
-            gpus: number;
+            gpus?: number;
             host?: string | null;
             key: string;
             memory_bytes?: number | null;
             /** @default false */
-            mig: boolean;
+            mig?: boolean;
             model?: string | null;
             near?: string | null;
             /** @default false */
-            same_host: boolean;
+            same_host?: boolean;
             user?: string | null;
         };
         /** NewReservation */
@@ -1799,7 +1906,7 @@ export interface components {
             host?: string | null;
             indexes?: (number | string)[] | null;
             /** @default  */
-            note: string;
+            note?: string;
             start?: number | string | null;
             user?: string | null;
         };
@@ -1814,19 +1921,19 @@ export interface components {
         /** NewWatch */
         NewWatch: {
             /** @default false */
-            allow_mig: boolean;
+            allow_mig?: boolean;
             /** @default 604800 */
-            expire_seconds: number;
+            expire_seconds?: number;
             /** @default 1 */
-            gpus: number;
+            gpus?: number;
             host?: string | null;
             memory_bytes?: number | null;
             /** @default false */
-            mig: boolean;
+            mig?: boolean;
             model?: string | null;
             near?: string | null;
             /** @default false */
-            same_host: boolean;
+            same_host?: boolean;
             user?: string | null;
         };
         /** NextFree */
@@ -1849,15 +1956,66 @@ export interface components {
             until: number;
             usage: components["schemas"]["Usage"];
         };
-        /** PastFleet */
-        PastFleet: {
+        /**
+         * OverviewDelta
+         * @description The same with `shape=overview`. `changes` has the fields of the overview alone, `gpus` only `memory_total_bytes`.
+         */
+        OverviewDelta: {
             alert_counts?: components["schemas"]["AlertCounts"];
             alerts?: components["schemas"]["Alert"][];
+            changes?: components["schemas"]["HostChange"][];
+            events?: components["schemas"]["Event"][];
+            gpus?: components["schemas"]["GpuValues"];
+            hosts?: components["schemas"]["ShortHost"][];
+            problems?: string[];
+            removed?: string[];
+            reservations?: number;
+            rows?: [
+                string,
+                number,
+                number
+            ][];
+            summaries: components["schemas"]["SummaryValues"];
+            time: number;
+            totals: components["schemas"]["Totals"];
+        };
+        /**
+         * OverviewSnapshot
+         * @description The first event with `shape=overview`.
+         */
+        OverviewSnapshot: {
+            /**
+             * @default {
+             *       "critical": 0,
+             *       "needs_attention": 0,
+             *       "total": 0
+             *     }
+             */
+            alert_counts: components["schemas"]["AlertCounts"];
+            /** @default [] */
+            alerts: components["schemas"]["Alert"][];
+            demo: boolean;
+            hosts: components["schemas"]["ShortHost"][];
+            /** @default [] */
+            problems: string[];
+            rows: [
+                string,
+                number,
+                number
+            ][];
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+        };
+        /** PastFleet */
+        PastFleet: {
+            alert_counts: components["schemas"]["AlertCounts"];
+            alerts: components["schemas"]["Alert"][];
             as_of: number;
             coverage: number | null;
             demo: boolean;
             hosts: components["schemas"]["Host"][];
-            problems?: string[];
+            problems: string[];
             /** @enum {string} */
             resolution: "raw" | "quarter_hour";
             time: number;
@@ -1900,28 +2058,37 @@ export interface components {
          */
         Process: {
             /** @default null */
-            command: string | null;
+            command?: string | null;
             /** @default null */
-            container: string | null;
+            container?: string | null;
             /** @default false */
-            display: boolean;
+            display?: boolean;
             /** @default null */
-            evidence: string | null;
+            evidence?: string | null;
             /** @default null */
-            job: string | null;
+            job?: string | null;
             /** @default null */
-            memory_used_bytes: number | null;
+            memory_used_bytes?: number | null;
             pid: number;
             /** @default {} */
-            reasons: {
+            reasons?: {
                 [key: string]: string;
             };
             /** @default null */
-            started_at: number | null;
+            started_at?: number | null;
             /** @default null */
-            user: string | null;
+            user?: string | null;
             /** @default null */
-            utilization_percent: number | null;
+            utilization_percent?: number | null;
+        };
+        /**
+         * ProcessValues
+         * @description The numbers of all processes of each GPU in `rows`, in the order of its `processes`.
+         */
+        ProcessValues: {
+            memory_used_bytes: (number | null)[][];
+            rows: number[];
+            utilization_percent: (number | null)[][];
         };
         /** QueueList */
         QueueList: {
@@ -1938,7 +2105,7 @@ export interface components {
             estimate_seconds: number | null;
             granted: components["schemas"]["Granted"] | null;
             id: number;
-            impossible?: string | null;
+            impossible: string | null;
             position: number | null;
             reason: string | null;
             user: string;
@@ -1984,33 +2151,33 @@ export interface components {
          */
         Report: {
             /** @default [] */
-            addresses: string[];
+            addresses?: string[];
             /** @default [] */
-            disks: components["schemas"]["Disk"][];
+            disks?: components["schemas"]["Disk"][];
             /** @default null */
-            driver_version: string | null;
+            driver_version?: string | null;
             /** @default null */
-            gpus: components["schemas"]["GpuReading"][] | null;
+            gpus?: components["schemas"]["GpuReading"][] | null;
             /** @default null */
-            gpus_reason: string | null;
+            gpus_reason?: string | null;
             /** @default {} */
-            interfaces: {
+            interfaces?: {
                 [key: string]: string;
             };
             /** @default {} */
-            labels: {
+            labels?: {
                 [key: string]: string;
             };
             /** @default {} */
-            metrics: {
+            metrics?: {
                 [key: string]: number;
             };
             /** @default null */
-            os: string | null;
+            os?: string | null;
             /** @default [] */
-            problems: string[];
+            problems?: string[];
             /** @default {} */
-            unknown: {
+            unknown?: {
                 [key: string]: string;
             };
         };
@@ -2044,14 +2211,14 @@ export interface components {
         /** ReservedGpu */
         ReservedGpu: {
             host: string;
-            is_there?: boolean | null;
+            is_there: boolean | null;
             label: string;
             uuid: string;
         };
         /** Run */
         Run: {
             command: string | null;
-            command_reason?: string | null;
+            command_reason: string | null;
             container: string | null;
             ended_at: number | null;
             energy_joules: number | null;
@@ -2074,7 +2241,7 @@ export interface components {
         };
         /** Runs */
         Runs: {
-            next?: number | null;
+            next: number | null;
             runs: components["schemas"]["Run"][];
         };
         /** Series */
@@ -2098,6 +2265,50 @@ export interface components {
             sessions: components["schemas"]["OneSession"][];
         };
         /**
+         * ShortGpu
+         * @description A GPU of the overview. What is left out is the model's, empty, null or, for `health`, ok.
+         */
+        ShortGpu: {
+            /** @enum {unknown} */
+            availability: "busy" | "free" | "idle" | "reserved" | "unknown";
+            display_name?: string;
+            /** @enum {unknown} */
+            health?: "critical" | "ok" | "unknown" | "warning";
+            health_action?: string;
+            health_reason?: string;
+            index: number;
+            label: string;
+            /** @enum {unknown} */
+            last_seen?: "busy" | "free" | "idle" | "reserved" | "unknown";
+            memory_total_bytes?: number | null;
+            name?: string;
+            reservation?: components["schemas"]["GpuReservation"];
+            reservation_conflict?: string;
+            since: number | null;
+            users?: string[];
+            uuid: string;
+            vendor?: string;
+        };
+        /**
+         * ShortHost
+         * @description A host of the overview. One without GPUs has no `model`.
+         */
+        ShortHost: {
+            display_name: string;
+            gpus: components["schemas"]["ShortGpu"][];
+            id: string;
+            labels: {
+                [key: string]: string;
+            };
+            last_report_at: number | null;
+            model?: components["schemas"]["GpuModel"];
+            name: string;
+            problems: string[];
+            /** @enum {unknown} */
+            status: "down" | "late" | "never_seen" | "up";
+            via: string;
+        };
+        /**
          * ShortReport
          * @description Version 2: new numbers for the last whole report of the same run, if that had this `description`.
          *
@@ -2108,20 +2319,20 @@ export interface components {
          */
         ShortReport: {
             /** @default  */
-            agent_version: string;
+            agent_version?: string;
             boot_id: string;
             collected_at: number;
             description: string;
             host: string;
             /** @default  */
-            host_id: string;
+            host_id?: string;
             interval_seconds: number;
             numbers: string;
             /** @default  */
-            run_id: string;
+            run_id?: string;
             sequence: number;
             /** @default false */
-            simulated: boolean;
+            simulated?: boolean;
             version: number;
         };
         /** ShownEvent */
@@ -2137,20 +2348,20 @@ export interface components {
         };
         /** ShownProcess */
         ShownProcess: {
-            command?: string | null;
-            container?: string | null;
+            command: string | null;
+            container: string | null;
             /** @default false */
             display: boolean;
-            evidence?: string | null;
-            job?: string | null;
-            memory_used_bytes?: number | null;
+            evidence: string | null;
+            job: string | null;
+            memory_used_bytes: number | null;
             pid: number;
-            reasons?: {
+            reasons: {
                 [key: string]: string;
             };
-            started_at?: number | null;
-            user?: string | null;
-            utilization_percent?: number | null;
+            started_at: number | null;
+            user: string | null;
+            utilization_percent: number | null;
         };
         /** ShownReservation */
         ShownReservation: {
@@ -2187,6 +2398,67 @@ export interface components {
             up: number;
             via: string;
         };
+        /**
+         * StreamDelta
+         * @description What changed since the event before, to be applied in the order of docs/api.md. `hosts` are whole: new ones, and those whose set of GPUs changed; `rows` are theirs. `problems`, `alerts` and `alert_counts` are whole. `reservations` is another number whenever a reservation was created, changed or released.
+         */
+        StreamDelta: {
+            alert_counts?: components["schemas"]["AlertCounts"];
+            alerts?: components["schemas"]["Alert"][];
+            changes?: components["schemas"]["HostChange"][];
+            events?: components["schemas"]["Event"][];
+            gpus?: components["schemas"]["GpuValues"];
+            hosts?: components["schemas"]["Host"][];
+            problems?: string[];
+            processes?: components["schemas"]["ProcessValues"];
+            removed?: string[];
+            reports?: components["schemas"]["HostValues"];
+            reservations?: number;
+            rows?: [
+                string,
+                number,
+                number
+            ][];
+            time: number;
+            totals: components["schemas"]["Totals"];
+        };
+        /**
+         * StreamSnapshot
+         * @description The first event: the fleet with the rows of its hosts.
+         */
+        StreamSnapshot: {
+            /**
+             * @default {
+             *       "critical": 0,
+             *       "needs_attention": 0,
+             *       "total": 0
+             *     }
+             */
+            alert_counts: components["schemas"]["AlertCounts"];
+            /** @default [] */
+            alerts: components["schemas"]["Alert"][];
+            demo: boolean;
+            hosts: components["schemas"]["Host"][];
+            /** @default [] */
+            problems: string[];
+            rows: [
+                string,
+                number,
+                number
+            ][];
+            time: number;
+            totals: components["schemas"]["Totals"];
+            version: string;
+        };
+        /**
+         * SummaryValues
+         * @description Of the GPUs of each host in `rows`: the mean utilization and the highest temperature.
+         */
+        SummaryValues: {
+            rows: number[];
+            temperature_celsius: (number | null)[];
+            utilization_percent: (number | null)[];
+        };
         /** TargetGroup */
         TargetGroup: {
             labels: {
@@ -2196,7 +2468,7 @@ export interface components {
         };
         /** Token */
         Token: {
-            account?: string | null;
+            account: string | null;
             account_id: number | null;
             created_at: number;
             created_by: string;
@@ -2235,7 +2507,7 @@ export interface components {
             coverage: number | null;
             currency: string;
             end: number;
-            known_since?: number | null;
+            known_since: number | null;
             monitored_gpu_hours: number;
             rows: components["schemas"]["UsageRow"][];
             start: number;
@@ -2256,7 +2528,7 @@ export interface components {
             peak_memory_bytes: number | null;
             share: number | null;
             /** @default false */
-            unknown: boolean;
+            unknown?: boolean;
             user?: string | null;
         };
         /** UserRow */
@@ -6822,7 +7094,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": components["schemas"]["StreamSnapshot"] | components["schemas"]["OverviewSnapshot"] | components["schemas"]["StreamDelta"] | components["schemas"]["OverviewDelta"];
                 };
             };
             /** @description Ids that are too many or too long, or another parameter */

@@ -1,15 +1,10 @@
 /** Who used how much. */
 import { addressOf, request, type Answer } from './request'
-import type { HeatMap, Past } from './history'
+import type { components } from './schema'
 import type { Usage, UsageBy } from './types'
 
 /** `series` are curves of the fleet, one a metric. `until` is when the figures end, Unix seconds. */
-export interface Overview {
-  until: number
-  series: Past[]
-  usage: Usage
-  heat: HeatMap | null
-}
+export type Overview = components['schemas']['Overview']
 
 /** A year of a large fleet takes the hub longer than a look at the live one. */
 const TIMEOUT_MS = 60_000

@@ -5,7 +5,7 @@ import type { components } from './schema'
 type Schemas = components['schemas']
 
 export type Watch = Schemas['WatchView']
-export type NewWatch = Partial<Schemas['NewWatch']>
+export type NewWatch = Schemas['NewWatch']
 
 export const listWatches = (): Promise<Answer<Schemas['WatchList']>> => request('get', '/api/v1/watches', { query: { mine: true } })
 export const addWatch = (watch: NewWatch): Promise<Answer<Watch>> => request('post', '/api/v1/watches', { body: watch })

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { cellAt, heatOf, heatTicks, mostOf, ROW_PX, rowsInSight, shadeOf, SHADES, stepCell } from './heat'
+import type { Line } from './series'
 
 beforeEach(() => void vi.stubEnv('TZ', 'Europe/Berlin'))
 afterEach(() => vi.unstubAllEnvs())
@@ -48,6 +49,6 @@ test('a time that the edge would cut is left out', () => {
 })
 
 test('lines become rows over the same steps, and what is missing stays unknown', () => {
-  const lines = [{ key: 'GPU-1', label: 'GPU 0', step: 10, points: [[20, 50, null, null] as const] }]
+  const lines: Line[] = [{ key: 'GPU-1', label: 'GPU 0', step: 10, points: [[20, 50, null, null]] }]
   expect(heatOf(lines, 'percent', { start: 15, end: 35 })).toEqual({ metric: '', unit: 'percent', step: 10, times: [10, 20, 30], rows: [{ host: 'GPU-1', name: 'GPU 0', values: [null, 50, null] }] })
 })

@@ -4,7 +4,7 @@
  * Figures change in place at once. The board itself (which lines, in which order) is arranged anew only while nobody
  * works on it, so that nothing slips away under a pointer.
  */
-import type { Availability, Delta, Host, ShortHost, Snapshot } from '../api/types'
+import type { Availability, Delta, Host, OverviewDelta, OverviewSnapshot, Snapshot } from '../api/types'
 import { readSnapshot, type ConnectionError } from '../stream/fleetStream'
 import { Follower, type ReadSnapshot } from '../stream/follower'
 import type { Connection, ConnectionListener } from '../stream/connection'
@@ -12,11 +12,11 @@ import { GREYED_AFTER_SECONDS, judgeLink, LOST_AFTER_SECONDS, RESTING } from '..
 import { readAddress, type Address } from './address'
 import { Arranger, inOldOrder, isSameArrangement, type Placed, type Sort } from './arrange'
 import type { BootstrapFleet } from '../stream/bootstrap'
-import { FleetModel } from '../stream/fleetModel'
+import { FleetModel, type FleetDocument } from '../stream/fleetModel'
 import { TotalsPoller, type ReadTotals } from '../stream/totalsPoller.svelte'
 import { groupsOn, labelsOf, type Grouping } from './groups'
 import type { View } from './moves'
-import { expandHost } from '../stream/overview'
+import { expandDelta, expandSnapshot } from '../stream/overview'
 import { parseQuery, toggleState } from './query'
 
 /** Above this many hosts the table is the better first view. */
@@ -58,8 +58,8 @@ export class FleetStore {
   /** Until this time nothing is said about the silence: the page rests, or has just woken. */
   private restsUntil = $state(0)
   private readonly totalsPoller: TotalsPoller
-  private readonly follower: Follower
-  private readonly detailFollower: Follower
+  private readonly follower: Follower<unknown, unknown>
+  private readonly detailFollower: Follower<Snapshot, Delta>
   private readonly connection: Connection
   /** Of a large fleet the hosts that are streamed in full, and when something of them last came. */
   private wanted: ReadonlySet<string> = new Set()
@@ -100,21 +100,9 @@ export class FleetStore {
     this.totalsPoller = new TotalsPoller(readTotals)
     this.visit(search)
     const error = (error: ConnectionError): void => this.onConnectionError(error)
-    this.follower = new Follower(
-      {
-        snapshot: (fleet) => {
-          this.isStreamed = true
-          this.onSnapshot(this.expand(fleet))
-        },
-        delta: (delta) => {
-          const { reshaped, fits } = this.fleet.apply(this.expand(delta))
-          this.onEvent(reshaped)
-          return fits
-        },
-        error,
-      },
-      read,
-    )
+    this.follower = isOverview
+      ? new Follower<OverviewSnapshot, OverviewDelta>({ snapshot: (fleet) => this.onStreamed(expandSnapshot(fleet)), delta: (delta) => this.onDelta(expandDelta(delta)), error }, read)
+      : new Follower<Snapshot, Delta>({ snapshot: (fleet) => this.onStreamed(fleet), delta: (delta) => this.onDelta(delta), error }, read)
     this.detailFollower = new Follower(
       {
         snapshot: (fleet) => this.onDetails(() => this.fleet.loadDetails(fleet)),
@@ -256,14 +244,21 @@ export class FleetStore {
     this.onSnapshot(fleet, fleet.is_whole ?? false)
   }
 
-  private onSnapshot(fleet: Snapshot, isWhole = true): void {
+  private onStreamed(fleet: Snapshot): void {
+    this.isStreamed = true
+    this.onSnapshot(fleet)
+  }
+
+  private onDelta(delta: Delta): boolean {
+    const { reshaped, fits } = this.fleet.apply(delta)
+    this.onEvent(reshaped)
+    return fits
+  }
+
+  private onSnapshot(fleet: FleetDocument, isWhole = true): void {
     this.fleet.load(fleet, isWhole, this.isOverview && this.isStreamed)
     this.labels = labelsOf(this.fleet.entries.values())
     this.onEvent(true)
-  }
-
-  private expand<Event extends Snapshot | Delta>(event: Event): Event {
-    return this.isOverview && event.hosts !== undefined ? { ...event, hosts: (event.hosts as ShortHost[]).map(expandHost) } : event
   }
 
   private onDetails<Result>(take: () => Result): Result {

@@ -80,7 +80,7 @@ export const READING = '…'
 
 /** `now` is the hub's clock. `isRead`: what is not live is current too. */
 export function gpuDetail(gpu: Gpu, host: Host, now: number, isRead = true): GpuDetail {
-  const processes = gpu.processes as Process[] | null
+  const { processes } = gpu
   const seen = seenAt(host, now)
   const shown = processes?.slice(0, MOST_PROCESSES).map((process) => processText(process, seen)) ?? null
   const users = usersOn((processes ?? []).filter((process) => !process.display), seen)
@@ -98,7 +98,7 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number, isRead = true): Gpu
     processes: shown,
     processesReason: gpu.reasons['processes'] ?? 'The process list could not be read.',
     moreProcesses: Math.max(0, (processes?.length ?? 0) - MOST_PROCESSES),
-    events: gpu.events.slice(-MOST_EVENTS).reverse().map((event) => eventText(event as GpuEvent, now)),
+    events: gpu.events.slice(-MOST_EVENTS).reverse().map((event) => eventText(event, now)),
     moreEvents: Math.max(0, gpu.events.length - MOST_EVENTS),
   }
 }

@@ -26,7 +26,7 @@ export function seenAt(host: Host, now: number): number {
 
 /** Null where the list could not be read. Most memory first, as on the card. `now` is the hub's clock. */
 export function processRows(gpu: Gpu, host: Host, now: number): ProcessRow[] | null {
-  const processes = gpu.processes as Process[] | null
+  const { processes } = gpu
   return processes?.map((process, at) => processRow(process, `${gpu.uuid} ${process.pid} ${at}`, seenAt(host, now))) ?? null
 }
 

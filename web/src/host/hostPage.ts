@@ -61,7 +61,7 @@ export function hostPageText(entry: HostEntry, now: number): HostPageText {
     isStale: host.status !== 'up',
     noGpus: host.status === 'never_seen' ? 'No report yet.' : plain(host.reasons['gpus'] ?? 'No GPU reported.'),
     reservable: host.status === 'up' ? host.gpus.map(({ uuid }) => uuid) : [],
-    disks: (host.disks as { mount: string; used_bytes: number; total_bytes: number }[]).map((disk) => ({
+    disks: host.disks.map((disk) => ({
       mount: plain(disk.mount),
       text: `${bytes(disk.used_bytes)} of ${bytes(disk.total_bytes)}`,
       fraction: fraction(disk.used_bytes, disk.total_bytes),

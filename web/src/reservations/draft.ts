@@ -134,7 +134,7 @@ export function requestOf({ count, memory, model, sameHost, mig }: RequestDraft)
 export function reservationBody(draft: Draft, me: string): NewReservation {
   const user = draft.user.trim()
   return {
-    ...(draft.mode === 'any' ? { any: requestOf(draft.request) as NonNullable<NewReservation['any']> } : { gpus: draft.gpus }),
+    ...(draft.mode === 'any' ? { any: requestOf(draft.request) } : { gpus: draft.gpus }),
     ...(draft.isNow ? {} : { start: momentOf(draft.from) }),
     ...endBody(draft),
     note: draft.note,

@@ -38,7 +38,7 @@ function read(page: PageDocument): { me?: Me | null; fleet?: BootstrapFleet | nu
   if (place === null) return {}
   place.remove()
   try {
-    return JSON.parse(place.content.textContent ?? '') as ReturnType<typeof read>
+    return JSON.parse(place.content.textContent ?? '')
   } catch {
     return {}
   }

@@ -127,8 +127,7 @@ describe('the arrays of a delta', () => {
 
   it('hold the numbers of processes', () => {
     const processes = [someProcess, { ...someProcess, pid: 2, memory_used_bytes: 5 }]
-    apply({ changes: [{ id: 'gpu01', gpus: [{ uuid: 'gpu01-1', processes }] }], processes: { rows: [1], memory_used_bytes: [[7, null]] } })
-    apply({ processes: { rows: [1], utilization_percent: [[1, 2]] } })
+    apply({ changes: [{ id: 'gpu01', gpus: [{ uuid: 'gpu01-1', processes }] }], processes: { rows: [1], memory_used_bytes: [[7, null]], utilization_percent: [[1, 2]] } })
     expect(gpusOf('gpu01')[1]?.processes).toMatchObject([
       { pid: 1, memory_used_bytes: 7, utilization_percent: 1 },
       { pid: 2, memory_used_bytes: null, utilization_percent: 2 },
@@ -137,7 +136,7 @@ describe('the arrays of a delta', () => {
 
   it('do not fit where a GPU has other processes; those that fit are written', () => {
     apply({ changes: [{ id: 'gpu02', gpus: [{ uuid: 'gpu02-0', processes: [{ ...someProcess }] }] }] })
-    expect(apply({ processes: { rows: [0, 2], memory_used_bytes: [[7], [8]] } })).toMatchObject({ fits: false })
+    expect(apply({ processes: { rows: [0, 2], memory_used_bytes: [[7], [8]], utilization_percent: [[1], [2]] } })).toMatchObject({ fits: false })
     expect(gpusOf('gpu02')[0]?.processes).toMatchObject([{ memory_used_bytes: 8 }])
   })
 

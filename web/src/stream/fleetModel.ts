@@ -6,10 +6,15 @@
 import type { Alert, AlertCounts } from '../api/alerts'
 import catalog from '../api/catalog.json'
 import type { HubEvent } from '../api/events'
-import type { Availability, Delta, Gpu, GpuChange, HealthLevel, Host, HostChange, HostRows, Snapshot, Totals } from '../api/types'
+import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, HostRows, OverviewDelta, Totals } from '../api/types'
 import { FleetRows } from './fleetRows'
 import { inventory } from './inventory'
 import { Version, WatchedVersion } from './version.svelte'
+
+/** A snapshot; without rows no deltas of it follow. */
+export type FleetDocument = Fleet & { rows?: HostRows[] }
+/** That of an overview has `summaries`, and whole hosts in place of short ones. */
+export type FleetDelta = Delta & Partial<Pick<OverviewDelta, 'summaries'>>
 
 /** A host's GPUs in a few numbers. A mean or sum covers the GPUs whose value is known; null when none is. */
 export interface HostSummary {
@@ -203,7 +208,7 @@ class HostLayer {
   }
 
   /** What is said of rows that belong to nobody is left out. */
-  apply(delta: Delta): Applied & { renamed: boolean } {
+  apply(delta: FleetDelta): Applied & { renamed: boolean } {
     const changed = new Set<HostEntry>()
     let renamed = Boolean(delta.removed?.length || delta.hosts?.length)
     if (renamed) this.rebuild(delta)
@@ -222,7 +227,7 @@ class HostLayer {
   }
 
   /** Every row of the hosts that come or go is given up before any is claimed: rows may pass from one to another. */
-  private rebuild({ removed = [], hosts = [], rows, time }: Delta): void {
+  private rebuild({ removed = [], hosts = [], rows, time }: FleetDelta): void {
     for (const id of [...removed, ...hosts.map((host) => host.id)]) {
       const entry = this.entries.get(id)
       if (entry !== undefined) this.rows.release(entry)
@@ -247,7 +252,7 @@ class HostLayer {
   }
 
   /** False if a row belongs to nobody. */
-  private write({ gpus, reports, processes, summaries }: Delta, changed: Set<HostEntry>): boolean {
+  private write({ gpus, reports, processes, summaries }: FleetDelta, changed: Set<HostEntry>): boolean {
     if (summaries !== undefined) {
       const { rows, utilization_percent: utilization, temperature_celsius: hottest } = summaries
       this.rows.forEachHost(rows, (entry, at) => entry.sample({ utilization: utilization[at] ?? null, hottest: hottest[at] ?? null }))
@@ -316,7 +321,7 @@ export class FleetModel {
 
   /** Takes a snapshot, which replaces everything. `isWhole` is false where more hosts than these are on their way,
    * `isShort` is true where they are an overview. */
-  load(fleet: Snapshot, isWhole = true, isShort = false): void {
+  load(fleet: FleetDocument, isWhole = true, isShort = false): void {
     this.isShort = isShort
     this.hosts.load(fleet.hosts, fleet.rows, fleet.time)
     this.demo = fleet.demo
@@ -331,7 +336,7 @@ export class FleetModel {
   }
 
   /** Takes a delta. What it says of rows that belong to nobody is left out. */
-  apply(delta: Delta): Applied {
+  apply(delta: FleetDelta): Applied {
     const { reshaped, fits, renamed } = this.hosts.apply(delta)
     if (renamed) this.rankByName()
     if (delta.problems !== undefined) this.problems = delta.problems
@@ -344,11 +349,11 @@ export class FleetModel {
   }
 
   /** Takes hosts in view in full: these and no others. */
-  loadDetails({ hosts, rows, time }: Pick<Snapshot, 'hosts' | 'rows' | 'time'>): void {
+  loadDetails({ hosts, rows, time }: Pick<FleetDocument, 'hosts' | 'rows' | 'time'>): void {
     this.details.load(hosts, rows, time)
   }
 
-  applyDetails(delta: Delta): Applied {
+  applyDetails(delta: FleetDelta): Applied {
     return this.details.apply(delta)
   }
 

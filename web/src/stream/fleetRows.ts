@@ -5,14 +5,19 @@
  * by the hub with whole hosts, and may pass from one host to another.
  */
 import catalog from '../api/catalog.json'
-import type { Columns, Gpu, Host, HostRows, Process, ProcessColumns, Values } from '../api/types'
+import type { Gpu, GpuValues, Host, HostRows, HostValues, ProcessValues, Values } from '../api/types'
 import type { HostEntry } from './fleetModel'
 
-type Numbers = Record<string, number | null>
+type GpuColumn = Exclude<keyof GpuValues, 'rows'>
+type HostColumn = Exclude<keyof HostValues, 'rows'>
 
 const namesOf = (wanted: string): Set<string> => new Set(catalog.filter(({ scope }) => scope === wanted).map(({ name }) => name))
 const GPU_COLUMNS: ReadonlySet<string> = namesOf('gpu')
 const HOST_COLUMNS: ReadonlySet<string> = namesOf('host').add('last_report_at')
+/** What changes with nearly every report. */
+const OFTEN: ReadonlySet<string> = new Set<GpuColumn>(['utilization_percent', 'memory_used_bytes', 'temperature_celsius', 'power_watts'])
+const isGpuColumn = (name: string): name is GpuColumn => GPU_COLUMNS.has(name)
+const isHostColumn = (name: string): name is HostColumn => HOST_COLUMNS.has(name)
 
 export class FleetRows {
   /** `hostOf`: what of an entry is written to. */
@@ -51,10 +56,10 @@ export class FleetRows {
   }
 
   /** These write what they are given, add its hosts to `changed`, and are false if a row belongs to nobody. */
-  writeGpus(columns: Columns, changed: Set<HostEntry>): boolean {
+  writeGpus(columns: GpuValues, changed: Set<HostEntry>): boolean {
     this.writeOften(columns)
-    const others = Object.keys(columns).filter((name) => GPU_COLUMNS.has(name) && wholeColumn(columns, name) === undefined)
-    if (others.length > 0) write(columns, others, (row) => this.gpus[row])
+    const others = Object.keys(columns).filter(isGpuColumn).filter((name) => !OFTEN.has(name) || !Array.isArray(columns[name]))
+    if (others.length > 0) write(columns, others, columns.rows.map((row) => this.gpus[row]))
     return mark(columns.rows, this.owners, changed)
   }
 
@@ -62,11 +67,11 @@ export class FleetRows {
    * Writes the columns that change all the time and have a value for each row. Thousands of rows a second come by here:
    * a field whose name the engine knows, of an object that is at hand, costs a third of one that is found by name.
    */
-  private writeOften(columns: Columns): void {
-    const utilization = wholeColumn(columns, 'utilization_percent')
-    const memory = wholeColumn(columns, 'memory_used_bytes')
-    const temperature = wholeColumn(columns, 'temperature_celsius')
-    const power = wholeColumn(columns, 'power_watts')
+  private writeOften(columns: GpuValues): void {
+    const utilization = whole(columns.utilization_percent)
+    const memory = whole(columns.memory_used_bytes)
+    const temperature = whole(columns.temperature_celsius)
+    const power = whole(columns.power_watts)
     const { rows } = columns
     for (let at = 0; at < rows.length; at++) {
       const gpu = this.gpus[rows[at]!]
@@ -78,9 +83,9 @@ export class FleetRows {
     }
   }
 
-  writeHosts(columns: Columns, changed: Set<HostEntry>): boolean {
-    const names = Object.keys(columns).filter((name) => HOST_COLUMNS.has(name))
-    write(columns, names, (row) => (this.hosts[row] === undefined ? undefined : this.hostOf(this.hosts[row])))
+  writeHosts(columns: HostValues, changed: Set<HostEntry>): boolean {
+    const owners = columns.rows.map((row) => this.hosts[row])
+    write(columns, Object.keys(columns).filter(isHostColumn), owners.map((entry) => entry && this.hostOf(entry)))
     return mark(columns.rows, this.hosts, changed)
   }
 
@@ -93,11 +98,11 @@ export class FleetRows {
   }
 
   /** Also false if a GPU has more or fewer processes than there are numbers for: it keeps those it has. */
-  writeProcesses(columns: ProcessColumns, changed: Set<HostEntry>): boolean {
+  writeProcesses(columns: ProcessValues, changed: Set<HostEntry>): boolean {
     let fits = mark(columns.rows, this.owners, changed)
     for (const name of ['memory_used_bytes', 'utilization_percent'] as const) {
-      columns[name]?.forEach((numbers, at) => {
-        const processes = (this.gpus[columns.rows[at]!]?.processes ?? []) as Process[]
+      columns[name].forEach((numbers, at) => {
+        const processes = this.gpus[columns.rows[at]!]?.processes ?? []
         if (processes.length !== numbers.length) fits = false
         else processes.forEach((process, place) => (process[name] = numbers[place]!))
       })
@@ -106,21 +111,21 @@ export class FleetRows {
   }
 }
 
-/** What changes with nearly every report. */
-const OFTEN: ReadonlySet<string> = new Set(['utilization_percent', 'memory_used_bytes', 'temperature_celsius', 'power_watts'])
-
-/** A column that `writeOften` writes; undefined where it does not. */
-function wholeColumn(columns: Columns, name: string): (number | null)[] | undefined {
-  const values = columns[name]
-  return OFTEN.has(name) && Array.isArray(values) ? values : undefined
+function whole(values: Values | undefined): (number | null)[] | undefined {
+  return Array.isArray(values) ? values : undefined
 }
 
-function write(columns: Columns, names: readonly string[], find: (row: number) => object | undefined): void {
-  const targets = columns.rows.map(find) as (Numbers | undefined)[]
-  for (const name of names) writeColumn(targets, name, columns[name]!)
+type Numbers<Name extends string> = { [Key in Name]: number | null }
+
+/** `targets` are those of `columns.rows`. */
+function write<Name extends string>(columns: { [Key in Name]?: Values }, names: readonly Name[], targets: readonly (Numbers<Name> | undefined)[]): void {
+  for (const name of names) {
+    const values = columns[name]
+    if (values !== undefined) writeColumn(targets, name, values)
+  }
 }
 
-function writeColumn(targets: readonly (Numbers | undefined)[], name: string, values: Values): void {
+function writeColumn<Name extends string>(targets: readonly (Numbers<Name> | undefined)[], name: Name, values: Values): void {
   const [at, to] = Array.isArray(values) ? [null, values] : [values.at, values.to]
   for (let i = 0; i < to.length; i++) {
     const target = targets[at === null ? i : at[i]!]

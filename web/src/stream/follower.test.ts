@@ -1,10 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { Delta, Snapshot } from '../api/types'
 import { fleet, totals } from '../testing/samples'
 import { Follower, RENEW_SECONDS, type ReadSnapshot } from './follower'
 
 const seen: string[] = []
 let answers: ((answer: Awaited<ReturnType<ReadSnapshot>>) => void)[]
-let follower: Follower
+let follower: Follower<Snapshot, Delta>
 let fits = true
 
 const readSnapshot: ReadSnapshot = () => new Promise((resolve) => answers.push(resolve))

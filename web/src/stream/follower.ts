@@ -3,10 +3,10 @@
  * miss events while it sleeps or while another tab takes over. A snapshot is then read once, from a stream of its own:
  * only there it has the rows that deltas refer to. Its id says which deltas come after it.
  */
-import type { Delta, Snapshot } from '../api/types'
 import type { RawEvent, ConnectionError } from './fleetStream'
 
-export interface StreamListener {
+/** `Snapshot` and `Delta` are what the stream's address asks for. */
+export interface StreamListener<Snapshot, Delta> {
   snapshot(fleet: Snapshot): void
   /** False if the delta does not fit what came before it. */
   delta(delta: Delta): boolean
@@ -19,7 +19,7 @@ export type ReadSnapshot = () => Promise<RawEvent | { error: ConnectionError }>
 /** Seconds between two snapshots that are asked for because a delta did not fit. */
 export const RENEW_SECONDS = 10
 
-export class Follower {
+export class Follower<Snapshot, Delta> {
   /** Everything up to `last` was taken. */
   private isWhole = false
   private last = ''
@@ -31,7 +31,7 @@ export class Follower {
   private renewedAt = -Infinity
 
   constructor(
-    private readonly listener: StreamListener,
+    private readonly listener: StreamListener<Snapshot, Delta>,
     private readonly readSnapshot: ReadSnapshot,
   ) {}
 
@@ -69,7 +69,7 @@ export class Follower {
   }
 
   private takeSnapshot({ id, text }: RawEvent): void {
-    const fleet = JSON.parse(text) as Snapshot
+    const fleet: Snapshot = JSON.parse(text)
     this.forget()
     this.isWhole = true
     this.last = id
@@ -81,7 +81,7 @@ export class Follower {
     if (step === 'old') return
     if (step === 'gap') this.forget()
     this.last = event.id
-    if (this.isWhole) return this.listener.delta(JSON.parse(event.text) as Delta) ? undefined : this.renew()
+    if (this.isWhole) return this.listener.delta(JSON.parse(event.text)) ? undefined : this.renew()
     this.waiting.push(event)
     void this.catchUp()
   }

@@ -3,7 +3,8 @@
  * streamed is unknown here, and its reason says so; hosts in view are streamed in full beside it (FleetModel.details).
  */
 import catalog from '../api/catalog.json'
-import type { Availability, Gpu, HealthLevel, Host, ShortHost } from '../api/types'
+import type { Availability, Gpu, HealthLevel, Host, OverviewDelta, OverviewSnapshot, ShortHost, Snapshot } from '../api/types'
+import type { FleetDelta } from './fleetModel'
 
 /** From this many hosts on the page subscribes to the hosts in view. */
 export const OVERVIEW_FROM_HOSTS = 1500
@@ -67,4 +68,12 @@ Object.assign(ExpandedHost.prototype, SHORT_HOST)
 export function expandHost({ model, gpus, ...host }: ShortHost): Host {
   const expanded = gpus.map((gpu) => Object.assign(new ShortGpu(), model, gpu) as unknown as Gpu)
   return Object.assign(new ExpandedHost(), host, { gpus: expanded }) as unknown as Host
+}
+
+export function expandSnapshot({ hosts, ...facts }: OverviewSnapshot): Snapshot {
+  return { ...facts, hosts: hosts.map(expandHost) }
+}
+
+export function expandDelta({ hosts, ...facts }: OverviewDelta): FleetDelta {
+  return hosts === undefined ? facts : { ...facts, hosts: hosts.map(expandHost) }
 }

@@ -1,5 +1,5 @@
 /** A hub that changes at random, for the unit tests: what follows its stream must come to what a snapshot says. */
-import type { Columns, Delta, Gpu, Host, HostRows, Process, Values } from '../api/types'
+import type { Delta, Gpu, Host, HostRows, Process, Values } from '../api/types'
 import { fleet, gpu, host, someProcess, totals } from './samples'
 import type { FleetModel } from '../stream/fleetModel'
 
@@ -117,18 +117,16 @@ export class RandomHub {
     if (this.chance.next() < 0.8) delta.reports = this.columns(hosts, HOST_METRICS)
     const rows = [...byRow.keys()].filter(() => this.chance.next() < 0.3)
     if (rows.length === 0) return
-    delta.processes = { rows }
-    for (const name of NUMBERS) {
-      if (this.chance.next() < 0.5) delta.processes[name] = rows.map((row) => (byRow.get(row)!.processes as Process[]).map((each) => (each[name] = this.chance.value())))
-    }
+    const [memory, utilization] = NUMBERS.map((name) => rows.map((row) => (byRow.get(row)!.processes ?? []).map((each) => (each[name] = this.chance.value()))))
+    delta.processes = { rows, memory_used_bytes: memory!, utilization_percent: utilization! }
   }
 
-  private columns(byRow: ReadonlyMap<number, object>, names: readonly string[]): Columns {
+  private columns<Name extends string>(byRow: ReadonlyMap<number, { [Key in Name]: number | null }>, names: readonly Name[]): { rows: number[] } & { [Key in Name]?: Values } {
     const rows = [...byRow.keys()].filter(() => this.chance.next() < 0.6)
-    const set = (row: number, name: string): number | null => ((byRow.get(row) as Record<string, number | null>)[name] = this.chance.value())
-    const columns: Columns = { rows }
-    for (const name of names) if (this.chance.next() < 0.7) columns[name] = this.values(rows, (row) => set(row, name))
-    return columns
+    const chosen = names.filter(() => this.chance.next() < 0.7)
+    const columns: { [Key in Name]?: Values } = {}
+    for (const name of chosen) columns[name] = this.values(rows, (row) => (byRow.get(row)![name] = this.chance.value()))
+    return { rows, ...columns }
   }
 
   private values(rows: readonly number[], set: (row: number) => number | null): Values {

@@ -153,7 +153,7 @@ function ownersOf(gpu: Gpu, host: Host): ReadonlyMap<string | null, Process[]> {
   const isInUse = state === 'busy' || state === 'idle'
   if (!isInUse && !gpu.processes?.length) return NOBODY
   const owners = new Map<string | null, Process[]>()
-  for (const process of (gpu.processes ?? []) as Process[]) {
+  for (const process of gpu.processes ?? []) {
     if (process.display) continue
     const user = process.user ?? null
     const theirs = owners.get(user)
