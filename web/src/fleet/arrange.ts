@@ -52,6 +52,8 @@ export type CollapseOverrides = ReadonlyMap<string, boolean>
 interface HostPlaces {
   readonly entry: HostEntry
   version: number
+  /** The search and grouping that it was read for. */
+  epoch: number
   /** Null where the host is no answer. */
   shown: readonly number[] | null
   /** One without groups; otherwise one for each group that some of its GPUs belong to. */
@@ -76,6 +78,7 @@ function hasSameTraits({ gpus }: Host, traits: readonly GpuTraits[]): boolean {
 /** Arranges the board again and again: hosts that did not change since keep their places as they are. */
 export class Arranger {
   private readonly hosts = new Map<HostEntry, HostPlaces>()
+  private epoch = 0
   private groups = new Groups()
   private entries: readonly HostEntry[] = []
   private found: HostPlaces[] | null = null
@@ -83,9 +86,18 @@ export class Arranger {
   private grouping: Grouping = 'host'
   private sort: Sort = 'name'
 
+  /** How many hosts are on the board: one may stand in several groups. */
+  get hostCount(): number {
+    return this.found?.length ?? 0
+  }
+
   /** The same query must be the same object. */
   arrange(entries: readonly HostEntry[], query: Query, sort: Sort, overrides: CollapseOverrides, grouping: Grouping = 'host'): readonly Placed[] {
-    if (query !== this.query || grouping !== this.grouping || this.hosts.size > entries.length + FORGOTTEN) this.forget(query, grouping)
+    if (query !== this.query || grouping !== this.grouping) this.begin(query, grouping)
+    if (this.hosts.size > entries.length + FORGOTTEN) {
+      this.hosts.clear()
+      this.found = null
+    }
     const found = this.find(entries, query)
     putInOrder(found, sort, sort === this.sort, asksForIdle(query))
     this.sort = sort
@@ -110,8 +122,8 @@ export class Arranger {
     return (this.found ??= entries.map((entry) => this.hosts.get(entry)!).filter(({ shown }) => shown !== null))
   }
 
-  private forget(query: Query, grouping: Grouping): void {
-    this.hosts.clear()
+  private begin(query: Query, grouping: Grouping): void {
+    this.epoch += 1
     this.found = null
     this.groups = new Groups()
     this.query = query
@@ -121,10 +133,11 @@ export class Arranger {
   private read(entry: HostEntry, query: Query): void {
     const version = entry.version.untracked
     let host = this.hosts.get(entry)
-    if (host?.version === version) return
-    if (host === undefined) this.hosts.set(entry, (host = { entry, version, shown: null, parts: [], traits: [], isFull: false, weight: NaN }))
+    if (host?.version === version && host.epoch === this.epoch) return
+    if (host === undefined) this.hosts.set(entry, (host = { entry, version, epoch: this.epoch, shown: null, parts: [], traits: [], isFull: false, weight: NaN }))
     const shown = shownGpus(entry, query)
-    if (!isSameList(host.shown, shown) || (this.grouping !== 'host' && !this.keepsGroups(host))) host.parts = []
+    if (host.epoch !== this.epoch || !isSameList(host.shown, shown) || (this.grouping !== 'host' && !this.keepsGroups(host))) host.parts = []
+    host.epoch = this.epoch
     if ((host.shown === null) !== (shown === null)) this.found = null
     host.version = version
     host.shown = shown
@@ -158,7 +171,8 @@ function shownGpus({ untracked: host }: HostEntry, query: Query): readonly numbe
   if (query.isEmpty) return whole(host.gpus.length)
   const shown: number[] = []
   const inHost = wordsInHost(query, host)
-  host.gpus.forEach((gpu, position) => matchesGpu(query, host, gpu, inHost) && shown.push(position))
+  for (let position = 0; position < host.gpus.length; position++) if (matchesGpu(query, host, host.gpus[position]!, inHost)) shown.push(position)
+  if (shown.length === host.gpus.length) return whole(shown.length)
   return shown.length > 0 ? shown : null
 }
 

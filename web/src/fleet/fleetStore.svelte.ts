@@ -40,6 +40,7 @@ export class FleetStore {
   /** Labels by which hosts can be grouped. */
   labels = $state.raw<readonly string[]>([])
   placed = $state.raw<readonly Placed[]>([])
+  shownHosts = $state(0)
   connectionError = $state<ConnectionError | null>(null)
   /** Something came on the stream: what is shown is not only what came with the page. */
   isStreamed = $state(false)
@@ -83,7 +84,6 @@ export class FleetStore {
   readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
-  readonly shownHosts = $derived(this.group === 'host' ? this.placed.length : new Set(this.placed.map(({ entry }) => entry)).size)
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort, group: this.group })
   /** The hosts of each group; empty where the board is not in groups. */
   readonly groups: ReadonlyMap<string, readonly Placed[]> = $derived(groupsOn(this.placed))
@@ -303,6 +303,7 @@ export class FleetStore {
   private arrange(reshaped = false, isKept = false): void {
     this.arrangedAt = seconds()
     const sorted = this.arranger.arrange(this.fleet.byName, this.query, this.sort, this.overrides, this.group)
+    this.shownHosts = this.arranger.hostCount
     const placed = isKept ? inOldOrder(sorted, this.placed) : sorted
     if (reshaped || !isSameArrangement(placed, this.placed)) this.placed = placed
   }

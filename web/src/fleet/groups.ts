@@ -139,12 +139,11 @@ export interface GroupText {
 
 /** Where each group stands on the board. */
 export function groupsOn(board: readonly Placed[]): Map<string, readonly Placed[]> {
-  const groups = new Map<string, Placed[]>()
-  let last: Placed[] = []
-  for (const placed of board) {
-    if (placed.group === undefined) continue
-    if (last[0]?.group !== placed.group) groups.set(placed.group, (last = []))
-    last.push(placed)
+  const groups = new Map<string, readonly Placed[]>()
+  for (let start = 0, end = 0; start < board.length; start = end) {
+    const { group } = board[start]!
+    while (end < board.length && board[end]!.group === group) end += 1
+    if (group !== undefined) groups.set(group, board.slice(start, end))
   }
   return groups
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { entry } from '../testing/samples'
 import type { Placed } from './arrange'
-import { cardHeight, layoutCards, layoutRows, measuresFor, visibleBoxes, withRoomFor } from './layout'
+import { cardHeight, layoutCards, layoutRows, measuresFor, visibleBoxes, heightWith } from './layout'
 
 const card = (id: string, gpus: number, collapsed = false): Placed => {
   const states = Array.from({ length: gpus }, () => 'free' as const)
@@ -104,17 +104,18 @@ describe('what is visible', () => {
 
   it('includes the host that holds the focus wherever it is', () => {
     expect(names(0, desk.row, 'h999')).toEqual(['h0', 'h999'])
+    expect(names(desk.row * 10, desk.row * 11, 'h3')).toEqual(['h3', 'h10'])
   })
 })
 
 describe('hosts that are on their way', () => {
   it('have room as high as those that are here', () => {
     const layout = layoutRows([card('a', 8), card('b', 8)], 1400)
-    expect(withRoomFor(8, layout).height).toBe(5 * layout.height)
-    expect(withRoomFor(0, layout)).toBe(layout)
+    expect(heightWith(8, 2, layout)).toBe(5 * layout.height)
+    expect(heightWith(0, 2, layout)).toBe(layout.height)
   })
 
   it('have none where nothing is here to go by', () => {
-    expect(withRoomFor(8, layoutRows([], 1400)).height).toBe(0)
+    expect(heightWith(8, 0, layoutRows([], 1400))).toBe(0)
   })
 })

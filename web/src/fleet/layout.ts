@@ -60,11 +60,15 @@ export interface Heading {
 }
 
 export interface Layout {
-  boxes: readonly Box[]
+  readonly boxes: readonly Box[]
   /** None where the board is not in groups. */
-  headings: readonly Heading[]
-  height: number
-  measures: Measures
+  readonly headings: readonly Heading[]
+  readonly height: number
+  readonly measures: Measures
+  /** The boxes that touch `top…bottom`, in the order of the board. */
+  between(top: number, bottom: number): Box[]
+  /** By the key of its place. */
+  find(key: string): Box | undefined
 }
 
 export function cardHeight({ entry, shown, collapsed }: Placed, measures: Measures): number {
@@ -103,41 +107,110 @@ export function layoutCards(board: readonly Placed[], width: number, density: De
     ends[column] = y + height + measures.gap
     return { placed, column, x: column * (cardWidth + measures.gap), y, width: cardWidth, height, row: 0 }
   })
-  return { boxes, headings, height: Math.max(0, Math.max(...ends) - measures.gap), measures }
+  return {
+    boxes,
+    headings,
+    height: Math.max(0, Math.max(...ends) - measures.gap),
+    measures,
+    between: (top, bottom) => boxes.filter(({ y, height }) => y < bottom && y + height > top),
+    find: (key) => boxes.find(({ placed }) => keyOf(placed) === key),
+  }
 }
 
 /** Cells in a line of the table; a machine with more GPUs, or cut into many instances, takes several lines. */
 export const CELLS_PER_LINE = 8
 
-export function layoutRows(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
-  const measures = measuresFor(width, density)
-  let end = 0
-  let row = 1
-  const headings: Heading[] = []
-  const boxes = board.map((placed): Box => {
-    if (placed.group !== undefined && placed.group !== headings.at(-1)?.group) {
-      headings.push({ group: placed.group, y: end, height: measures.group, row: ++row })
-      end += measures.group
+/** A line after the other. Tens of thousands of lines are arranged every two seconds: boxes exist only of those asked for. */
+class RowLayout implements Layout {
+  readonly headings: Heading[] = []
+  readonly height: number
+  /** Where each line begins, and the last one ends; and its place among all rows. */
+  private readonly tops: Float64Array
+  private readonly rows: Uint32Array
+  private all: readonly Box[] | null = null
+
+  constructor(
+    private readonly board: readonly Placed[],
+    private readonly width: number,
+    readonly measures: Measures,
+  ) {
+    this.tops = new Float64Array(board.length)
+    this.rows = new Uint32Array(board.length)
+    let [end, row] = [0, 1]
+    let group: string | undefined
+    for (let at = 0; at < board.length; at++) {
+      const placed = board[at]!
+      if (placed.group !== group) {
+        group = placed.group
+        if (group !== undefined) {
+          this.headings.push({ group, y: end, height: measures.group, row: ++row })
+          end += measures.group
+        }
+      }
+      this.tops[at] = end
+      this.rows[at] = ++row
+      end += rowHeight(placed, measures)
     }
-    const lines = Math.max(1, Math.ceil(placed.entry.untracked.gpus.length / CELLS_PER_LINE))
-    const height = measures.row + (lines - 1) * measures.cell
-    const box = { placed, column: 0, x: 0, y: end, width, height, row: ++row }
-    end += height
-    return box
-  })
-  return { boxes, headings, height: end, measures }
+    this.height = end
+  }
+
+  get boxes(): readonly Box[] {
+    return (this.all ??= this.board.map((_, at) => this.box(at)))
+  }
+
+  between(top: number, bottom: number): Box[] {
+    const found: Box[] = []
+    for (let at = Math.max(0, this.firstBelow(top) - 1); at < this.board.length && this.tops[at]! < bottom; at++) {
+      const box = this.box(at)
+      if (box.y + box.height > top) found.push(box)
+    }
+    return found
+  }
+
+  find(key: string): Box | undefined {
+    const at = this.board.findIndex((placed) => keyOf(placed) === key)
+    return at < 0 ? undefined : this.box(at)
+  }
+
+  private box(at: number): Box {
+    const placed = this.board[at]!
+    return { placed, column: 0, x: 0, y: this.tops[at]!, width: this.width, height: rowHeight(placed, this.measures), row: this.rows[at]! }
+  }
+
+  /** The first line that begins below `y`. */
+  private firstBelow(y: number): number {
+    let [low, high] = [0, this.tops.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      if (this.tops[middle]! > y) high = middle
+      else low = middle + 1
+    }
+    return low
+  }
 }
 
-/** The same with room at its end for hosts that are on their way, as high as those that are here: who scrolls down
+function rowHeight({ entry }: Placed, { row, cell }: Measures): number {
+  const gpus = entry.untracked.gpus.length
+  return gpus <= CELLS_PER_LINE ? row : row + (Math.ceil(gpus / CELLS_PER_LINE) - 1) * cell
+}
+
+export function layoutRows(board: readonly Placed[], width: number, density: Density = 'comfortable'): Layout {
+  return new RowLayout(board, width, measuresFor(width, density))
+}
+
+/** The height with room at the end for hosts that are on their way, as high as those that are here: who scrolls down
  * before they come gets there. */
-export function withRoomFor(awaited: number, layout: Layout): Layout {
-  const here = layout.boxes.length
-  return awaited === 0 || here === 0 ? layout : { ...layout, height: Math.round((layout.height * (here + awaited)) / here) }
+export function heightWith(awaited: number, here: number, { height }: Layout): number {
+  return awaited === 0 || here === 0 ? height : Math.round((height * (here + awaited)) / here)
 }
 
 /** The boxes that touch `top…bottom`, plus the one of `pinned`, which holds the focus and must not vanish. */
 export function visibleBoxes(layout: Layout, top: number, bottom: number, pinned: string | null): Box[] {
-  return layout.boxes.filter((box) => (box.y < bottom && box.y + box.height > top) || (pinned !== null && keyOf(box.placed) === pinned))
+  const found = layout.between(top, bottom)
+  if (pinned === null || found.some(({ placed }) => keyOf(placed) === pinned)) return found
+  const box = layout.find(pinned)
+  if (box === undefined) return found
+  return box.y < top ? [box, ...found] : [...found, box]
 }
 
 export function visibleHeadings(layout: Pick<Layout, 'headings'>, top: number, bottom: number): Heading[] {

@@ -47,6 +47,8 @@ interface Kinds {
 
 export interface Query extends Kinds {
   without: Kinds
+  /** Whether any kind is asked for or excluded. */
+  hasKinds: boolean
   memory: readonly MemoryBound[]
   words: readonly Word[]
   /** What looks like more than text but cannot be read, as `>lots`. Nothing fits it. */
@@ -89,7 +91,8 @@ export function parseQuery(text: string): Query {
     else if (isUnclear(token)) unclear.push(token)
     else words.push(word(token))
   }
-  return { ...wanted, without, memory, words, unclear, isEmpty: text.trim() === '' }
+  const hasKinds = [wanted, without].some((kinds) => Object.values(kinds).some(({ size }) => size > 0))
+  return { ...wanted, without, hasKinds, memory, words, unclear, isEmpty: text.trim() === '' }
 }
 
 function noKinds() {
@@ -152,18 +155,25 @@ export function wordsInHost({ words }: Query, host: Host): readonly boolean[] {
   return words.map(({ text, place }) => (place === 'any' || place === 'host') && isInHost(text, host))
 }
 
-/** Who asks for all GPUs of a host passes `inHost`. */
+/** Who asks for all GPUs of a host passes `inHost`. Each letter of a search asks this of every GPU. */
 export function matchesGpu(query: Query, host: Host, gpu: Gpu, inHost = wordsInHost(query, host)): boolean {
+  if (query.unclear.length > 0 || (query.hasKinds && !isOfKinds(query, host, gpu))) return false
+  for (const bound of query.memory) if (!fits(bound, gpu.memory_total_bytes)) return false
+  for (let at = 0; at < inHost.length; at++) {
+    const word = query.words[at]!
+    if (isIn(word, inHost[at]!, host, gpu) !== word.wanted) return false
+  }
+  return true
+}
+
+function isOfKinds({ states, statuses, health, without }: Query, { status }: Host, gpu: Gpu): boolean {
   return (
-    query.unclear.length === 0 &&
-    !query.without.states.has(gpu.availability) &&
-    !query.without.statuses.has(host.status) &&
-    !query.without.health.has(gpu.health) &&
-    isAmong(query.states, gpu.availability) &&
-    isAmong(query.statuses, host.status) &&
-    isAmong(query.health, gpu.health) &&
-    query.memory.every((bound) => fits(bound, gpu.memory_total_bytes)) &&
-    query.words.every((word, at) => isIn(word, inHost[at] === true, host, gpu) === word.wanted)
+    !without.states.has(gpu.availability) &&
+    !without.statuses.has(status) &&
+    !without.health.has(gpu.health) &&
+    isAmong(states, gpu.availability) &&
+    isAmong(statuses, status) &&
+    isAmong(health, gpu.health)
   )
 }
 

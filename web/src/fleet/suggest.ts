@@ -1,15 +1,19 @@
 /** What may have been meant where nothing fits a search. src/gpudeck/views/filter.py suggests the same. */
 import type { Host } from '../api/types'
+import { lower } from '../ui/format'
 import { KEYWORDS, matchesBareHost, matchesGpu, parseQuery, tokens } from './query'
 
 const PLACES = ['host', 'model', 'user', 'command', 'xid']
 const SHORT = 3
 
-/** The nearest known word for each that fits nothing by itself; `usr:ann` becomes `user:ann`. */
-export function suggest(hosts: readonly Host[], text: string): { word: string; near: string }[] {
-  return tokens(text).flatMap((word) => {
+/** The nearest known word for each that fits nothing by itself; `usr:ann` becomes `user:ann`. `isUnfit`: nothing fits all
+ * of the text. */
+export function suggest(hosts: readonly Host[], text: string, isUnfit = false): { word: string; near: string }[] {
+  const words = tokens(text)
+  return words.flatMap((word) => {
     const bare = word.replace(/^-/, '')
-    const near = fitsAnything(hosts, bare) ? null : nearest(hosts, bare)
+    const isKnown = isUnfit && words.length === 1 && word === bare ? isKeyword(word) : fitsAnything(hosts, bare)
+    const near = isKnown ? null : nearest(hosts, bare)
     return near === null ? [] : [{ word, near: word.startsWith('-') ? `-${near}` : near }]
   })
 }
@@ -21,24 +25,31 @@ export function corrected(text: string, found: readonly { word: string; near: st
 
 function fitsAnything(hosts: readonly Host[], word: string): boolean {
   const query = parseQuery(word)
-  if (KEYWORDS.includes(word) || query.memory.length > 0) return true
-  return hosts.some((host) => (host.gpus.length === 0 ? matchesBareHost(query, host) : host.gpus.some((gpu) => matchesGpu(query, host, gpu))))
+  return isKeyword(word) || hosts.some((host) => (host.gpus.length === 0 ? matchesBareHost(query, host) : host.gpus.some((gpu) => matchesGpu(query, host, gpu))))
 }
+
+const isKeyword = (word: string): boolean => KEYWORDS.includes(word) || parseQuery(word).memory.length > 0
 
 /** Of words, users, hosts and labels; of keys, where it has one. */
 function nearest(hosts: readonly Host[], word: string): string | null {
-  const names = hosts.map(({ name }) => name.toLowerCase())
-  const labels = hosts.flatMap(({ labels }) => Object.entries(labels))
+  const names = hosts.map(({ name }) => lower(name))
+  const [keys, values, users] = [new Set<string>(), new Set<string>(), new Set<string>()]
+  for (const { labels, gpus } of hosts) {
+    for (const key of Object.keys(labels)) {
+      keys.add(key)
+      values.add(labels[key]!)
+    }
+    for (const gpu of gpus) for (const user of gpu.users) users.add(user)
+  }
   const colon = word.indexOf(':')
   if (colon > 0 && colon < word.length - 1) {
-    const near = closest(word.slice(0, colon), [...PLACES, ...sorted(labels.map(([key]) => key)), ...names])
+    const near = closest(word.slice(0, colon), [...PLACES, ...sorted(keys), ...names])
     return near === null || word.startsWith(`${near}:`) ? null : `${near}${word.slice(colon)}`
   }
-  const users = hosts.flatMap(({ gpus }) => gpus.flatMap(({ users }) => users))
-  return closest(word, [...KEYWORDS, ...sorted(users), ...names, ...sorted(labels.map(([, value]) => value))])
+  return closest(word, [...KEYWORDS, ...sorted(users), ...names, ...sorted(values)])
 }
 
-const sorted = (words: readonly string[]): string[] => [...new Set(words.map((word) => word.toLowerCase()))].sort()
+const sorted = (words: ReadonlySet<string>): string[] => [...words].map((word) => word.toLowerCase()).sort()
 
 /** At most two edits away, of a short word one; the first of those that are as near. */
 function closest(word: string, known: readonly string[]): string | null {
