@@ -263,6 +263,17 @@ def test_the_fonts_come_from_the_hub(shown: Page) -> None:
     assert {family.strip('"') for family in shown.evaluate(loaded)} == {"Inter", "JetBrains Mono"}
 
 
+def test_a_search_that_leaves_a_gpu_out_closes_its_details(still: HubProcess, visit: Visits) -> None:
+    page = visit(still.url)
+    line_of(page, "gpu01", 0).click()
+    details = page.locator(".popover")
+    page.keyboard.press("/")
+    page.keyboard.type("gpu0")
+    expect(details).to_be_visible()
+    page.keyboard.type("2")
+    expect(details).to_have_count(0)
+
+
 @pytest.mark.parametrize(
     ("host", "variable"), [("gpu01", "CUDA_VISIBLE_DEVICES=GPU-gpu01-0"), ("gpu02", "HIP_VISIBLE_DEVICES=0")]
 )
@@ -277,11 +288,19 @@ def test_a_free_gpu_is_used_with_one_copied_command(still: HubProcess, visit: Vi
     assert page.evaluate("navigator.clipboard.readText()") == variable
 
 
-def test_a_card_is_as_high_as_it_was_planned(moving: Page, shown: Page) -> None:
-    overflowing = "cards => cards.filter(card => card.scrollHeight > card.clientHeight).map(card => card.textContent)"
-    for page in (moving, shown):
+def test_a_card_is_as_high_as_what_is_on_it(demo: HubProcess, still: HubProcess, visit: Visits) -> None:
+    others = """cards => cards.map(card => {
+      const left = card.getBoundingClientRect().bottom - card.lastElementChild.getBoundingClientRect().bottom
+      return [card.scrollHeight - card.clientHeight, Math.round(left)]
+    }).filter(([over, left]) => over !== 0 || left !== 1)"""
+    for hub in (demo, still):
+        page = visit(hub.url)
         expect(page.locator(".card:has(.line)").first).to_be_visible()
-        assert page.locator(".card:has(.line)").evaluate_all(overflowing) == []
+        assert page.locator(".card").evaluate_all(others) == []
+        controls = page.locator(".chevron[aria-expanded='true']")
+        controls.first.click()
+        expect(page.locator(".card:not(:has(.line))").first).to_be_visible()
+        assert page.locator(".card").evaluate_all(others) == []
 
 
 @pytest.mark.parametrize("view", ["cards", "table"])

@@ -23,7 +23,7 @@ WORDS work as in the page's search. A GPU must match all of them:
   up late down never_seen         the host's status
   warning critical                the GPU's health
   nobody                          nobody is using the GPU
-  '>40G' '<=24G' '=80G'           the GPU's memory in GiB, as it is shown
+  80G '>40G' '<=24G'              the GPU's memory in GiB, as it is shown
   user:ann host:gpu07 model:h200  text in this field only
   command:train rack:r01          a word of a command; any label of a host
   gpu05:3                         GPU 3 of the host gpu05

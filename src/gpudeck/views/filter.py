@@ -5,7 +5,7 @@ A search is words that all have to fit a GPU: what the page's search box takes, 
     free busy idle reserved unknown   its availability; several of them mean any of them
     up late down never_seen         the status of its host; several mean any
     warning critical                its health; several mean any
-    >40G  >=80G  <24G  =16G         its memory, in GiB as it is shown
+    80G  >40G  >=80G  <24G          its memory, in GiB as it is shown
     nobody                          nobody is using it: free or reserved
     user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
     gpu05:3                         GPU 3 of the host gpu05
@@ -52,6 +52,7 @@ _SHORT = 3
 _SHORTEST_OF_COMMAND = 3
 """Less text begins a word of nearly every command."""
 _MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?[kmgt]i?b?)")
+_AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?[kmgt]i?b?")
 _NO_UNIT = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?)")
 _TOKEN = re.compile(r'-?(?:[a-z0-9_]+:)?"[^"]*"|\S+')
 _PREFIX = re.compile(r"-?(?:[A-Za-z0-9_]+:)?")
@@ -199,13 +200,20 @@ def _is_in_gpu(text: str, gpu: Gpu) -> bool:
     # A state that is still being typed fits already: "fre".
     return (
         gpu.label == text
-        or has_model(text, gpu.name, gpu.display_name)
+        or (_is_amount(text, gpu) if _AMOUNT.fullmatch(text) else has_model(text, gpu.name, gpu.display_name))
         or _is_in_users(text, gpu)
         or gpu.availability.startswith(text)
         or (len(text) >= _SHORTEST_OF_COMMAND and _is_in_commands(text, gpu))
         # Short text stands in many a UUID by chance: "4090" is a model.
         or (len(text) >= 8 and text in gpu.uuid.lower())
     )
+
+
+def _is_amount(text: str, gpu: Gpu) -> bool:
+    """Its memory as it is shown, or what its model is called by. A MIG instance also has the name of its board, whose
+    memory it does not have: A100-SXM4-80GB MIG 1g.10gb."""
+    names = (name.rpartition(" MIG ")[2] for name in (gpu.name, gpu.display_name))
+    return MemoryBound("=", parse_memory(text)).fits(gpu.memory_total_bytes) or has_model(text, *names)
 
 
 def _is_in_host(text: str, host: Host) -> bool:

@@ -161,8 +161,10 @@ function pointsOf({ tracks }: Drawing): uPlot.Cursor.Points {
 }
 
 /** A lane at the top for each kind of band, and a faint wash below it down to the axis. */
-function drawBands(plot: uPlot, { bands, paint }: PlotSource): void {
+export function drawBands(plot: Pick<uPlot, 'ctx' | 'bbox' | 'valToPos'>, { bands, paint }: Pick<PlotSource, 'bands' | 'paint'>): void {
   const { ctx, bbox } = plot
+  // The plot remembers the colour that it set last, and does not set it again for the texts of its axes.
+  ctx.save()
   const lanes = lanesOf(bands).map(({ label }) => label)
   const lane = LANE_PX * devicePixelRatio
   for (const { start, end, label, colour } of bands) {
@@ -175,6 +177,7 @@ function drawBands(plot: uPlot, { bands, paint }: PlotSource): void {
     ctx.fillStyle = paint(colour)
     ctx.fillRect(from, bbox.top + lanes.indexOf(label) * (lane + devicePixelRatio), width, lane)
   }
+  ctx.restore()
 }
 
 /** With shift, or a finger: the chart goes along, and the range is told when it is let go. */

@@ -32,7 +32,7 @@ describe('a card', () => {
 
 describe('the card of a host that was never seen', () => {
   const never = (via: string, problems: string[]): number =>
-    cardHeight({ entry: entry('a', [], { status: 'never_seen', via, problems }), shown: [], collapsed: false }, desk) - desk.header - 2
+    cardHeight({ entry: entry('a', [], { status: 'never_seen', via, problems }), shown: [], collapsed: false }, desk) - desk.header
 
   it('is slim: its title and a sentence', () => {
     expect([never('push', []), never('ssh', [])]).toEqual([desk.note, desk.note])

@@ -71,11 +71,12 @@ export interface Layout {
   find(key: string): Box | undefined
 }
 
+/** `header` has the borders of the card in it. */
 export function cardHeight({ entry, shown, collapsed }: Placed, measures: Measures): number {
   if (collapsed) return measures.header
   const footer = hasFooter(entry.untracked) ? measures.footer : 0
   const head = shown.length > 0 ? measures.head : 0
-  return measures.header + noteCount(entry.untracked) * measures.note + head + shown.length * measures.line + footer + 2
+  return measures.header + noteCount(entry.untracked) * measures.note + head + shown.length * measures.line + footer
 }
 
 /** A host that was never seen has no figures: its card is its title and what is to be done. */

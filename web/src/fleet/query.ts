@@ -4,7 +4,7 @@
  *   free busy idle reserved unknown   its availability; several of them mean any of them
  *   up late down never_seen         the status of its host; several mean any
  *   warning critical                its health; several mean any
- *   >40G  >= 80G  <24G  =16G        its memory, in GiB as it is shown
+ *   80G  >40G  >= 80G  <24G         its memory, in GiB as it is shown
  *   nobody                          nobody is using it: free or reserved
  *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
  *   gpu05:3                         GPU 3 of the host gpu05
@@ -25,6 +25,8 @@ type Place = 'any' | 'host' | 'model' | 'user' | 'command' | 'xid'
 interface Word {
   text: string
   place: Place
+  /** Where it is an amount of memory, as `80G`. */
+  amount: MemoryBound | null
   wanted: boolean
   /** Models and users with and without it, and commands: what was found so far. */
   names: Map<string, boolean>
@@ -60,6 +62,8 @@ const STATUSES: readonly HostStatus[] = ['up', 'late', 'down', 'never_seen']
 const LEVELS: readonly HealthLevel[] = ['warning', 'critical']
 /** A number without a unit is unclear. */
 const MEMORY = /^(>=|<=|>|<|=)(\d+(?:\.\d+)?)([kmgt])i?b?$/
+/** A MIG instance also has the name of its board, whose memory it does not have: A100-SXM4-80GB MIG 1g.10gb. */
+const BOARD = /^.* mig /
 const GIB = 2 ** 30
 const LIKE_MEMORY = /^-?[<>=]/
 const PLACES: ReadonlyMap<string, Place> = new Map((['host', 'model', 'user', 'command', 'xid'] as const).map((place) => [place, place]))
@@ -143,7 +147,7 @@ function word(token: string): Word {
   const wanted = !(token.startsWith('-') && token.length > 1)
   const bare = wanted ? token : token.slice(1)
   const fault = XID.exec(bare)
-  const rest = { wanted, names: new Map<string, boolean>(), commands: new Map<string, boolean>(), last: { name: '', shown: '', answer: false } }
+  const rest = { wanted, amount: memoryBound(`=${bare}`), names: new Map<string, boolean>(), commands: new Map<string, boolean>(), last: { name: '', shown: '', answer: false } }
   if (fault !== null) return { text: fault[1] ?? '', place: 'xid', ...rest }
   const colon = bare.indexOf(':')
   const place = colon > 0 && colon < bare.length - 1 ? PLACES.get(bare.slice(0, colon)) : undefined
@@ -215,7 +219,7 @@ function xidsOf({ events, availability_reason: reason }: Gpu): string[] {
 function isInGpu(word: Word, gpu: Gpu): boolean {
   const { text } = word
   // A state that is still being typed fits already: "fre".
-  if (isInModel(word, gpu) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
+  if (isInModel(word, gpu) || (word.amount !== null && fits(word.amount, gpu.memory_total_bytes)) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
   return text.length >= SHORTEST_OF_COMMAND && isInCommands(word, gpu)
 }
 
@@ -261,11 +265,12 @@ function beginsWord(text: string, command: string): boolean {
 }
 
 /** Most hosts have one model: the last answer is often the next. */
-function isInModel({ text, names, last }: Word, { name, display_name: shown }: Gpu): boolean {
+function isInModel({ text, place, amount, names, last }: Word, { name, display_name: shown }: Gpu): boolean {
   if (name === last.name && shown === last.shown) return last.answer
   last.name = name
   last.shown = shown
-  return (last.answer = remembered(names, name, text, includes) || (shown !== name && remembered(names, shown, text, includes)))
+  const test = amount === null || place === 'model' ? includes : includesAmount
+  return (last.answer = remembered(names, name, text, test) || (shown !== name && remembered(names, shown, text, test)))
 }
 
 function isInUsers({ text, names }: Word, { users }: Gpu): boolean {
@@ -274,6 +279,7 @@ function isInUsers({ text, names }: Word, { users }: Gpu): boolean {
 }
 
 const includes = (text: string, inside: string): boolean => inside.includes(text)
+const includesAmount = (text: string, name: string): boolean => name.replace(BOARD, '').includes(text)
 
 /** A search may stay for days, and commands are new every day. */
 const MOST_REMEMBERED = 50_000

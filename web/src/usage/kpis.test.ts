@@ -31,8 +31,10 @@ describe('the fleet', () => {
     expect(named(kpis, 'GPU-hours, 24 h')).toMatchObject({ text: '–', note: 'loading' })
     expect(named(kpis, 'Power')).toMatchObject({ text: '–', note: 'no GPU reports power' })
     const unmonitored = fleetKpis(now, NONE, known({ active_hours: null, measured_hours: 0 }, { coverage: null }))
-    expect(named(unmonitored, 'GPU-hours, 24 h')?.text).toBe('–')
-    expect(named(unmonitored, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'not measured' })
+    expect(named(unmonitored, 'GPU-hours, 24 h')).toMatchObject({ text: '–', note: 'nothing recorded yet' })
+    expect(named(unmonitored, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'nothing recorded yet' })
+    const unmeasured = fleetKpis(now, NONE, known({ active_hours: null, measured_hours: 0 }))
+    expect(named(unmeasured, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'not measured' })
   })
 
   it('is red only where something is critical', () => {

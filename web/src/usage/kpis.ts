@@ -3,7 +3,7 @@ import type { AlertCounts } from '../api/alerts'
 import type { Totals, Usage } from '../api/types'
 import { count, DASH, watts } from '../ui/format'
 import { hrefOf } from '../ui/route'
-import { amount, costText, coverageText, measuredText, percentage, utilizationText } from './usage'
+import { amount, costText, measuredText, percentage, utilizationText } from './usage'
 
 export interface Kpi {
   label: string
@@ -44,14 +44,17 @@ export function usageKpis(period: UsageSoFar, isPriced: boolean): Kpi[] {
   return [hoursKpi('GPU-hours', period), utilizationKpi('Utilization', period), idle, energy, ...(isPriced ? [costKpi(period)] : [])]
 }
 
+/** In the first minutes of a hub. A period before that has no figures at all. */
+const NOTHING_YET = 'nothing recorded yet'
+
 function hoursKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
-  if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : coverageText(usage) }
+  if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
   const price = usage.total.cost == null ? '' : `cost ${costText(usage.total.cost, usage.currency)} · `
   return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored` }
 }
 
 function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
-  if (usage === null) return { label, text: DASH, note: reason }
+  if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
   const { active_hours: active, measured_hours: measured } = usage.total
   if (active === null || measured === 0) return { label, text: DASH, note: 'not measured' }
   return { label, text: utilizationText(usage.total), note: `${amount(active)} active${measuredText(usage.total) || ` of ${amount(measured)} GPU-hours`}` }
