@@ -107,7 +107,7 @@ def show_instead(page: Page, fleet: dict[str, Any]) -> None:
 
 def shown_totals(page: Page) -> dict[str, int]:
     """The numbers on the strip, by state."""
-    return {state: int(page.locator(f".chip.{state} b").inner_text()) for state in STATES}
+    return {state: int(page.locator(f".chip.{state} b").inner_text().replace(",", "")) for state in STATES}
 
 
 def is_wider_than_its_window(page: Page) -> bool:

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from e2e.axe import serious_violations
 from e2e.looking import fleet_of
 from fakes.hubs import HubProcess
+from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
@@ -118,3 +119,15 @@ def test_it_is_accessible(still: HubProcess, visit: Visits, scheme: str) -> None
     page = open_map(visit, still.url, "&group=model", color_scheme=scheme)
     frame_first(page)
     assert serious_violations(page) == []
+
+
+def test_states_keep_their_colours_where_colours_are_forced(still: HubProcess, visit: Visits) -> None:
+    page = open_map(visit, still.url, forced_colors="active")
+    count = """canvas => {
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
+      const colours = new Set()
+      for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) colours.add(data.slice(at, at + 3).join())
+      return colours.size
+    }"""
+    # A state's own and its wash, of at least two states.
+    wait_until(lambda: int(page.locator(".map canvas").evaluate(count)) >= 4, "cells in colours")

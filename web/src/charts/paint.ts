@@ -18,9 +18,13 @@ export function paintAt(element: HTMLElement): Paint {
   }
 }
 
+/** Texts and lines are drawn in the colours that somebody forces upon pages. All others say what something is, and stay. */
+const PLAIN: ReadonlySet<string> = new Set(['var(--muted)', 'var(--rule)', 'var(--focus)'])
+
 function resolve(element: HTMLElement, colour: string): string {
   const probe = document.createElement('i')
   probe.style.color = colour
+  if (!PLAIN.has(colour)) probe.style.setProperty('forced-color-adjust', 'none')
   element.append(probe)
   const found = getComputedStyle(probe).color
   probe.remove()

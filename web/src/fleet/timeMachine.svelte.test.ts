@@ -126,8 +126,8 @@ describe('the slider', () => {
 })
 
 describe('the address', () => {
-  it.each([['?at=1794837842', 1_794_837_842], ['?q=free', null], ['?at=yesterday', null], ['?at=-5', null], ['?at=Infinity', null]])('%s', (search, at) => {
-    expect(readAt(search)).toBe(at)
+  it.each([['?at=1794837842', 1_794_837_842], ['?q=free', null], ['?at=yesterday', null], ['?at=-5', null], ['?at=Infinity', null], ['?at=-2h', NOW - 7200], ['?at=-1.5d', NOW - 129_600]])('%s', (search, at) => {
+    expect(readAt(search, NOW)).toBe(at)
   })
 
   it('keeps what else is in it', () => {

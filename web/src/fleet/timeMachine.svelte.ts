@@ -181,9 +181,13 @@ export class TimeMachine {
   }
 }
 
-/** From the address: `?at=1794837842`; null where it names none. */
-export function readAt(search: string): number | null {
-  const at = Number(new URLSearchParams(search).get('at') ?? NaN)
+const SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 }
+
+/** From the address: `?at=1794837842`, or `?at=-2h` as for curl; null where it names none. */
+export function readAt(search: string, now = Date.now() / 1000): number | null {
+  const text = new URLSearchParams(search).get('at') ?? ''
+  const ago = /^-(\d+(?:\.\d+)?)([smhd])$/.exec(text)
+  const at = ago === null ? Number(text || NaN) : Math.floor(now - Number(ago[1]) * SECONDS[ago[2]!]!)
   return at > 0 && Number.isFinite(at) ? at : null
 }
 

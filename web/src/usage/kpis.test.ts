@@ -37,6 +37,12 @@ describe('the fleet', () => {
     expect(named(unmeasured, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'not measured' })
   })
 
+  it('writes large numbers alike', () => {
+    const large = fleetKpis(totals({ gpus: 8000, free: 1190, hosts: 1000, hosts_up: 1000, power_watts: 9 }), NONE, loading)
+    expect(named(large, 'Free now')).toMatchObject({ text: '1,190', note: 'of 8,000 GPUs' })
+    expect(named(large, 'Power')?.note).toBe('1,000 of 1,000 hosts up')
+  })
+
   it('is red only where something is critical', () => {
     const problem = (needs_attention: number, critical: number) => named(fleetKpis(now, { total: 9000, needs_attention, critical }, loading), 'Problems')
     expect(problem(0, 0)).toMatchObject({ text: '0', note: 'nothing needs attention' })

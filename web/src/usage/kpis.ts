@@ -30,7 +30,7 @@ export function fleetKpis(totals: Totals, alerts: AlertCounts, day: UsageSoFar):
     { label: 'Idle now', text: totals.idle.toLocaleString('en'), note: 'in use without work', ...(totals.idle > 0 ? { tone: 'idle' as const } : {}) },
     { ...utilizationKpi('Utilization, 24 h', day), href: hrefOf('history', '', { range: '24h' }), trend: 'utilization' },
     { ...hoursKpi('GPU-hours, 24 h', day), href: hrefOf('history', '', { range: '24h' }) },
-    { label: 'Power', text: watts(totals.power_watts), note: totals.power_watts === null ? 'no GPU reports power' : `${totals.hosts_up} of ${count(totals.hosts, 'host')} up` },
+    { label: 'Power', text: watts(totals.power_watts), note: totals.power_watts === null ? 'no GPU reports power' : `${totals.hosts_up.toLocaleString('en')} of ${count(totals.hosts, 'host')} up` },
     problemKpi(alerts),
   ]
 }
