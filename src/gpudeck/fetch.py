@@ -288,17 +288,17 @@ class Fetcher:
         """The body, unpacked here and not by httpx: that unpacks each piece whole, and a small piece may be made to
         fill all memory."""
         pieces, size, limit = list[bytes](), 0, self._bytes_at_most
-        packing, budget = _Packing(response, shown), LoopBudget()
+        decoder, budget = _ContentDecoder(response, shown), LoopBudget()
         async for received in response.aiter_raw():
             piece = received
             while piece:
-                unpacked, piece = packing.open(piece)
+                unpacked, piece = decoder.open(piece)
                 pieces.append(unpacked)
                 size += len(unpacked)
                 if size > limit:
                     raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
                 await budget.checkpoint()
-        packing.check_end()
+        decoder.check_end()
         # Joining large ones leaves Python's lock to others.
         return b"".join(pieces) if size < _UNPACKED_AT_ONCE else await asyncio.to_thread(b"".join, pieces)
 
@@ -335,17 +335,17 @@ class BlockingFetcher:
 
 
 def _read(response: httpx.Response, shown: str, limit: int, *, is_cut: bool) -> bytes:
-    body, packing = bytearray(), _Packing(response, shown)
+    body, decoder = bytearray(), _ContentDecoder(response, shown)
     for received in response.iter_raw():
         piece = received
         while piece:
-            unpacked, piece = packing.open(piece)
+            unpacked, piece = decoder.open(piece)
             body += unpacked
             if len(body) > limit:
                 if is_cut:
                     return bytes(body[:limit])
                 raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.", "Ask for less.")
-    packing.check_end()
+    decoder.check_end()
     return bytes(body)
 
 
@@ -361,8 +361,8 @@ def _parse(url: str) -> httpx.URL:
     return parsed
 
 
-class _Packing:
-    """What an answer is packed in: nothing, gzip, or what the caller asked for, who then unpacks it."""
+class _ContentDecoder:
+    """Decodes the content encoding of an answer: none, gzip, or what the caller asked for and decodes itself."""
 
     def __init__(self, response: httpx.Response, shown: str) -> None:
         encoding = response.headers.get("content-encoding", "").strip().lower()

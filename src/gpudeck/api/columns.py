@@ -25,7 +25,7 @@ _GPU_FIELDS: Final = ("uuid", "index", "label", "name", "display_name", "vendor"
 _encode = msgspec.json.Encoder().encode
 
 
-class _Block(NamedTuple):
+class _RowBlock(NamedTuple):
     """Some rows: fields other than metrics, and the metrics, [row, metric]."""
 
     fields: dict[str, list[Any]]
@@ -61,7 +61,7 @@ async def encode_columns(hub: Hub) -> Iterator[bytes]:
     """The document in parts. The fleet is read before this returns, and written while the parts are taken."""
     fleet, reasons = hub.fleet, _Reasons()
     facts = fleet.facts(hub.stream.time, demo=hub.stream.demo)
-    hosts, gpus, count = list[_Block](), list[_Block](), 0
+    hosts, gpus, count = list[_RowBlock](), list[_RowBlock](), 0
     everybody = fleet.ordered()
     for start in range(0, len(everybody), _HOSTS_AT_ONCE):
         await checkpoint()
@@ -74,16 +74,16 @@ async def encode_columns(hub: Hub) -> Iterator[bytes]:
     return _write(facts, hosts, gpus, fleet.table.hosts, fleet.table.gpus, reasons.all)
 
 
-def _read_hosts(hosts: Sequence[HostState], table: Columns, reasons: _Reasons) -> _Block:
+def _read_hosts(hosts: Sequence[HostState], table: Columns, reasons: _Reasons) -> _RowBlock:
     rows = np.array([host.row for host in hosts])
     unknown = table.unknown(rows)
     fields: dict[str, list[Any]] = {name: [getattr(host, name) for host in hosts] for name in _HOST_FIELDS}
     fields |= {name: [getattr(host.facts, name) for host in hosts] for name in _FACTS}
     fields["reasons"] = [reasons.code(host.reasons(names)) for host, names in zip(hosts, unknown, strict=True)]
-    return _Block(fields, table.values[rows])
+    return _RowBlock(fields, table.values[rows])
 
 
-def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons: _Reasons) -> _Block:
+def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons: _Reasons) -> _RowBlock:
     rows, gpus = rows_of([host.rows for host in hosts]), [gpu for host in hosts for gpu in host.gpus.values()]
     fields: dict[str, list[Any]] = {"host": [at for at, host in enumerate(hosts, first_host) for _ in host.gpus]}
     fields |= {name: [getattr(gpu, name) for gpu in gpus] for name in _GPU_FIELDS}
@@ -99,7 +99,7 @@ def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons:
     fields["reservation_conflict"] = _some(gpus, table.has_conflict[rows], lambda gpu: gpu.mark.conflict)
     unknown = table.unknown(rows)
     fields["reasons"] = [reasons.code_of(gpu, names) for gpu, names in zip(gpus, unknown, strict=True)]
-    return _Block(fields, table.values[rows])
+    return _RowBlock(fields, table.values[rows])
 
 
 def _some(gpus: Sequence[GpuState], is_told: Any, tell: Any) -> list[Any]:
@@ -112,8 +112,8 @@ def _some(gpus: Sequence[GpuState], is_told: Any, tell: Any) -> list[Any]:
 
 def _write(  # noqa: PLR0917 - the parts of the document
     facts: dict[str, Any],
-    hosts: Sequence[_Block],
-    gpus: Sequence[_Block],
+    hosts: Sequence[_RowBlock],
+    gpus: Sequence[_RowBlock],
     host_table: Columns,
     gpu_table: Columns,
     reasons: list[dict[str, str]],
@@ -125,7 +125,7 @@ def _write(  # noqa: PLR0917 - the parts of the document
     yield b'},"reasons":' + _encode(reasons) + b"}"
 
 
-def _write_columns(blocks: Sequence[_Block], table: Columns) -> Iterator[bytes]:
+def _write_columns(blocks: Sequence[_RowBlock], table: Columns) -> Iterator[bytes]:
     comma = b'"'
     for name in blocks[0].fields if blocks else ():
         yield from _write_column(comma + name.encode(), (block.fields[name] for block in blocks))

@@ -76,7 +76,7 @@ class _Labels(NamedTuple):
     gpus: list[bytes]
 
 
-class _Block(NamedTuple):
+class _MetricsBlock(NamedTuple):
     """Some hosts and their GPUs as they were at one moment: values of those that are up alone."""
 
     up: _Texts
@@ -116,9 +116,9 @@ class MetricsPage:
         """Pages that were made since the last tick."""
         return self._hub.stream.kept_parts()
 
-    async def _read_fleet(self) -> list[_Block]:
+    async def _read_fleet(self) -> list[_MetricsBlock]:
         """All hosts by name. Others are served in between, and a host that leaves meanwhile is left out."""
-        fleet, labels, blocks = self._hub.fleet, dict[str, _Labels](), list[_Block]()
+        fleet, labels, blocks = self._hub.fleet, dict[str, _Labels](), list[_MetricsBlock]()
         hosts = fleet.ordered()
         for start in range(0, len(hosts), _HOSTS_AT_ONCE):
             await checkpoint()
@@ -128,7 +128,7 @@ class MetricsPage:
         self._labels = labels
         return blocks
 
-    def _read_hosts(self, hosts: Sequence[HostState], labels: Mapping[str, _Labels]) -> _Block:
+    def _read_hosts(self, hosts: Sequence[HostState], labels: Mapping[str, _Labels]) -> _MetricsBlock:
         table, now = self._hub.fleet.table, self._hub.stream.time
         table.settle()
         own = [labels[host.id].own for host in hosts]
@@ -142,7 +142,7 @@ class MetricsPage:
         shown = list(compress((label for host in up for label in labels[host.id].gpus), is_current))
         rows, open_labels = rows[is_current], [label[:-2] for label in shown]
         users = [(label, user) for label, gpu in zip(open_labels, gpus, strict=True) for user in gpu.users]
-        return _Block(
+        return _MetricsBlock(
             up=(own, _show(is_up.astype(int).tolist())),
             ages=(list(compress(own, is_seen)), ages),
             hosts=(list(compress(own, is_up)), table.hosts.values[[host.row for host in up]]),
@@ -228,7 +228,7 @@ def _write_user(user: str) -> bytes:
     return f",{write_labels({'user': user})[1:]} 1".encode()
 
 
-def _write_fleet(blocks: Sequence[_Block]) -> Iterator[bytes]:
+def _write_fleet(blocks: Sequence[_MetricsBlock]) -> Iterator[bytes]:
     """One family after the other, in parts; those without a sample are left out."""
     yield from _write("gpudeck_host_up", "gauge", "1: reports as it should", (block.up for block in blocks))
     ages = (block.ages for block in blocks)

@@ -97,12 +97,12 @@ def _query(wanted: dict[str, str | None]) -> dict[str, str]:
     return query
 
 
-class _Answer(msgspec.Struct):
+class _EventsAnswer(msgspec.Struct):
     events: list[Event]
 
 
 def _ask(hub: str, query: dict[str, str]) -> list[Event]:
-    return read_answer(ask(hub, lambda client: client.events(query)), _Answer, hub).events
+    return read_answer(ask(hub, lambda client: client.events(query)), _EventsAnswer, hub).events
 
 
 def _follow(hub: str, query: dict[str, str], shown: list[Event], printer: "_Printer") -> None:

@@ -272,7 +272,7 @@ class LooseBatches:
     def pack(self) -> Iterator[tuple[int, int, PieceSlice]]:
         """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
         for _, some in groupby(self.batches, lambda batch: batch.layout):
-            yield from _Packing(list(some)).run()
+            yield from _PiecePacker(list(some)).run()
 
     def clear(self) -> None:
         self.batches, self.oldest, self._rows = [], math.inf, 0
@@ -303,7 +303,7 @@ class _Segment(Struct):
     runs: _Indexes
 
 
-class _Packing:
+class _PiecePacker:
     """Batches of one layout become pieces."""
 
     def __init__(self, batches: list[SampleBatch]) -> None:

@@ -118,7 +118,7 @@ class _Rows(Struct):
     result: list[_Row]
 
 
-class _Answer(Struct, Generic[_T]):
+class _DataAnswer(Struct, Generic[_T]):
     data: _T
 
 
@@ -176,7 +176,7 @@ class PromReader:
         pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
         try:
             for piece in pieces:
-                for row in self.decode(piece, _Answer[_Rows]).data.result:
+                for row in self.decode(piece, _DataAnswer[_Rows]).data.result:
                     yield row.metric, _read_values(row.values, grid)
         except ValueError as error:
             raise self._strange() from error
@@ -185,7 +185,7 @@ class PromReader:
         """The labels of all series that had samples at some time in between."""
         asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
         pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
-        return [labels for piece in pieces for labels in self.decode(piece, _Answer[list[dict[str, str]]]).data]
+        return [labels for piece in pieces for labels in self.decode(piece, _DataAnswer[list[dict[str, str]]]).data]
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()
