@@ -6,7 +6,9 @@ also where only another file is run. Here each route's calls are thought up when
 `make test` tries a few calls that the document allows and as many that it does not; `make slow` tries many.
 """
 
+import atexit
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -39,8 +41,10 @@ for _name in ("gpu01", "gpu02"):
 _hub.stream.tick()
 # The stream has no end, so it is left to tests of its own.
 schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub)).exclude(path="/api/v1/stream")
+_folder = Path(tempfile.mkdtemp(prefix="gpudeck-schema-"))
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 _admins_schema = (
-    schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub, folder=Path(tempfile.mkdtemp())))
+    schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub, folder=_folder))
     .exclude(path="/api/v1/stream")
     .exclude(path="/api/v1/reports")
 )

@@ -1,8 +1,11 @@
 """The hub's front door without a server: its ASGI application, with tokens and accounts that tests know."""
 
 import contextlib
+import functools
+import shutil
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -71,9 +74,7 @@ class ClosedBook:
 def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
     """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
     from several calls of `asyncio.run`."""
-    put_tables(folder)
-    if with_tokens:
-        _add_tokens(folder / sqlite.FILE_NAME)
+    put_tables(folder, _file_with_tokens() if with_tokens else None)
     auth = Auth(open_file(folder), settings or AuthSettings(), passwords=Passwords(quick_hasher()))
     run(auth.load())
     return auth
@@ -101,7 +102,7 @@ def make_door(
 ) -> SafeApp:
     """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
-    auth = auth or make_auth(folder or Path(tempfile.mkdtemp()), settings)
+    auth = auth or (_make_own_auth(settings) if folder is None else make_auth(folder, settings))
     keeper = Authenticator(
         find_token=auth.find_token,
         find_session=auth.find_session,
@@ -172,7 +173,21 @@ def _find(managed: ManagedHosts, name: str) -> Target | None:
     return next((target for target in managed.targets() if target.name == name), None)
 
 
-def _add_tokens(file: Path) -> None:
+def _make_own_auth(settings: AuthSettings) -> Auth:
+    """In a folder that is removed once nobody can use it any more."""
+    folder = tempfile.mkdtemp(prefix="gpudeck-door-")
+    auth = make_auth(Path(folder), settings)
+    weakref.finalize(auth, shutil.rmtree, folder, ignore_errors=True)
+    return auth
+
+
+@functools.cache
+def _file_with_tokens() -> bytes:
+    """Made once in each process: to write the tokens takes longer than all else that a door needs."""
     rows = [(hash_secret(secret), role, role, 0.0) for secret, role in TOKENS.items()]
-    with contextlib.closing(sqlite3.connect(file)) as opened, opened:
-        opened.executemany("INSERT OR IGNORE INTO tokens (hash, name, role, created_at) VALUES (?, ?, ?, ?)", rows)
+    with tempfile.TemporaryDirectory() as folder:
+        put_tables(Path(folder))
+        file = Path(folder) / sqlite.FILE_NAME
+        with contextlib.closing(sqlite3.connect(file)) as opened, opened:
+            opened.executemany("INSERT INTO tokens (hash, name, role, created_at) VALUES (?, ?, ?, ?)", rows)
+        return file.read_bytes()

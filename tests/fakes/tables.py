@@ -15,12 +15,13 @@ from gpudeck.database.engine import Database, open_database
 from gpudeck.database.migrations import VERSION_TABLE
 
 
-def put_tables(folder: Path) -> None:
-    """What `open_database` leaves in an empty folder. A file that is there already stays as it is."""
+def put_tables(folder: Path, content: bytes | None = None) -> None:
+    """What `open_database` leaves in an empty folder, or a file of that content. A file that is there already stays as
+    it is."""
     file = folder / sqlite.FILE_NAME
     if not file.exists():
         sqlite.make_file(file)
-        file.write_bytes(_migrated_file())
+        file.write_bytes(content or _migrated_file())
 
 
 @contextlib.contextmanager
@@ -45,6 +46,11 @@ def open_file(folder: Path) -> Database:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """To its end, also where the caller is in an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(work)
+        return
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()
 
@@ -56,9 +62,11 @@ SET lock_timeout = '1s';
 DO $$
 DECLARE one record;
 BEGIN
-  IF (SELECT array_agg(c.relname || a.attname ORDER BY 1) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+  IF (SELECT array_agg(c.relname || '.' || a.attname ORDER BY c.relname, a.attname)
+      FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
       WHERE c.relnamespace = '{schema}'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped) IS DISTINCT FROM
-     (SELECT array_agg(c.relname || a.attname ORDER BY 1) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+     (SELECT array_agg(c.relname || '.' || a.attname ORDER BY c.relname, a.attname)
+      FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
       WHERE c.relnamespace = '{template}'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped) THEN
     RAISE EXCEPTION 'the tables of {schema} were changed';
   END IF;
