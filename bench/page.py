@@ -92,7 +92,7 @@ SCROLL = """async seconds => {
 
 
 def main() -> None:
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if chromium is None:
         print("\nThe page: no chromium here (Debian, Ubuntu: apt install chromium)")
         return

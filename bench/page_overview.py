@@ -55,7 +55,7 @@ Events = list[tuple[str, str, str]]
 
 
 def main() -> None:
-    chromium = shutil.which("chromium")
+    chromium = shutil.which("chromium") or shutil.which("chromium-headless-shell")
     if chromium is None:
         print("\nThe page of a large fleet: no chromium here (Debian, Ubuntu: apt install chromium)")
         return

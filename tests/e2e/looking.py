@@ -17,6 +17,8 @@ from gpudeck.demo.backfill import SEED
 from gpudeck.wire import Envelope
 
 STATES = ("free", "busy", "idle", "reserved", "unknown")
+DEMO_HOSTS = 12
+"""With every fault, MIG and both vendors. To make the past of more takes each worker's hub seconds of CPU time."""
 
 
 class Visit:

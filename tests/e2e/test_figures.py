@@ -238,7 +238,7 @@ def past(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
     prices = "usage: {currency: EUR, prices: {H200: 2.5, A100: 1.25}}\n"
     (folder / "gpudeck.yaml").write_text(f"{prices}limits: {{unlimited: [127.0.0.1]}}\n")
     with running_hub(folder, "--demo", "3", "--demo-days", "2") as hub:
-        wait_until(lambda: is_made(hub), "the whole past", seconds=180)
+        wait_until(lambda: is_made(hub), "the whole past", seconds=180, every=0.5)
         yield hub
 
 

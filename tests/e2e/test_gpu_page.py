@@ -11,7 +11,15 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, make_envelope, send_and_record, show_instead
+from e2e.looking import (
+    DEMO_HOSTS,
+    fleet_of,
+    is_wider_than_its_window,
+    lasting_job,
+    make_envelope,
+    send_and_record,
+    show_instead,
+)
 from fakes.hubs import HubProcess
 from fakes.reports import make_gpu, make_process
 from fakes.waiting import wait_until
@@ -30,7 +38,7 @@ def past_of(hub: HubProcess, uuid: str, metric: str = "utilization_percent", sta
 @pytest.fixture(scope="module")
 def busy(demo: HubProcess) -> dict[str, Any]:
     """A GPU of the demo fleet that is used for as long as the tests last, once some of its past is made."""
-    _, job = lasting_job(24)
+    _, job = lasting_job(DEMO_HOSTS)
     wait_until(lambda: len(past_of(demo, job.gpus[0])) > 100, "six hours of the past", seconds=120)
     gpus = [gpu for host in fleet_of(demo)["hosts"] for gpu in host["gpus"]]
     return next(gpu for gpu in gpus if gpu["uuid"] == job.gpus[0])

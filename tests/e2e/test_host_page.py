@@ -9,7 +9,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.axe import serious_violations
-from e2e.looking import fleet_of, is_wider_than_its_window, lasting_job, make_envelope, send_and_record, show_instead
+from e2e.looking import (
+    DEMO_HOSTS,
+    fleet_of,
+    is_wider_than_its_window,
+    lasting_job,
+    make_envelope,
+    send_and_record,
+    show_instead,
+)
 from fakes.hubs import HubProcess
 from fakes.pushed import send
 from fakes.reports import make_busy_gpu, make_gpu
@@ -23,7 +31,7 @@ CHARTS = ("GPU memory", "GPU power", "CPU", "RAM", "Disk", "Network")
 
 @pytest.fixture(scope="module")
 def job() -> tuple[str, SimulatedJob]:
-    return lasting_job(24)
+    return lasting_job(DEMO_HOSTS)
 
 
 @pytest.fixture(scope="module")

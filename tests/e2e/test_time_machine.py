@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.looking import DEMO_HOSTS
 from fakes.hubs import HubProcess
 from fakes.waiting import wait_until
 
@@ -27,7 +28,7 @@ def moment(demo: HubProcess) -> int:
 
 def is_recorded(hub: HubProcess, at: int) -> bool:
     try:
-        return int(fleet_at(hub, at)["totals"]["hosts"]) >= 22
+        return int(fleet_at(hub, at)["totals"]["hosts"]) >= DEMO_HOSTS - 2
     except HTTPError:
         # The past comes newest first: that moment is still before its beginning.
         return False
