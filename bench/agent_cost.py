@@ -113,12 +113,15 @@ def sleeping() -> Iterator[list[int]]:
 def fake_machine(folder: Path, pids: list[int]) -> dict[str, str]:
     """The environment in which the fake driver is found. Its log of calls is left out: it would cost more than they."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from fakes.nvml.driver import FakeDriver, FakeGpu  # noqa: PLC0415 - the tests' fake, found only now
+    from fakes.nvml.driver import (  # type: ignore[import-not-found]  # noqa: PLC0415 - the tests' fake, found only now
+        FakeDriver,
+        FakeGpu,
+    )
 
     gpus = [FakeGpu(f"GPU-{number}", pci=f"00000000:{number:02x}:00.0") for number in range(GPUS)]
     for at, pid in enumerate(pids):
         gpus[at % GPUS].compute.append((pid, 2**30))
-    found = FakeDriver(folder, gpus).environment
+    found: dict[str, str] = FakeDriver(folder, gpus).environment
     del found["GPUDECK_FAKE_NVML_CALLS"]
     # As after an install: nothing is compiled by the processes that are measured, which would stay in their memory.
     found |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
@@ -275,8 +278,8 @@ def measure_local(environment: dict[str, str]) -> tuple[float, float]:
         after, seconds = os.times(), time.perf_counter() - start
         spent = after.children_user + after.children_system - before.children_user - before.children_system
         rows.append((seconds, spent))
-    seconds, cpu = zip(*rows[1:], strict=True)  # the first one compiles
-    return statistics.median(seconds), statistics.median(cpu)
+    walls, cpus = zip(*rows[1:], strict=True)  # the first one compiles
+    return statistics.median(walls), statistics.median(cpus)
 
 
 def children_of(pid: int) -> list[int]:

@@ -147,7 +147,7 @@ def main() -> None:
     by_model = Bench(hub, AlertSettings(overrides=overrides))
     by_model.look()
     split, _ = by_model.measure()
-    sick = Bench(hub, AlertSettings(rules=BAD))  # type: ignore[arg-type]
+    sick = Bench(hub, AlertSettings(rules=BAD))
     onset = best_of(1, sick.look)
     bad, bad_slice = sick.measure()
     count = len(sick.engine.firing())

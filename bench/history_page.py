@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 import msgspec
@@ -105,7 +107,7 @@ async def ask(store: Store, now: float, questions: list[Question]) -> tuple[floa
     looking = asyncio.create_task(look())
     began, worked = time.perf_counter(), 0.0
     for question in questions:
-        body, cpu = await queries.ask(lambda store, question=question: _answer(question, store))
+        body, cpu = await queries.ask(partial(_answer, question))
         size, worked = size + len(body), worked + cpu
     seconds = time.perf_counter() - began
     looking.cancel()
@@ -126,7 +128,7 @@ def measure(path: Path, now: float) -> list[Row]:
             time.sleep(0.1)
         for days in (1, 7, DAYS):
             start = now - days * DAY
-            one: list[Question] = [lambda store, start=start: store.overview(OverviewAsk(start, now))]
+            one: list[Question] = [methodcaller("overview", OverviewAsk(start, now))]
             best = min((uvloop.run(ask(store, now, one)) for _ in range(BEST_OF)), key=lambda found: found[0])
             # Each sample of a live fleet makes the open hours' figures old.
             for open_hour in store.writer.open_hours.values():

@@ -27,7 +27,7 @@ from bench.reports import make_envelope
 from bench.tables import Row, best_of, print_table
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import FleetObserver
-from gpudeck.fleet.state import Fleet
+from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable, Pending
 from gpudeck.history.base import Ask, HeatAsk, UsageAsk
 from gpudeck.history.embedded.store import EmbeddedStore
@@ -74,7 +74,7 @@ class LargeFleet:
         self._clock, self._start = clock, clock.now
         self._hub = Hub(now=clock)
         capture = _Capture()
-        fleet: Fleet = self._hub.fleet
+        fleet: FleetState = self._hub.fleet
         fleet.observers.add(capture)
         rng = random.Random(1)
         for host in range(hosts):

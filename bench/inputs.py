@@ -137,10 +137,10 @@ class _Memory(Fetcher):
         super().__init__(deadline=60.0)
         self._body = body
 
-    async def get(self, *_: object, **__: object) -> HttpResponse:  # type: ignore[override]
+    async def get(self, *_: object, **__: object) -> HttpResponse:
         return HttpResponse(200, {}, self._body)
 
-    post = get  # type: ignore[assignment]
+    post = get
 
 
 def _page(name: str, text: str, hosts: int = 1) -> Case:

@@ -11,6 +11,7 @@ import logging
 import sys
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -55,7 +56,7 @@ def measure(path: Path, now: float) -> list[Row]:
             ("open hour, those that the page shows", now - OPEN_AGO, SHOWN),
         ):
             wanted = MomentAsk(at, metrics)
-            one: list[Question] = [lambda store, wanted=wanted: encode_past(store, hub, wanted, EVERYTHING)]
+            one: list[Question] = [partial(encode_past, hub=hub, ask=wanted, visibility=EVERYTHING)]
             best = min((uvloop.run(ask(store, now, one)) for _ in range(BEST_OF // 2)), key=lambda found: found[0])
             rows += [
                 (name, f"{best[0]:.2f} s", "≤ 0.3 s", f"{best[0] / reference[0]:.3f} ×"),

@@ -17,6 +17,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -143,15 +144,16 @@ class _Exporter(asyncio.Protocol):
 
     def _write(self) -> str:
         report, host = self._host.collect(0.0), f"gpu{self._number:05}"
+        gpus = report.gpus or []
         labels = [
             f'{{gpu="{gpu.index}",UUID="{gpu.uuid}",pci_bus_id="00000000:{gpu.index + 1}8:00.0",'
             f'device="nvidia{gpu.index}",modelName="{gpu.name}",Hostname="{host}",'
             f'DCGM_FI_DRIVER_VERSION="{report.driver_version}"}}'
-            for gpu in report.gpus
+            for gpu in gpus
         ]
         lines = []
-        columns = zip(*(gpu.metrics.values() for gpu in report.gpus), strict=True)
-        for series, metric, values in zip(_SERIES, report.gpus[0].metrics, columns, strict=True):
+        columns = zip(*(gpu.metrics.values() for gpu in gpus), strict=True)
+        for series, metric, values in zip(_SERIES, gpus[0].metrics, columns, strict=True):
             name, factor = f"DCGM_FI_DEV_{series}", _FACTORS.get(series)
             lines.append(f"# HELP {name} {metric}\n# TYPE {name} gauge\n")
             shown = [int(value * factor) for value in values] if factor else values
@@ -166,8 +168,7 @@ async def _serve(hosts: int) -> None:
     for number in range(hosts):
         server = socket.create_server((f"127.4.{number // 250}.{number % 250 + 1}", port))
         address, port = server.getsockname()
-        exporter = (number, LabHost(number))
-        await asyncio.get_running_loop().create_server(lambda exporter=exporter: _Exporter(*exporter), sock=server)
+        await asyncio.get_running_loop().create_server(partial(_Exporter, number, LabHost(number)), sock=server)
         addresses.append(f"{address}:{port}")
     print(*addresses, flush=True)
     await asyncio.Event().wait()

@@ -20,9 +20,9 @@ import uvloop
 from bench.processes import rss_mib
 from bench.tables import print_table
 from gpudeck.model.target import Target
-from gpudeck.sources.base import FetchedReport, Source
+from gpudeck.sources.base import FetchedReport, PullSettings, Source
 from gpudeck.sources.poller import Poller, PollMethod
-from gpudeck.sources.pull import PullSettings, PullSource
+from gpudeck.sources.pull import PullSource
 
 HOSTS = 1_000
 PROCESSES = 4

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -20,7 +21,6 @@ from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database, open_database
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
@@ -49,24 +49,6 @@ FLEET = {
 }
 
 
-class NoBook:
-    """No hosts are added here."""
-
-    installer = None
-
-    async def add(self, new: Any, created_by: str) -> Any:
-        raise UsageError("the fleet of this bench takes no hosts.")
-
-    async def remove(self, name: str) -> bool:
-        return False
-
-    def origin_of(self, name: str) -> str | None:
-        return None
-
-    def has(self, name: str) -> bool:
-        return False
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_run(Path(folder)))
@@ -85,7 +67,7 @@ async def _run(folder: Path) -> None:
             hub=hub,
             auth=auth,
             policy=policy,
-            host_admin=NoBook(),
+            host_admin=cast("Any", SimpleNamespace(installer=None)),
             reservations=calendar,
             events=unused,
             queue=unused,

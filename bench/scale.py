@@ -346,7 +346,7 @@ def _figures(hosts: int, hub: Seen, bare: Seen) -> dict[str, str]:
 def _compare(hub: Seen, other: prometheus.Cost) -> dict[str, str]:
     """A sample is one metric of a GPU or of a host, in a report or on a page. Bytes on the wire are bodies."""
     report = LabHost(0).collect(0.0)
-    a_report = sum(len(gpu.metrics) for gpu in report.gpus) + len(report.metrics)
+    a_report = sum(len(gpu.metrics) for gpu in report.gpus or ()) + len(report.metrics)
     samples, others = max(1, len(hub.reports) * a_report), max(1.0, other.samples)
     costs = hub.cpu / samples * 1e6, other.cpu / others * 1e6
     return {

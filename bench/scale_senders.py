@@ -34,11 +34,14 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class LabHost:
     """A collector: what one machine of a lab reads."""
 
+    name = "lab"
+
     def __init__(self, number: int) -> None:
         self._rng, self._number = random.Random(number), number
         self._gpus = [self._begin(make_reading(number, index, self._rng)) for index in range(8)]
 
-    def collect(self, _: float) -> Report:
+    def collect(self, now: float) -> Report:
+        del now
         self._gpus = [self._go_on(gpu) for gpu in self._gpus]
         load = round(self._rng.uniform(5, 60), 1)
         metrics = {**HOST_METRICS, "cpu_percent": load, "load_1m": load}
@@ -53,7 +56,7 @@ class LabHost:
         """Somebody comes, or nobody does."""
         if self._rng.random() > BUSY:
             return replace(gpu, processes=[], metrics={**gpu.metrics, **_IDLE})
-        (process,) = make_reading(self._number, gpu.index, self._rng).processes or ()
+        [process] = make_reading(self._number, gpu.index, self._rng).processes or []
         pid, user = self._rng.randrange(1000, 4_000_000), f"user{self._rng.randrange(200)}"
         return replace(gpu, processes=[replace(process, pid=pid, user=user, started_at=round(time.time(), 2))])
 

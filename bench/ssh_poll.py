@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path.append(str(TESTS))
 
 if TYPE_CHECKING:
-    from fakes.sshd import Sshd
+    from fakes.sshd import Sshd  # type: ignore[import-not-found]
 
 HOSTS = 200
 SECONDS = 30.0

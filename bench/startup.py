@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 from bench.processes import HubUnderTest, rss_mib
@@ -26,7 +27,7 @@ def main() -> None:
                 wait_for_hosts(hub.url, 20)
                 shown.append(time.perf_counter() - start)
                 memory = rss_mib(hub.process.pid)
-                show = best_of(3, lambda url=hub.url: run(sys.executable, "-m", "gpudeck", "show", "--hub", url))
+                show = best_of(3, partial(run, sys.executable, "-m", "gpudeck", "show", "--hub", hub.url))
     print_table(
         "Starting",
         f"python -c pass, {bare * 1e3:.0f} ms",

@@ -46,8 +46,8 @@ def measure(hosts: int) -> dict[str, list[Cost]]:
     for hub in islice(lab, SUMMARY_TICKS):
         extra = _measure(hub.stream.tick)[0] - alone
         event = viewer.events.pop()
-        cpu, *sizes = _measure(lambda event=event: event)  # type: ignore[misc]
-        in_short.append((extra + cpu, *sizes))
+        cpu, size, packed = _measure(lambda event=event: event)  # type: ignore[misc]
+        in_short.append((extra + cpu, size, packed))
     hub.stream.unwatch(viewer)
     snapshots = [_measure(partial(hub.stream.snapshot, hosts=of)) for of in chosen]
     viewers = [hub.stream.watch(hosts=of) for of in chosen]
@@ -56,8 +56,8 @@ def measure(hosts: int) -> dict[str, list[Cost]]:
         extra = (_measure(hub.stream.tick)[0] - alone) / SUBSCRIPTIONS
         for viewer in viewers:
             event = viewer.events[-1]
-            cpu, *sizes = _measure(lambda event=event: event)  # type: ignore[misc]
-            subscribed.append((extra + cpu, *sizes))
+            cpu, size, packed = _measure(lambda event=event: event)  # type: ignore[misc]
+            subscribed.append((extra + cpu, size, packed))
     # The last, as the texts that it leaves behind are let go in the ticks after it.
     snapshot = _measure(hub.stream.snapshot)
     return {

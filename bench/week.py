@@ -64,7 +64,8 @@ class Job(Struct):
     def memory(self, times: np.ndarray) -> np.ndarray:
         """It grows for two minutes, then stays but for a step now and then."""
         grown = np.minimum(1.0, (times - self.start + STEP) / 120)
-        return np.floor(self.memory_mib * grown) + 64 * ((times - self.start) // 7200 % 5)
+        found: np.ndarray = np.floor(self.memory_mib * grown) + 64 * ((times - self.start) // 7200 % 5)
+        return found
 
 
 def _draw_job(rng: random.Random, start: float) -> Job:
@@ -181,7 +182,8 @@ class Host:
     def _states(self, times: np.ndarray, percent: np.ndarray, taken: np.ndarray) -> list[list[int]]:
         worked = np.maximum.accumulate(np.where((percent >= 5) | (taken == 0), times, self._worked_at[:, None]), axis=1)
         self._worked_at = worked[:, -1]
-        return np.where(taken == 0, _FREE, np.where(times - worked >= 600, _IDLE, _BUSY)).T.tolist()
+        states: list[list[int]] = np.where(taken == 0, _FREE, np.where(times - worked >= 600, _IDLE, _BUSY)).T.tolist()
+        return states
 
     def _samples(
         self, times: np.ndarray, table: np.ndarray, states: list[list[int]], here: list[list[Job | None]]
