@@ -4,11 +4,11 @@ anybody is told depends on which hosts were preselected."""
 import random
 from typing import Any
 
-import pytest
 from msgspec.structs import asdict, replace
 
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_envelope, make_gpu, make_process
+from fakes.seeds import seeds
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.rules.registry import RULES
@@ -253,7 +253,7 @@ def check_superset(watched: Watched) -> int:
     return count
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4, 8)
 def test_every_finding_is_on_a_row_that_its_rule_preselects(seed: int) -> None:
     fleets = Fleets(seed)
     count = 0
@@ -263,7 +263,7 @@ def test_every_finding_is_on_a_row_that_its_rule_preselects(seed: int) -> None:
     assert count > 20
 
 
-@pytest.mark.parametrize("seed", range(24))
+@seeds(6, 24)
 def test_preselection_changes_nothing_that_is_told(seed: int) -> None:
     fleets = Fleets(seed)
     everywhere, preselected = fleets.both

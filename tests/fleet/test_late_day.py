@@ -190,10 +190,10 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     yield from finish(station)
 
 
-HUB_RESTARTED = pytest.param("hub restarted", marks=pytest.mark.slow)
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("oldest first", "hub restarted")]
 
 
-@pytest.fixture(scope="module", params=["newest first", "oldest first", HUB_RESTARTED, "agent and hub restarted"])
+@pytest.fixture(scope="module", params=["newest first", "agent and hub restarted", *MORE])
 def late(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
     station = Station(tmp_path_factory.mktemp("late"))
     if request.param == "oldest first":

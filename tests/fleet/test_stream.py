@@ -11,6 +11,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.seeds import seeds
 from gpudeck.fleet.host import ENCODED_AT_ONCE
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.overview import SUMMARY_TICKS
@@ -145,7 +146,7 @@ def test_another_set_of_gpus_sends_the_host_whole(stage: Stage) -> None:
     assert [len(host["gpus"]) for host in stage.tick()["hosts"]] == [2]
 
 
-@pytest.mark.parametrize("seed", range(16))
+@seeds(6, 16)
 def test_snapshot_and_deltas_add_up_to_the_document(seed: int) -> None:
     """Random reports, silences, losses and returns; the one who watched knows what the one who asks is told, as JSON
     or, within the hub, as structs."""
@@ -495,7 +496,7 @@ class Watcher:
         assert state == restrict(msgspec.json.decode(self._stream.document(self._visibility)), self._hosts)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@seeds(6, 16)
 def test_a_subscribed_viewer_has_the_state_of_a_whole_one_restricted_to_its_hosts(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

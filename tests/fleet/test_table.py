@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import pytest
 
 from fakes.random_machine import Machine
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.scalar.host import HostState as ScalarHost
+from fakes.seeds import seeds
 from gpudeck.fleet.host import HostState, encode_hosts
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
@@ -37,7 +37,7 @@ def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {one!r} is not {other!r}"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, 6)
 def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -> None:
     chance = random.Random(seed)
     settings, names = FleetSettings(), Names()
