@@ -146,14 +146,15 @@ def test_cancelled_question_leaves_the_provider_usable(name: str) -> None:
 
 @each
 def test_closing_twice_is_fine(name: str) -> None:
-    async def closing() -> None:
+    async def closing() -> list[Target]:
         world, content = MAKERS[name]
         async with world(content) as provider:
-            await provider.find()
+            found = await provider.find()
             await provider.close()
             await provider.close()
+            return found
 
-    asyncio.run(closing())
+    assert len(asyncio.run(closing())) == 2
 
 
 @each

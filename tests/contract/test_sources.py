@@ -288,11 +288,12 @@ def test_close_ends_a_reading_that_is_under_way(subject: Subject) -> None:
 
 
 def test_closing_twice_or_without_any_reading_is_fine(subject: Subject) -> None:
-    async def work() -> None:
+    async def work() -> FetchedReport:
         async with opened(subject) as unread:
             await unread.close()
         async with opened(subject) as source:
-            await source.read(time.time())
+            arrival = await source.read(time.time())
             await source.close()
+            return arrival
 
-    run(work)
+    assert run(work).envelope.report.gpus

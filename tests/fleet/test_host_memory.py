@@ -212,8 +212,10 @@ def test_nothing_is_written_where_nothing_changed(hub: Restarting, monkeypatch: 
     hub.do(hub.memory.flush)
     hub.after(2)
     hub.report()
-    monkeypatch.setattr(Database, "begin", None)
+    begun: list[Database] = []
+    monkeypatch.setattr(Database, "begin", begun.append)
     hub.do(hub.memory.flush)
+    assert begun == []
 
 
 def test_simulated_hosts_are_not_remembered(hub: Restarting) -> None:
