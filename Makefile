@@ -115,7 +115,8 @@ e2e: setup
 	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
 
 slow: setup ## the tests that take long: a month's accounts, a simulated week, crowds, properties at length, the page behind proxies, in many tabs, large
-	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile long -n 3 --dist loadfile
+	$(BIN)/pytest -m "slow or hypothesis" --ignore tests/e2e --hypothesis-profile long -n 3 --dist loadfile
+	$(BIN)/pytest tests/e2e -m slow -n 3 --dist loadfile
 
 chaos: system-packages setup ## what fails around a hub, with exact ground truth: prints a table (15 minutes); ARGS="--scenario kills"
 	cd tests && ../$(BIN)/python -m chaos $(ARGS)
