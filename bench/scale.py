@@ -1,11 +1,12 @@
 """Left out: TLS, networks, message channels, a database server, sealed hours of history.
 
-A real hub with history and alerts, N hosts of eight GPUs that report every 5 s over connections of their own, viewers
-of the stream, a reader of /api/v1/fleet every 10 s and a scraper of /metrics every 15 s, all on this machine's cores.
-CPU is that of all threads of the hub; its parts are sampled (bench/sampled_hub.py), which costs a little. The reference
-is the least that can take a POST on the same server software (bench/bare_server.py), with the same senders. Beside it
-stands a Prometheus that scrapes the same series every 5 s (bench/prometheus.py): it has no rules, viewers and readers.
-The hub's history keeps a host's report every 10 s, half of the samples, and Prometheus keeps all of them.
+A real hub with history and alerts, N hosts of eight GPUs that report every 5 s over connections of their own, and
+viewers of the stream; unless left out, a reader of /api/v1/fleet every 10 s and a scraper of /metrics every 15 s; all
+on this machine's cores. CPU is that of all threads of the hub; its parts are sampled (bench/sampled_hub.py), which
+costs a little, and are a few per cent less than all. The reference is the least that can take a POST on the same
+server software (bench/bare_server.py), with the same senders. Unless left out, a Prometheus scrapes the same series
+every 5 s (bench/prometheus.py): it has no rules, viewers and readers. The hub's history keeps a host's report every 10
+s, half of the samples, and Prometheus keeps all of them. `nan`: too short a time to be measured.
 
     python -m bench scale --hosts 100,1000,5000 --seconds 60 --viewers 10 --wire 1
 """
@@ -112,10 +113,11 @@ def main() -> None:
     asked = parser.parse_args(sys.argv[sys.argv.index("scale") + 1 :] if "scale" in sys.argv else [])
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if not asked.prometheus:
-        print("Left out: Prometheus. It is measured where the program is found (apt install prometheus).")
-    elif shutil.which(prometheus.PROGRAM) is None:
+    if asked.prometheus and shutil.which(prometheus.PROGRAM) is None:
         sys.exit("--prometheus needs the program `prometheus` on the PATH: apt install prometheus")
+    left_out = {"readers of everything": asked.no_readers, "Prometheus": not asked.prometheus}
+    if any(left_out.values()):
+        print(f"Left out: {' and '.join(name for name, is_out in left_out.items() if is_out)}.")
     print((__doc__ or "").strip())
     print(f"\n{os.cpu_count()} cores, processes of senders: {asked.senders}, viewers: {asked.viewers}", flush=True)
     measured, growth = list[dict[str, str]](), list[tuple[int, float, float]]()

@@ -112,6 +112,8 @@ def read_hosts(query: bytes) -> Hosts:
             raise ValueError("shape has to be overview")
         return "overview"
     for name, _, _ in parameters:
+        if name == b"shape":
+            raise ValueError("shape goes with no other parameter: a stream has some hosts, or all in short")
         if name != b"hosts":
             raise ValueError(f"there is no parameter {name[:40].decode(errors='replace')!r}; did you mean hosts?")
     values = [value for _, _, value in parameters]
