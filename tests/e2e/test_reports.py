@@ -32,9 +32,8 @@ HOSTILE = (
 def test_an_empty_hub_says_how_to_add_a_host_and_shows_the_first_one(empty: HubProcess, visit: Visits) -> None:
     page = visit(f"{empty.url}/?sort=name")
     expect(page.get_by_role("heading", name="No host has reported yet")).to_be_visible()
-    command = f"gpudeck agent --hub {empty.url} --token-file agent.token"
-    expect(page.locator("main code").first).to_have_text(command)
-    expect(page.get_by_role("status").filter(has_text="copy of the hub's token file")).to_be_visible()
+    expect(page.locator("main code").first).to_have_text("gpudeck hosts add gpu01")
+    expect(page.get_by_role("status").filter(has_text="It prints the line to run on that server")).to_be_visible()
     send(empty, make_envelope("gpu01", gpus=[make_gpu(0), make_busy_gpu(1, "alice")]))
     expect(page.locator(".card")).to_contain_text("alice")
     expect(page.locator(".chip.free b")).to_have_text("1")

@@ -33,8 +33,10 @@ afterEach(() => {
 
 const process = { ...someProcess, pid: 4711, user: 'ann', command: 'train', started_at: NOW - 3600 }
 
-function open(page: typeof Host | typeof Gpu, address: string): HTMLElement {
-  const fleet = snapshot([host('gpu01', [busyGpu('ann', { processes: [process] }), gpu()])])
+const ordinary = (): ReturnType<typeof host> => host('gpu01', [busyGpu('ann', { processes: [process] }), gpu()])
+
+function open(page: typeof Host | typeof Gpu, address: string, shown = ordinary()): HTMLElement {
+  const fleet = snapshot([shown])
   send({ kind: 'snapshot', id: 'a-1', text: JSON.stringify(fleet) })
   const props: PageProps = { store, timeMachine: new TimeMachine(() => NOW, () => 1), access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
   drawn = mount(page, { target: document.body, props })
@@ -68,6 +70,19 @@ describe('the page of a host', () => {
     expect(page.textContent).toContain('GPUs at the last report')
     const row = [...page.querySelectorAll('tr.past')].find(({ textContent }) => textContent?.includes('4711'))
     expect(row?.querySelector('[data-name=for]')?.textContent).toBe('1h')
+  })
+})
+
+describe('the page of a host that was never seen', () => {
+  it('has no history, and no error in its place', async () => {
+    const refusal = { error: { code: 'unknown_host', message: "the history knows no host 'newbox'", hint: '' } }
+    const answer = (): Promise<Response> => Promise.resolve(new Response(JSON.stringify(refusal), { status: 404 }))
+    vi.stubGlobal('fetch', (url: string | Request) => (/\/(series|history|runs|heat)/.test(typeof url === 'string' ? url : url.url) ? answer() : new Promise(() => {})))
+    const page = open(Host, '#/host/newbox', host('newbox', [], { status: 'never_seen' }))
+    await vi.advanceTimersByTimeAsync(2000)
+    flushSync()
+    expect(page.textContent).toContain('newbox')
+    expect(page.textContent).not.toContain('knows no host')
   })
 })
 
