@@ -212,6 +212,8 @@ def test_a_subscription_that_makes_no_sense_is_refused(api: Api, hosts: str) -> 
 def test_a_shape_that_there_is_not_is_refused(api: Api) -> None:
     answer = api.get("/api/v1/stream?shape=columns")
     assert (answer.status_code, error_of(answer)) == (400, "bad_request")
+    answer = api.get("/api/v1/stream?shape=overview&hosts=a")
+    assert answer.json()["error"]["message"].startswith("shape goes with no other parameter")
 
 
 @pytest.mark.parametrize(
