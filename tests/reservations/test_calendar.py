@@ -91,7 +91,7 @@ def test_any_gpus_are_never_some_that_others_use_or_nobody_can_read(database: Da
     assert uuids(run(calendar.reserve(draft(count=1), ADA, fleet))) == ["Z"]
     assert refused(calendar.reserve(draft(count=1), BOB, fleet)).code == "conflict"
     # Tomorrow bob may be gone.
-    assert uuids(run(calendar.reserve(draft(count=1, start=24), BOB, fleet))) == ["X"]
+    assert sorted(uuids(run(calendar.reserve(draft(count=2, start=24), BOB, fleet)))) == ["X", "Z"]
 
 
 def test_two_on_one_host_wait_until_one_host_has_two(database: Database) -> None:
@@ -103,6 +103,12 @@ def test_two_on_one_host_wait_until_one_host_has_two(database: Database) -> None
     assert error.next_free is not None
     assert (error.next_free.start, [gpu.uuid for gpu in error.next_free.gpus]) == (NOW + 2 * HOUR, ["A0", "A1"])
     assert sorted(uuids(reserve(calendar, who=BOB, count=2, hours=1))) == ["A1", "B1"]
+
+
+def test_of_equal_gpus_one_that_nobody_is_on_now_is_reserved_for_later(database: Database) -> None:
+    fleet = make_fleet(make_gpu("X0", "gpu03", 0, "eve"), make_gpu("X1", "gpu03", 1))
+    calendar = make_calendar(database)
+    assert uuids(run(calendar.reserve(draft(count=1, start=24), BOB, fleet))) == ["X1"]
 
 
 def test_next_free_is_now_where_nothing_is_reserved(database: Database) -> None:

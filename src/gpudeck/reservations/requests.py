@@ -93,7 +93,8 @@ def find_matching(
         for gpu in matching
         if not is_unusable(gpu.availability, gpu.health) and not (is_near and gpu.is_in_use and gpu.uuid not in leaving)
     ]
-    free.sort(key=memory_order)
+    # Of those that are as large, GPUs that nobody is on now are more likely to be free then.
+    free.sort(key=lambda gpu: (memory_order(gpu), gpu.is_in_use))
     sizes = sorted(set(map(memory_order, free))) or [0]
     return [[gpu.reserved for gpu in free if memory_order(gpu) <= size] for size in sizes]
 
