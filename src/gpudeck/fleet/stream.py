@@ -170,6 +170,10 @@ class _Channel:
         self.making: asyncio.Task[PublishedEvent] | None = None
         self.idle_ticks = 0
 
+    def keep(self) -> None:
+        """As if it had a viewer now."""
+        self.idle_ticks = 0
+
     def take_delta(self, facts: bytes, numbers: Sequence[bytes]) -> bytes:
         """A delta of what it has, beside this JSON object and these members; empty parts are left out."""
         parts = [facts[:-1]]
@@ -209,7 +213,7 @@ class Stream(FleetObserver):
     def tick(self) -> PublishedEvent:
         """Publish what changed since the last tick and hand it to every viewer. Returns the delta of all hosts, also
         where nobody watches them."""
-        self._follow(WHOLE).idle_ticks = 0
+        self._follow(WHOLE).keep()
         finish(self.publish_in_steps())
         return self.channels[WHOLE].deltas[-1]
 
