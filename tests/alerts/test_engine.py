@@ -27,7 +27,7 @@ def heated(seconds: float = 330, gpu: object = HOT) -> Watched:
 
 def test_healthy_fleet_is_quiet_for_a_day() -> None:
     watched = Watched()
-    for number in range(2):
+    for number in range(4):
         watched.report(f"gpu0{number}", make_gpu(0, uuid=f"A{number}"), make_busy_gpu(1, uuid=f"B{number}"))
     watched.run(86_400, step=15)
     assert (watched.firing(), watched.sent, watched.events) == ([], [], [])
@@ -478,7 +478,7 @@ READINGS = {"hot": HOT, "warm": WARM, "cool": make_gpu(), "unread": UNREAD}
 
 
 @given(steps=STEPS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_happens_every_end_was_begun_and_every_message_is_another(steps: list[tuple[str, int]]) -> None:
     watched = Watched()
     for word, tens in steps:

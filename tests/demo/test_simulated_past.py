@@ -50,10 +50,10 @@ def dead_spans(fleet: SimulatedFleet, host: int) -> list[float]:
 
 @pytest.mark.parametrize("host", range(24))
 def test_samples_are_those_that_a_live_hub_takes(fleet: SimulatedFleet, host: int) -> None:
-    past = sample_span(fleet, host, Slice(NOON, NOON + DAY, 1200.0))
+    past = sample_span(fleet, host, Slice(NOON, NOON + DAY, 600.0))
     reports = [(sample, fleet.report(host, sample.at)) for sample in past]
     alive = [(sample._replace(interval=60.0), report) for sample, report in reports if report]
-    assert len(alive) > 50
+    assert len(alive) > 100
     assert [sample for sample, _ in alive] == [seen_live(fleet, host, s.at, report) for s, report in alive]
 
 

@@ -187,7 +187,7 @@ class _Channel:
 
 
 class Stream(FleetObserver):
-    """The published fleet and everybody who watches it. Call `tick` once a second from the loop that owns the fleet.
+    """The published fleet and everybody who watches it. The loop that owns the fleet publishes once a second.
 
     Viewers with the same subscription share the same bytes. A subscription gets its channel with its first viewer, and
     loses it some time after its last: for nobody nothing is encoded.

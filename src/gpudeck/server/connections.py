@@ -111,7 +111,7 @@ class BatchReader:
         self._is_reading = False
 
     @cached_property
-    def _poller(self) -> select.epoll:
+    def _poller(self) -> "select.epoll":
         return select.epoll()
 
     def add(self, descriptor: int, connection: "Connection") -> None:
@@ -482,7 +482,7 @@ class Connection(asyncio.Protocol):
                 self._join_batch(self._direct.batches)
         if self._held:
             data, self._held = self._held, b""
-            self.data_received(data)
+            self.receive(data)
 
     def close(self) -> None:
         """Once everything that was written is sent."""

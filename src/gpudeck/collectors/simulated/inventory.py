@@ -48,7 +48,7 @@ class Features(Struct, frozen=True):
     encodes: bool = True
 
 
-class CardModel(Struct, frozen=True):
+class SimulatedModel(Struct, frozen=True):
     """A GPU model. `ready_watts` is its draw while a program sits on it without working.
 
     `cool_celsius` and `hot_celsius` are its temperatures empty and at full work in a well aired machine. Clocks are
@@ -78,18 +78,20 @@ _GEFORCE = Features(fan=True, states=(8, 2))
 _RTX = Features(fan=True, states=(8, 2), remaps_rows=True)
 _RTX_IN_PAIRS = Features(fan=True, states=(8, 2), remaps_rows=True, links=4)
 
-H200 = CardModel("NVIDIA H200", 143_771, 700, 76, 118, (345, 1980), (3201, 3201), 29, 68, _HOPPER)
-H100 = CardModel("NVIDIA H100 80GB HBM3", 81_559, 700, 70, 115, (345, 1980), (2619, 2619), 28, 67, _HOPPER)
-A100_80 = CardModel("NVIDIA A100-SXM4-80GB", 81_920, 400, 58, 84, (210, 1410), (1593, 1593), 30, 66, _AMPERE)
-A100_40 = CardModel("NVIDIA A100-SXM4-40GB", 40_960, 400, 52, 75, (210, 1410), (1215, 1215), 29, 64, _AMPERE)
-L40S = CardModel("NVIDIA L40S", 46_068, 350, 34, 88, (210, 2520), (405, 9001), 31, 74, _ADA)
-V100 = CardModel("Tesla V100-SXM2-32GB", 32_768, 300, 42, 58, (135, 1530), (877, 877), 32, 66, _VOLTA)
-MI300X = CardModel("AMD Instinct MI300X", 196_592, 750, 138, 165, (132, 2100), (900, 1300), 36, 72, _INSTINCT, "amd")
-RTX_4090 = CardModel("NVIDIA GeForce RTX 4090", 24_564, 450, 21, 58, (210, 2745), (405, 10_501), 33, 72, _GEFORCE)
-RTX_6000_ADA = CardModel(
+H200 = SimulatedModel("NVIDIA H200", 143_771, 700, 76, 118, (345, 1980), (3201, 3201), 29, 68, _HOPPER)
+H100 = SimulatedModel("NVIDIA H100 80GB HBM3", 81_559, 700, 70, 115, (345, 1980), (2619, 2619), 28, 67, _HOPPER)
+A100_80 = SimulatedModel("NVIDIA A100-SXM4-80GB", 81_920, 400, 58, 84, (210, 1410), (1593, 1593), 30, 66, _AMPERE)
+A100_40 = SimulatedModel("NVIDIA A100-SXM4-40GB", 40_960, 400, 52, 75, (210, 1410), (1215, 1215), 29, 64, _AMPERE)
+L40S = SimulatedModel("NVIDIA L40S", 46_068, 350, 34, 88, (210, 2520), (405, 9001), 31, 74, _ADA)
+V100 = SimulatedModel("Tesla V100-SXM2-32GB", 32_768, 300, 42, 58, (135, 1530), (877, 877), 32, 66, _VOLTA)
+MI300X = SimulatedModel(
+    "AMD Instinct MI300X", 196_592, 750, 138, 165, (132, 2100), (900, 1300), 36, 72, _INSTINCT, "amd"
+)
+RTX_4090 = SimulatedModel("NVIDIA GeForce RTX 4090", 24_564, 450, 21, 58, (210, 2745), (405, 10_501), 33, 72, _GEFORCE)
+RTX_6000_ADA = SimulatedModel(
     "NVIDIA RTX 6000 Ada Generation", 49_140, 300, 24, 69, (210, 2505), (405, 10_001), 32, 76, _RTX
 )
-RTX_A6000 = CardModel("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, _RTX_IN_PAIRS)
+RTX_A6000 = SimulatedModel("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, _RTX_IN_PAIRS)
 
 BUSES: dict[int, tuple[str, ...]] = {
     2: ("01", "21"),
@@ -102,7 +104,7 @@ BUSES: dict[int, tuple[str, ...]] = {
 class Chassis(Struct, frozen=True):
     """A machine as it is delivered: so many GPUs of one model. A workstation has a display on its first GPU."""
 
-    model: CardModel
+    model: SimulatedModel
     gpus: int
     cpu_threads: int
     ram_gib: int
@@ -258,7 +260,7 @@ class GpuSlot(Struct, frozen=True):
     index: int
     uuid: str
     name: str
-    model: CardModel
+    model: SimulatedModel
     memory_mib: int
     pci_address: str
     salt: int

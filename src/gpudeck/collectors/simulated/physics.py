@@ -8,7 +8,7 @@ from math import exp, pi, sin
 from typing import NamedTuple
 
 from gpudeck.collectors.simulated.chance import activity, draw, wave
-from gpudeck.collectors.simulated.inventory import CardModel, GpuSlot
+from gpudeck.collectors.simulated.inventory import GpuSlot, SimulatedModel
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Tenure, Timeline
 from gpudeck.collectors.simulated.work import Work
 
@@ -69,14 +69,14 @@ def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
     return context + int((full - context) * age_s / work.ramp_s)
 
 
-def power_watts(model: CardModel, effort: float, *, is_taken: bool, ripple: float) -> float:
+def power_watts(model: SimulatedModel, effort: float, *, is_taken: bool, ripple: float) -> float:
     """`effort` is the work weighted with its intensity (0–1), `ripple` the noise (-1–1)."""
     rest = model.ready_watts if is_taken else model.idle_watts
     drawn = rest + (model.limit_watts - rest) * effort
     return min(float(model.limit_watts), drawn + ripple * (0.6 + drawn * 0.012))
 
 
-def temperature(model: CardModel, warmth: float, room: float) -> float:
+def temperature(model: SimulatedModel, warmth: float, room: float) -> float:
     """`warmth` is the lagged work (0–1), `room` how many degrees its surroundings are above the usual."""
     return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * warmth + room
 
@@ -96,7 +96,7 @@ def fan_percent(celsius: float) -> float:
     return min(100.0, max(30.0, 30.0 + (celsius - 42.0) * 1.7))
 
 
-def clock_sm_mhz(model: CardModel, load: float, celsius: float, *, is_taken: bool) -> int:
+def clock_sm_mhz(model: SimulatedModel, load: float, celsius: float, *, is_taken: bool) -> int:
     """Down while unused; near its limits of power and temperature a GPU slows itself. Steps of 15 MHz."""
     empty, full = model.clock_sm_mhz
     if not is_taken:
@@ -315,5 +315,5 @@ class EnergyMeter:
         return joules
 
 
-def _taken_by(model: CardModel, run: SimulatedJob, t: float) -> float:
+def _taken_by(model: SimulatedModel, run: SimulatedJob, t: float) -> float:
     return (model.limit_watts - model.ready_watts) * effort_seconds(run.work, min(t, run.end) - run.start)
