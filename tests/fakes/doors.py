@@ -24,7 +24,6 @@ from gpudeck.api.app import ApiApp, ForeignRoutes
 from gpudeck.api.hosts import HostAdmin, NewHost
 from gpudeck.api.install import Installer
 from gpudeck.api.services import ApiServices
-from gpudeck.app.access import grant_by
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Role
 from gpudeck.auth.passwords import Passwords, hash_secret
@@ -136,7 +135,7 @@ def make_door(
         reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
-    return SafeApp(ApiApp(services, grant_by(auth), keeper, side_doors(services, keeper)))
+    return SafeApp(ApiApp(services, auth.tokens.find_agent, keeper, side_doors(services, keeper)))
 
 
 def make_alerts(database: Database, settings: AlertSettings | None = None) -> AlertManager:

@@ -19,7 +19,8 @@ from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from fakes.serving import serving
 from fakes.waiting import wait_until
-from gpudeck.api.reports import DirectReports, Grant, ReportsRoute
+from gpudeck.api.reports import DirectReports, ReportsRoute
+from gpudeck.auth.tokens import Token
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.recorder import Recorder
 from gpudeck.model.settings import LimitsSettings
@@ -36,6 +37,7 @@ from gpudeck.server.connections import (
 from gpudeck.wire import encode
 
 PATH = "/api/v1/reports"
+ANY_HOST = Token(1, "any host", "agent", None, None, 0.0, "", None, None, None)
 
 
 @pytest.fixture(autouse=True, scope="module", params=[LEAST_CONNECTIONS, 0], ids=["alone", "together"])
@@ -60,7 +62,7 @@ class Serving:
             await door(scope, receive, send)
 
         self.gate = AdmissionGate(note, limits, hold=0.0, hits=self.limiter.hits)
-        route = ReportsRoute(self.hub, lambda token: Grant() if token == AGENT_TOKEN else None)
+        route = ReportsRoute(self.hub, {AGENT_TOKEN: ANY_HOST}.get)
         self.direct = DirectReports(route, self.gate, [PATH]) if is_direct else None
 
     @contextlib.contextmanager

@@ -45,7 +45,7 @@ from gpudeck.api.history import HistoryQueries, note_asker, on_history_refused
 from gpudeck.api.hosts import HostRemoval
 from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.page import send_refusal
-from gpudeck.api.reports import FindGrant, ReportsRoute
+from gpudeck.api.reports import FindToken, ReportsRoute
 from gpudeck.api.reservations import ReservationHandler
 from gpudeck.api.schema import CompleteSchema
 from gpudeck.api.services import ApiServices
@@ -180,14 +180,14 @@ class ApiApp:
     def __init__(
         self,
         services: ApiServices,
-        find_grant: FindGrant,
+        find_agent: FindToken,
         keeper: Authenticator,
         compat_routes: Sequence[ForeignRoutes] = (),
     ) -> None:
         """`compat_routes` are asked in their order, before anything of our own."""
         self._prefix = services.prefix.rstrip("/")
         self._framework = Framework(services)
-        self.reports = ReportsRoute(services.hub, find_grant)
+        self.reports = ReportsRoute(services.hub, find_agent)
         self._stream = StreamRoute(services.hub, services.policy, keeper.identify)
         self._authenticator = keeper
         self._compat_routes = tuple(compat_routes)

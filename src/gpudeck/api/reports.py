@@ -3,30 +3,20 @@
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from msgspec import Struct
-
+from gpudeck.auth.tokens import Token
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.token_limit import TokenName
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.times import read_sent_at
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import Receive, Response, Scope, Send, make_error, send_error, send_json
 from gpudeck.server.connections import DirectRequest
-from gpudeck.wire import MAX_BODY_BYTES, SHORT_VERSION
+from gpudeck.wire import MAX_BODY_BYTES, SHORT_VERSION, read_sent_at
 
 log = logging.getLogger(__name__)
 
 
-class Grant(Struct, frozen=True):
-    """What an agent's token lets its bearer do: report as that host, or as hosts with such names; None: as any.
-    `token` is which token it is."""
-
-    hosts: str | None = None
-    token: TokenName | None = None
-
-
-FindGrant = Callable[[str], Grant | None]
-"""What the bearer token in hand grants; None where it is not known."""
+FindToken = Callable[[str], Token | None]
+"""The agent's token with that secret; None where there is none."""
 
 _LATE_REPORTS = (b"gpudeck-late-reports", b"1")
 """Tells the agent that it may send its newest report before those that wait: this hub takes late ones as such."""
@@ -39,9 +29,9 @@ _REPEATED = Response(200, b'{"status":"repeated"}', (_LATE_REPORTS, _WIRE_VERSIO
 class ReportsRoute:
     """`take` serves one report whole; the ASGI application reads it first, and sends the response."""
 
-    def __init__(self, hub: Hub, find_grant: FindGrant) -> None:
+    def __init__(self, hub: Hub, find_token: FindToken) -> None:
         self._hub = hub
-        self._find_grant = find_grant
+        self._find_token = find_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -49,14 +39,14 @@ class ReportsRoute:
             return
         headers = dict(scope["headers"])
         try:
-            grant = self._authorize(headers)
+            token = self._authorize(headers)
             body = await read_body(receive, headers.get(b"content-length", b"").decode("latin-1"))
         except ReportRefused as refusal:
             response = self._refuse(refusal)
         else:
             if body is None:
                 return
-            response = self._take(headers, body, grant)
+            response = self._take(headers, body, token)
             await self.save_backlog()
         await send_json(send, response.status, response.body, *response.headers)
 
@@ -76,7 +66,7 @@ class ReportsRoute:
     async def save_backlog(self) -> None:
         await self._hub.fleet.observers.save_backlog()
 
-    def _take(self, headers: Mapping[bytes, bytes], body: bytes, grant: Grant) -> Response:
+    def _take(self, headers: Mapping[bytes, bytes], body: bytes, token: Token) -> Response:
         media, encoding = headers.get(b"content-type", b""), headers.get(b"content-encoding", b"")
         try:
             taken = self._hub.ingest.take(
@@ -84,8 +74,8 @@ class ReportsRoute:
                 media.decode("latin-1"),
                 encoding.decode("latin-1"),
                 sent_at=read_sent_at(headers.get(b"gpudeck-sent-at", b"")),
-                only=grant.hosts,
-                token=grant.token,
+                only=token.hosts,
+                token=TokenName(token.id, token.name),
             )
         except ReportRefused as refusal:
             return self._refuse(refusal)
@@ -99,17 +89,17 @@ class ReportsRoute:
         close = ((b"connection", b"close"),) if refusal.status in {401, 413} else ()
         return make_error(refusal.status, refusal.code, refusal.message, refusal.hint, *close)
 
-    def _authorize(self, headers: Mapping[bytes, bytes]) -> Grant:
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        grant = self._find_grant(token.strip()) if scheme.lower() == "bearer" else None
-        if grant is None:
+    def _authorize(self, headers: Mapping[bytes, bytes]) -> Token:
+        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        token = self._find_token(secret.strip()) if scheme.lower() == "bearer" else None
+        if token is None:
             raise ReportRefused(
                 401,
                 "unauthorized",
                 "the agent's token is missing, or is unknown to this hub, expired or revoked",
                 "Copy agent.token from the hub's data folder, or run the line that `gpudeck hosts add NAME` prints.",
             )
-        return grant
+        return token
 
 
 def _tell_bug(error: Exception) -> Response:

@@ -1,9 +1,7 @@
 """Who may do what in this hub, as its settings say."""
 
 from gpudeck.api.access import Authenticator, Policy
-from gpudeck.api.reports import FindGrant, Grant
 from gpudeck.auth.auth import Auth
-from gpudeck.fleet.token_limit import TokenName
 from gpudeck.model.settings import is_loopback
 from gpudeck.settings import Settings
 
@@ -28,16 +26,3 @@ def make_authenticator(settings: Settings, auth: Auth) -> Authenticator:
         proxy_header=settings.login.proxy.header,
         prefix=settings.path_prefix,
     )
-
-
-def grant_by(auth: Auth) -> FindGrant:
-    """What reports are taken with: the tokens of agents, and no others."""
-
-    def find_grant(secret: str) -> Grant | None:
-        token = auth.tokens.find(secret)
-        if token is None or token.role != "agent":
-            return None
-        auth.tokens.note_use(token)
-        return Grant(token.hosts, TokenName(token.id, token.name))
-
-    return find_grant

@@ -28,7 +28,7 @@ from gpudeck.api.hosts import HostAdmin
 from gpudeck.api.install import Installer
 from gpudeck.api.reports import DirectReports
 from gpudeck.api.services import ApiServices
-from gpudeck.app.access import grant_by, make_authenticator, make_policy
+from gpudeck.app.access import make_authenticator, make_policy
 from gpudeck.app.plan import Plan
 from gpudeck.app.poll_methods import make_poll_methods
 from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
@@ -316,7 +316,7 @@ class HubServer:
         )
         authenticator = make_authenticator(settings, auth)
         compat_routes = await self._compat_routes.open(api, authenticator, services.open_part)
-        api_app = ApiApp(api, grant_by(auth), authenticator, compat_routes)
+        api_app = ApiApp(api, auth.tokens.find_agent, authenticator, compat_routes)
         limited = AdmissionGate(
             api_app,
             settings.limits,

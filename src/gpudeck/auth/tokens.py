@@ -138,6 +138,14 @@ class Tokens:
             return None
         return token
 
+    def find_agent(self, secret: str) -> Token | None:
+        """The same for a report, which no other kind of token is good for. The use is noted."""
+        token = self.find(secret)
+        if token is None or token.role != "agent":
+            return None
+        self.note_use(token)
+        return token
+
     async def create(
         self,
         name: str,

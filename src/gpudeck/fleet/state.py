@@ -425,12 +425,12 @@ class Ingest:
         showed: each brings only so many real hosts into the fleet.
         """
         envelope = decode_any(body, content_type, encoding)
-        if not is_for(only, envelope.host):
+        if only is not None and not is_for(only, envelope.host):
             raise ReportRefused(
                 403,
                 "other_host",
                 f"this token is for {only}, and the report is of {envelope.host}",
-                _for_another_host(only or "", envelope.host),
+                _for_another_host(only, envelope.host),
             )
         self._check_demo(envelope)
         if envelope.simulated:

@@ -2,7 +2,6 @@
 `+2h` for the command line and chat.
 """
 
-import math
 import re
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -100,15 +99,6 @@ def _parse_iso(text: str, zone: tzinfo) -> float:
 
 def _not_a_time(text: str) -> ValueError:
     return ValueError(f"{text[:40]!r} is not a time: give Unix seconds, 2026-01-31, 2026-01-31T08:30Z, now, or -24h")
-
-
-def read_sent_at(text: str | bytes) -> float | None:
-    """The agent's clock in a Gpudeck-Sent-At header; None where it is absent or makes no sense."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0 <= value <= LONGEST else None
 
 
 def show_utc(time: float) -> str:

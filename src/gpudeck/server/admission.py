@@ -165,7 +165,8 @@ class AdmissionGate:
 
     def _find_sender(self, peer: str, headers: Mapping[bytes, bytes]) -> tuple[str | None, Hashable]:
         """Whose limits the request counts for, None where none do, and the key of the sender."""
-        address = self._callers.place({"client": (peer, 0), "headers": headers.items()})
+        callers = self._callers
+        address = peer if callers.proxies.is_empty else callers.place({"client": (peer, 0), "headers": headers.items()})
         if self._unlimited.has(address):
             return None, None
         caller = count_as(address)

@@ -8,9 +8,8 @@ from gpudeck.agent.push import read_token
 from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse, TokenRefused, content_kind, log_beginning, trust_from
 from gpudeck.model.errors import Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target
-from gpudeck.model.times import read_sent_at
 from gpudeck.sources.base import FetchedReport, PullSettings
-from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode
+from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode, read_sent_at
 
 PATH = "/api/v1/report"
 _ASK = {"Accept": "application/msgpack", "Accept-Encoding": "zstd"}

@@ -11,6 +11,7 @@ from gpudeck.wire.codec import (
     decode_own,
     encode,
     pack,
+    read_sent_at,
 )
 from gpudeck.wire.envelope import HOST_NAME, SHORT_VERSION, VERSION, Envelope, Head, ShortReport
 from gpudeck.wire.short import describe, pack_numbers
@@ -34,4 +35,5 @@ __all__ = [
     "encode",
     "pack",
     "pack_numbers",
+    "read_sent_at",
 ]

@@ -1,5 +1,6 @@
 """Bytes to envelope and back: msgpack or JSON; plain, zstd or gzip. Refuses what is too large before unpacking it."""
 
+import math
 import sys
 import threading
 import zlib
@@ -14,6 +15,7 @@ else:
     from backports import zstd
 
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.times import LONGEST
 from gpudeck.wire.envelope import SHORT_VERSION, VERSION, Envelope, ShortReport
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -215,3 +217,12 @@ def _bad_compression(encoding: str, error: Exception) -> ReportRefused:
 
 def _too_large(limit: int) -> ReportRefused:
     return ReportRefused(413, "too_large", f"the report is larger than {limit // 1024} KiB")
+
+
+def read_sent_at(text: str | bytes) -> float | None:
+    """The agent's clock in a Gpudeck-Sent-At header; None where it is absent or makes no sense."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value <= LONGEST else None
