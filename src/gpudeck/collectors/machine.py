@@ -19,6 +19,7 @@ from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, 
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
+from gpudeck.collectors.slurm import SlurmCollector
 from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
@@ -194,6 +195,7 @@ def combine(parts: Sequence[Report]) -> Report:
         addresses=[address for part in parts for address in part.addresses],
         interfaces={address: name for part in parts for address, name in part.interfaces.items()},
         problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
+        slurm_gpus=[address for part in parts for address in part.slurm_gpus],
     )
 
 
@@ -210,7 +212,9 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
         ChildCollector("nvml", settings, spawn=spawn),
         ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE, spawn=spawn),
     )
-    return MachineCollector([nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector()], XidWatch())
+    return MachineCollector(
+        [nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector(), SlurmCollector()], XidWatch()
+    )
 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:

@@ -93,7 +93,8 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
     `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
-    the admin ("driver not answering for 12 s").
+    the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs in the order in which
+    Slurm counts them, empty where that is not known.
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
@@ -109,3 +110,4 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     addresses: Annotated[list[Word], Meta(max_length=64)] = field(default_factory=list)
     interfaces: Annotated[dict[Word, Word], Meta(max_length=64)] = field(default_factory=dict)
     problems: Annotated[list[Sentence], Meta(max_length=64)] = field(default_factory=list)
+    slurm_gpus: Annotated[list[Word], Meta(max_length=512)] = field(default_factory=list)

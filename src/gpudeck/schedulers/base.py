@@ -1,0 +1,76 @@
+"""What a scheduler is: it says which GPUs of its nodes are allocated to which jobs, and which nodes take no jobs.
+
+`service` reads schedulers again and again and joins what they say with the fleet.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct, field
+
+
+class Allocation(Struct, frozen=True, omit_defaults=True):
+    """A job, or a pod, that was given a GPU: from `since` until at most `until`, in Unix seconds; None is unknown.
+
+    `job` is the id that its users know (`4711`, `4711_3`); "" where the scheduler does not say which job it is:
+    `unknown` then has the reason. The names are the scheduler's own.
+    """
+
+    scheduler: str
+    job: str = ""
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    is_suspended: bool = False
+    since: float | None = None
+    until: float | None = None
+    unknown: str | None = None
+
+
+class Node(Struct, frozen=True):
+    """What a scheduler says of one of its nodes.
+
+    `names` are what the host may be called, the best first. `gpus` are the allocated ones, by the scheduler's own
+    index. `count` is how many GPUs it has; `uncertain` is why empty GPUs may be allocated all the same, None where they
+    are not. `closed` is why no job starts there now.
+    """
+
+    names: tuple[str, ...]
+    count: int
+    gpus: Mapping[int, Allocation] = field(default_factory=dict)
+    uncertain: str | None = None
+    closed: str | None = None
+
+
+class NodeReservation(Struct, frozen=True):
+    """Nodes that the scheduler keeps for somebody, or for maintenance, from `start` until `end`."""
+
+    name: str
+    nodes: tuple[str, ...]
+    start: float
+    end: float
+    users: tuple[str, ...]
+    is_maintenance: bool
+
+
+class SchedulerState(Struct, frozen=True):
+    """All nodes by name. `problems` are sentences for the admin."""
+
+    nodes: Mapping[str, Node]
+    reservations: tuple[NodeReservation, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Scheduler(Protocol):
+    """`origin` names it for people ("slurm cluster gpu"); `pause` is how many seconds lie between two readings.
+
+    `read` raises Temporary, Refused or Wrong, and never returns a part because the rest could not be read. It may be
+    cancelled.
+    """
+
+    origin: str
+    pause: float
+
+    async def read(self) -> SchedulerState: ...

@@ -1,0 +1,307 @@
+"""Slurm, from its controller: what `squeue` and `scontrol` print, as text.
+
+One reading is `scontrol show node`, `squeue` and `scontrol show reservation`, and `scontrol show job` only when a job
+has started since the last one: the GPUs of a job that runs do not change. The text is the same across versions, unlike
+the JSON, which also takes fifty times as long on a large cluster.
+
+`squeue` prints nothing here that users choose. `scontrol show job` does: a job's name may contain lines that look like
+another job. So it is believed only about jobs that `squeue` knows and that it describes once.
+"""
+
+import asyncio
+import re
+import secrets
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from gpudeck.child_process import run
+from gpudeck.discovery.host_names import expand
+from gpudeck.model.cpu_budget import parse_in_thread
+from gpudeck.model.errors import Temporary, Wrong
+from gpudeck.model.settings import Duration, Text
+from gpudeck.model.text import clean
+from gpudeck.schedulers.base import Allocation, Node, NodeReservation, SchedulerState
+
+BYTES_AT_MOST: Final = 128 * 2**20
+MAX_WORD: Final = 256
+_HOLDING: Final = frozenset(
+    ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
+)
+"""States of a job that has its GPUs."""
+_CLOSED: Final = {
+    "DRAIN": "drained",
+    "DRAINED": "drained",
+    "DRAINING": "drained",
+    "DOWN": "down",
+    "ERROR": "down",
+    "FAIL": "failing",
+    "FAILING": "failing",
+    "INVAL": "down",
+    "BLOCKED": "blocked",
+    "FUTURE": "down",
+    "POWERED_DOWN": "powered down",
+    "POWERING_DOWN": "powered down",
+    "REBOOT": "about to restart",
+    "REBOOT_REQUESTED": "about to restart",
+    "REBOOT_ISSUED": "restarting",
+    "MAINT": "in maintenance",
+    "RESERVED": "reserved",
+}
+"""Words of a node's state with which no job starts on it, the first that is true counts."""
+_NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE", "Unknown", "UNKNOWN"))
+_JOBS_FORMAT: Final = "%A|%i|%u|%a|%P|%q|%T|%S|%e|%N"
+_SETUP: Final = "export LC_ALL=C SLURM_TIME_FORMAT=%s"
+_OVERVIEW: Final = ("scontrol -o -d show node", f"squeue -h -a -o '{_JOBS_FORMAT}'", "scontrol -o show reservation")
+_DETAILS: Final = ("scontrol -o -d show job",)
+
+_RECORD: Final = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+_NAME: Final = re.compile(
+    r"(?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?(?:HetJobId=\d+ HetJobOffset=\d+ )?"
+    r"JobName=(.*?) (?:HetJobIdSet=\S+ )?UserId=",
+    re.DOTALL,
+)
+_USED_BY_JOB: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)")
+_NODE: Final = re.compile(r"^NodeName=(\S+) ", re.MULTILINE)
+_REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\[\]]*\])?(?: (?:Comment|Extra)=.*)?$", re.DOTALL)
+_GRES: Final = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\(([^()]*)\))?(?=,|$)")
+_INDEXES: Final = re.compile(r"IDX:([\d,-]+)")
+_SHARDS: Final = re.compile(r"shard(?::[^:,()]+)?:\d+\(([\d/,]+)\)")
+_RESERVATION: Final = re.compile(r"^ReservationName=(\S+) ", re.MULTILINE)
+
+
+class SlurmSettings(Struct, frozen=True):
+    """A Slurm cluster. The hub reads it; nothing is changed there."""
+
+    name: Text = "slurm"
+    """What it is called where there are several."""
+    command: list[Text] = field(default_factory=list)
+    """What stands before `sh` so that it runs where Slurm's commands are: `[ssh, -oBatchMode=yes, gpudeck@login1]`.
+    Nothing: they are on the hub's machine."""
+    interval: Annotated[Duration, Meta(ge=5)] = 30.0
+    """Time between two readings."""
+    timeout: Annotated[Duration, Meta(ge=1)] = 20.0
+    """For one reading; one that takes longer has failed."""
+
+
+class Job(NamedTuple):
+    """A job that has resources, as `squeue` prints it. `started` tells apart the runs of one that was requeued."""
+
+    id: str
+    started: str
+    nodes: frozenset[str]
+    allocation: Allocation
+
+
+class JobDetails(NamedTuple):
+    """What only `scontrol show job` says: the job's name, and its GPUs by node; None where it cannot be believed."""
+
+    name: str | None = None
+    gpus: Mapping[str, frozenset[int]] | None = None
+
+
+class Slurm:
+    """Reads one cluster. One reading at a time."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self.origin = f"Slurm ({settings.name})"
+        self.name = settings.name
+        self.pause = settings.interval
+        self._command = settings.command
+        self._timeout = settings.timeout
+        self._details: dict[tuple[str, str], JobDetails] = {}
+
+    async def read(self) -> SchedulerState:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._timeout
+        nodes, queue, reservations = await self._run(_OVERVIEW, self._timeout)
+        jobs = await parse_in_thread(read_jobs, queue, self.name)
+        if any((job.id, job.started) not in self._details for job in jobs):
+            (text,) = await self._run(_DETAILS, max(1.0, ends_at - loop.time()))
+            found = await parse_in_thread(read_details, text)
+            self._details = {(job.id, job.started): found.get(job.id, JobDetails()) for job in jobs}
+        return await parse_in_thread(join, nodes, jobs, self._details, reservations, self.name)
+
+    async def _run(self, commands: Sequence[str], seconds: float) -> list[str]:
+        """What each of them prints. Raises Temporary."""
+        mark = f"gpudeck-{secrets.token_hex(8)}"
+        script = "\n".join(
+            [_SETUP, *(f'{command} 2>&1\ncode=$?; echo; echo "{mark} $code"' for command in commands), ""]
+        )
+        program = [*self._command, "sh", "-s"]
+        finished = await asyncio.to_thread(
+            run, program, seconds=seconds, bytes_at_most=BYTES_AT_MOST, body=script.encode(), stderr=subprocess.STDOUT
+        )
+        parts = re.split(rf"^\n?{mark} (\d+)\n", finished.output.decode(errors="replace"), flags=re.MULTILINE)
+        if len(parts) != 2 * len(commands) + 1:
+            raise Temporary(
+                f"{self.origin}: the output ends too early: {_shorten(parts[-1]) or 'nothing was printed'}."
+            )
+        for command, text, code in zip(commands, parts[::2], parts[1::2], strict=False):
+            if code != "0":
+                raise Temporary(f"{self.origin}: {command.split(' -')[0]} failed: {_shorten(text)}.")
+        return parts[:-1:2]
+
+
+def _shorten(text: str) -> str:
+    """The last line of what a command printed, which is what went wrong."""
+    lines = text.strip().splitlines()
+    return clean(lines[-1].strip())[:200].rstrip(".") if lines else ""
+
+
+def read_jobs(text: str, scheduler: str) -> list[Job]:
+    """The jobs that hold resources. Raises Wrong for output of another form."""
+    jobs = []
+    for line in text.splitlines():
+        words = line.split("|")
+        if len(words) != _JOBS_FORMAT.count("|") + 1 or not words[0].isdigit():
+            raise Wrong(f"squeue printed a line that is not understood: {_shorten(line)}.")
+        number, label, user, account, partition, qos, state, start, end, nodes = words
+        if state in _HOLDING and nodes:
+            allocation = Allocation(
+                scheduler=scheduler,
+                job=label[:MAX_WORD],
+                user=_word(user),
+                account=_word(account),
+                partition=_word(partition),
+                qos=_word(qos),
+                is_suspended=state in {"SUSPENDED", "STOPPED"},
+                since=_time(start),
+                until=_time(end),
+            )
+            jobs.append(Job(number, start, frozenset(expand_nodes(nodes)), allocation))
+    return jobs
+
+
+def read_details(text: str) -> dict[str, JobDetails]:
+    """By job id. Of a job that is described twice nothing is known: one of the two is made up."""
+    found = list(_records(_RECORD, text))
+    counts = Counter(number for number, _ in found)
+    return {number: _read_details(record) for number, record in found if counts[number] == 1}
+
+
+def _read_details(record: str) -> JobDetails:
+    name = _NAME.match(record)
+    if name is None:
+        return JobDetails()
+    gpus: dict[str, frozenset[int]] = {}
+    for nodes, gres in _USED_BY_JOB.findall(record):
+        indexes = read_gres(gres).indexes
+        gpus |= {node: gpus.get(node, frozenset()) | indexes for node in expand_nodes(nodes)}
+    return JobDetails(_word(name[1]), gpus)
+
+
+class Gres(NamedTuple):
+    """GPUs of a `Gres=` or `GRES=`: how many, and which. `shared` are those of which shards are in use."""
+
+    number: int
+    indexes: frozenset[int]
+    shared: frozenset[int]
+
+
+def read_gres(text: str) -> Gres:
+    found = [(int(count), _INDEXES.match(inside or "")) for count, inside in _GRES.findall(text)]
+    indexes = frozenset(number for _, match in found if match for number in _numbers(match[1]))
+    shards = _SHARDS.search(text)
+    used = enumerate(shards[1].split(",")) if shards else ()
+    return Gres(
+        sum(count for count, _ in found), indexes, frozenset(place for place, part in used if not part.startswith("0/"))
+    )
+
+
+def join(
+    nodes: str, jobs: Sequence[Job], details: Mapping[tuple[str, str], JobDetails], reservations: str, scheduler: str
+) -> SchedulerState:
+    by_node: dict[str, list[tuple[Job, JobDetails]]] = {}
+    for job in jobs:
+        for node in job.nodes:
+            by_node.setdefault(node, []).append((job, details[job.id, job.started]))
+    return SchedulerState(
+        {name: _join_node(name, line, by_node.get(name, []), scheduler) for name, line in _records(_NODE, nodes)},
+        tuple(_read_reservations(reservations)),
+    )
+
+
+def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], scheduler: str) -> Node:
+    total, used = read_gres(_value(line, "Gres")), read_gres(_value(line, "GresUsed"))
+    gpus: dict[int, Allocation] = {}
+    # One that runs counts before one that is suspended on the same GPU.
+    for job, known in sorted(jobs, key=lambda one: not one[0].allocation.is_suspended):
+        gpus |= dict.fromkeys((known.gpus or {}).get(name, ()), replace(job.allocation, name=known.name))
+    undescribed = [job for job, known in jobs if known.gpus is None]
+    if len(undescribed) == 1:
+        # Whatever nobody else has is its.
+        gpus |= dict.fromkeys(used.indexes - gpus.keys(), undescribed[0].allocation)
+    hidden = "Slurm does not say which job: this account may not see it, or it is just ending"
+    shared = "shards of it are allocated, and Slurm does not say to which jobs"
+    for index in used.indexes - gpus.keys():
+        gpus[index] = Allocation(scheduler, unknown=hidden)
+    for index in used.shared - gpus.keys():
+        gpus[index] = Allocation(scheduler, unknown=shared)
+    is_vague = used.number > len(used.indexes)
+    words = (name, _value(line, "NodeHostName"), _value(line, "NodeAddr"))
+    return Node(
+        tuple(dict.fromkeys(word for word in words if word not in _NOTHING)),
+        total.number,
+        gpus,
+        f"{used.number} of its GPUs are allocated, and Slurm does not say which" if is_vague else None,
+        _find_closed(line),
+    )
+
+
+def _find_closed(line: str) -> str | None:
+    words = [word.rstrip("*~#!%$@^-") for word in _value(line, "State").split("+")]
+    closed = next((shown for word, shown in _CLOSED.items() if word in words), None)
+    if closed is None:
+        return None
+    reason = _REASON.search(line)
+    told = _word(reason[1].strip()) if reason else None
+    return f"{closed} in Slurm: {told}" if told else f"{closed} in Slurm"
+
+
+def _read_reservations(text: str) -> Iterator[NodeReservation]:
+    for name, line in _records(_RESERVATION, text):
+        start, end, nodes = _time(_value(line, "StartTime")), _time(_value(line, "EndTime")), _value(line, "Nodes")
+        if start is not None and end is not None and nodes not in _NOTHING:
+            users = tuple(user for user in _value(line, "Users").split(",") if user not in _NOTHING)
+            is_maintenance = "MAINT" in _value(line, "Flags").split(",")
+            yield NodeReservation(clean(name)[:MAX_WORD], tuple(expand_nodes(nodes)), start, end, users, is_maintenance)
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Slurm's list of nodes: `gpu[01-03,7],login1`. Raises Wrong."""
+    try:
+        return [name for word in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text) for name in expand(word)]
+    except ValueError as error:
+        raise Wrong(f"Slurm printed a list of nodes that is not understood: {error}.") from error
+
+
+def _records(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
+    """The first word of each record, and the rest of it."""
+    found = list(start.finditer(text))
+    for place, match in enumerate(found, 1):
+        end = found[place].start() if place < len(found) else len(text)
+        yield match[1], text[match.end() : end].rstrip("\n")
+
+
+def _value(line: str, key: str) -> str:
+    match = re.search(rf"(?:^| ){key}=(\S*)", line)
+    return match[1] if match else ""
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), min(int(last or first), int(first) + 1023) + 1)
+
+
+def _word(text: str) -> str | None:
+    return None if text in _NOTHING else clean(text)[:MAX_WORD]
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() and len(text) < 12 else None

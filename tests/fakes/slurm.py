@@ -1,0 +1,166 @@
+"""A real Slurm cluster on one machine: munged, slurmctld and two slurmd, with device files in place of GPUs."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.ports import free_port
+from fakes.waiting import wait_until
+
+NODES = ("n1", "n2")
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "squeue", "scontrol", "sbatch")
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+_CONFIG = """\
+ClusterName=deck
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/sock
+CredType=cred/munge
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/ctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/ctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+MailProg=/bin/true
+{extra}
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={n1} CPUs=8 RealMemory=4000 Gres=gpu:h100:4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={n2} CPUs=8 RealMemory=4000 Gres=gpu:h100:4
+PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=60 State=UP
+"""
+
+
+class SlurmCluster:
+    """`start` and `close`; `extra` are more lines of slurm.conf. Jobs do nothing but sleep."""
+
+    def __init__(self, folder: Path, extra: str = "") -> None:
+        self.folder = folder
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        ports = {name: free_port() for name in ("controller", *NODES)}
+        for name in ("munge", "state", "jobs", *(f"{kind}/{node}" for kind in ("spool", "dev") for node in NODES)):
+            (folder / name).mkdir(parents=True)
+        folder.chmod(0o755)
+        (folder / "munge").chmod(0o755)
+        (folder / "jobs").chmod(0o777)
+        key = folder / "munge" / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+        host = socket.gethostname().partition(".")[0]
+        (folder / "slurm.conf").write_text(_CONFIG.format(host=host, folder=folder, extra=extra, **ports))
+        lines = [f"NodeName={node} Name=gpu Type=h100 File={folder}/dev/{node}/nvidia[0-3]" for node in NODES]
+        (folder / "gres.conf").write_text("\n".join(["AutoDetect=off", *lines, ""]))
+        for node in NODES:
+            for number in range(4):
+                os.mknod(folder / "dev" / node / f"nvidia{number}", 0o020666, os.makedev(195, number))
+        self.environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
+
+    def start(self) -> None:
+        files = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={self.folder / 'munge' / name}" for option, name in files.items()]
+        # --force: a temporary folder may be writable by others.
+        self._spawn("munged", "munged", "--foreground", "--force", *options)
+        wait_until((self.folder / "munge" / "sock").exists, "munge's socket")
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], "idle nodes", 60)
+
+    def start_controller(self) -> None:
+        self._spawn("slurmctld", "slurmctld", "-D")
+        wait_until(lambda: not self.try_to_run("scontrol", "ping").returncode, "the controller's start", 60)
+
+    def start_node(self, node: str) -> None:
+        self._spawn(node, "slurmd", "-D", "-N", node)
+
+    def stop(self, name: str) -> None:
+        """`slurmctld`, or a node."""
+        process = self._processes.pop(name)
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+    def submit(self, *options: str, seconds: int = 300) -> str:
+        """The id of a new job."""
+        output = f"--output={self.folder}/jobs/%j.out"
+        return self.run("sbatch", "--parsable", output, *options, f"--wrap=exec sleep {seconds}").strip()
+
+    def wait_for(self, job: str, state: str) -> None:
+        wait_until(lambda: self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip() == state, state, 60)
+
+    def clear(self) -> None:
+        """No job, no drained node and no reservation is left."""
+        self.run("scancel", "--user=root")
+        for line in self.run("scontrol", "-o", "show", "reservation").splitlines():
+            if line.startswith("ReservationName="):
+                self.run("scontrol", "delete", line.split()[0])
+        self.try_to_run("scontrol", "update", "NodeName=n1,n2", "State=RESUME")
+        wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs", 60)
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], "idle nodes", 60)
+
+    def run(self, *command: str) -> str:
+        done = self.try_to_run(*command)
+        assert done.returncode == 0, f"{command}: {done.stdout}"
+        return done.stdout
+
+    def try_to_run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+            self.run("scancel", "--user=root")
+            wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs")
+        for name in (*NODES, "slurmctld", "munged"):
+            if name in self._processes:
+                self.stop(name)
+
+    def _spawn(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+
+@contextlib.contextmanager
+def slurm_cluster(folder: Path, extra: str = "") -> Iterator[SlurmCluster]:
+    missing = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
+    if missing or os.getuid() != 0:
+        pytest.skip(f"a Slurm cluster needs root and {', '.join(missing or _PROGRAMS)}: run tests/system-packages.sh")
+    cluster = SlurmCluster(folder, extra)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
