@@ -69,6 +69,7 @@ async def _run(folder: Path) -> None:
             policy=policy,
             host_admin=cast("Any", SimpleNamespace(installer=None)),
             reservations=calendar,
+            maintenance=unused,
             events=unused,
             queue=unused,
             watches=unused,

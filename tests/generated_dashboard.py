@@ -21,7 +21,14 @@ _UNITS = {
     "hertz": "hertz",
 }
 _FOLDS = {Rollup.MEAN: "avg", Rollup.SUM: "sum", Rollup.MAX: "max", Rollup.LAST: "max"}
-_COLOURS = {"free": "green", "busy": "red", "idle": "orange", "reserved": "blue", "unknown": "text"}
+_COLOURS = {
+    "free": "green",
+    "busy": "red",
+    "idle": "orange",
+    "reserved": "blue",
+    "drained": "purple",
+    "unknown": "text",
+}
 _GPUS = f'{HUB},host=~"$host",model=~"$model"'
 _HOSTS = f'{HUB},host=~"$host"'
 

@@ -117,7 +117,14 @@ def test_totals_are_told_and_none_is_missing(page: Page) -> None:
     page.report(gpus=[make_gpu(0), make_busy_gpu(1), make_gpu(2)])
     page.hub.fleet.expect([Target(name="gpu09", origin="test")])
     samples = page.samples()
-    assert by(samples, "gpudeck_gpus", "availability") == {"free": 2, "busy": 1, "idle": 0, "reserved": 0, "unknown": 0}
+    assert by(samples, "gpudeck_gpus", "availability") == {
+        "free": 2,
+        "busy": 1,
+        "idle": 0,
+        "reserved": 0,
+        "drained": 0,
+        "unknown": 0,
+    }
     assert by(samples, "gpudeck_hosts", "status") == {"up": 1, "late": 0, "down": 0, "never_seen": 1}
 
 

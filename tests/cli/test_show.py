@@ -15,6 +15,7 @@ from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.still_fleet import running_still_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
+from gpudeck.model.availability import AVAILABILITIES
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -90,7 +91,7 @@ def test_csv_has_a_line_a_gpu(still: HubProcess) -> None:
     answer = gpudeck(still.data_dir, "show", "--hub", still.url, "--csv")
     rows = list(csv.DictReader(io.StringIO(answer.stdout)))
     assert len(rows) == json.loads(still.get("/api/v1/fleet"))["totals"]["gpus"]
-    assert {row["availability"] for row in rows} <= {"free", "busy", "idle", "reserved", "unknown"}
+    assert {row["availability"] for row in rows} <= set(AVAILABILITIES)
     assert all(row["utilization_percent"] or "utilization_percent: " in row["unknown"] for row in rows)
 
 

@@ -35,6 +35,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
+from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target
 from gpudeck.queueing.queue import QueueStore, WaitQueue
@@ -96,6 +97,7 @@ def make_door(
     reservations: ReservationCalendar | None = None,
     waiting: WaitQueue | None = None,
     watches: Watches | None = None,
+    maintenance: MaintenanceWindows | None = None,
     alerts: AlertManager | None = None,
     side_doors: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
@@ -128,6 +130,7 @@ def make_door(
         history=history,
         events=events or EventLog(auth.database, EventSettings()),
         reservations=reservations or ReservationCalendar(ReservationStore(auth.database), ReservationSettings()),
+        maintenance=maintenance or MaintenanceWindows(MaintenanceStore(auth.database), hub.fleet),
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=PersonalMuteStore(auth.database),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.clock import FakeClock
+from fakes.maintenance import make_window
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.views import View, show
 from gpudeck.events.detector import EventDetector
@@ -287,6 +288,19 @@ def test_late_report_is_reserved_by_the_reservation_of_its_own_time(stage: Stage
         stage.report(sequence, ago=ago)
     told = stage.sampled()
     assert told[1:] == [(0, "reserved"), (550, "reserved"), (300, "free"), (22, "reserved")]
+
+
+def test_late_report_is_drained_by_the_maintenance_of_its_own_time(stage: Stage) -> None:
+    now = stage.clock()
+    (host,) = stage.fleet.hosts.values()
+    window = make_window(host=host.name, host_id=host.id, start=now + 50, end=now + 100)
+    stage.fleet.drain([window], now)
+    stage.after(600)
+    stage.fleet.drain([window], stage.clock())
+    stage.report(301)
+    for sequence, ago in ((5, 580), (40, 520), (151, 300)):
+        stage.report(sequence, ago=ago)
+    assert stage.sampled()[1:] == [(0, "free"), (580, "free"), (520, "drained"), (300, "free")]
 
 
 def test_missing_reports_are_closed_in_order() -> None:

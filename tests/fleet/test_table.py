@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fakes.maintenance import make_window
 from fakes.random_machine import Machine
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.scalar.host import HostState as ScalarHost
@@ -45,7 +46,7 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
     table = FleetTable(settings, names, marks)
     machines = [Machine(f"gpu{number:02}", chance) for number in range(6)]
     new = {one.name: HostState(one.name, "push", table) for one in machines}
-    old = {one.name: ScalarHost(one.name, "push", settings, names, marks) for one in machines}
+    old = {one.name: ScalarHost(one.name, "push", settings, names, marks, table.maintenance) for one in machines}
     now = START
     rejected = 0
     for _ in range(250):
@@ -63,6 +64,15 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             one.take(envelope, observed_at, machine.skew, now)
             one.hear(now)
             other.hear(now)
+        elif draw < 0.8:
+            gpu = chance.choice([*old[machine.name].gpus, None])
+            end = chance.choice((None, now + 1000.0))
+            windows = chance.choice(((), (make_window(host_id=machine.name, host=machine.name, gpu=gpu, end=end),)))
+            touched = {name for window in (*windows, *table.maintenance.windows) for name in (window.host_id,)}
+            table.maintenance.change(windows, now, frozenset(new))
+            for name in touched:
+                for host in (new[name], old[name]):
+                    host.remark(list(old[name].gpus), now, "maintenance")
         elif draw < 0.85:
             uuid = chance.choice([*old[machine.name].gpus, ""])
             mark = chance.choice(

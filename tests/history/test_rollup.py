@@ -21,6 +21,7 @@ from gpudeck.history.rollup import (
     quarter_totals,
     roll_up,
 )
+from gpudeck.history.sample import STATES
 from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, subtract_totals
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour
@@ -93,9 +94,9 @@ def test_states_add_up_to_what_is_covered(hour: Hour) -> None:
             ]
             for row in hour.states
         ]
-        for state in range(6)
+        for state in range(len(STATES))
     ]
-    assert_same(found.states, np.array(expected, dtype=np.float64).reshape(6, len(hour.gpus), 4), 1e-6)
+    assert_same(found.states, np.array(expected, dtype=np.float64).reshape(len(STATES), len(hour.gpus), 4), 1e-6)
 
 
 def test_many_gpus_are_worked_on_in_pieces_and_come_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.model.availability import AVAILABILITIES, AvailabilitySettings, judge
+from gpudeck.model.availability import AVAILABILITIES, UNUSED, AvailabilitySettings, judge
 
 SETTINGS = AvailabilitySettings()
 GIB = 2**30
@@ -22,6 +22,10 @@ def judge_with(**facts: Any) -> str:
     [
         ({}, "free"),
         ({"reserved": True}, "reserved"),
+        ({"drained": True}, "drained"),
+        ({"drained": True, "reserved": True}, "drained"),
+        ({"utilization_percent": 97, "drained": True}, "busy"),
+        ({"processes": 1, "idle_seconds": 600, "drained": True}, "idle"),
         ({"utilization_percent": 97}, "busy"),
         ({"utilization_percent": 97, "reserved": True}, "busy"),
         ({"processes": 1, "idle_seconds": 599}, "busy"),
@@ -54,9 +58,10 @@ def test_memory_without_a_process_is_explained_as_orphaned() -> None:
     utilization=st.none() | st.floats(0, 100),
     idle=st.floats(0, 1e6),
     reserved=st.booleans(),
+    drained=st.booleans(),
 )
 def test_nothing_occupied_or_unread_is_ever_free(
-    processes: int | None, memory: float | None, utilization: float | None, idle: float, reserved: bool
+    processes: int | None, memory: float | None, utilization: float | None, idle: float, reserved: bool, drained: bool
 ) -> None:
     word, reason = judge(
         processes=processes,
@@ -64,6 +69,7 @@ def test_nothing_occupied_or_unread_is_ever_free(
         utilization_percent=utilization,
         idle_seconds=idle,
         reserved=reserved,
+        drained=drained,
         settings=SETTINGS,
     )
     assert word in AVAILABILITIES
@@ -71,5 +77,6 @@ def test_nothing_occupied_or_unread_is_ever_free(
         not processes and (memory or 0) <= SETTINGS.empty_bytes and (utilization or 0) < SETTINGS.work_percent
     )
     something_read = processes is not None or (memory is not None and utilization is not None)
-    assert (word in {"free", "reserved"}) == (proven_empty and something_read)
+    assert (word in UNUSED) == (proven_empty and something_read)
+    assert (word == "drained") == (word in UNUSED and drained)
     assert (word == "unknown") <= (reason is not None)

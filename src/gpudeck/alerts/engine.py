@@ -133,7 +133,9 @@ class AlertEngine(AlertStateMachine):
             self._returning_since = min(now, self._started_at or now) if self._begun_at is None else now
             self._count_anew(now)
         self._begun_at = now
-        self._context = context
+        is_other, self._context = context.drained != self._context.drained, context
+        if is_other:
+            self.refresh_mutes(now)
         self._seen = set()
 
     def _count_anew(self, now: float) -> None:
@@ -277,8 +279,7 @@ class AlertEngine(AlertStateMachine):
     def refresh_mutes(self, now: float) -> None:
         """After one was added or ended: which alerts are muted now."""
         for record in self._records():
-            mute = self.mutes.find(record, now)
-            muted_by = None if mute is None else mute.id
+            muted_by = self._find_mute(record, now)
             if muted_by != record.muted_by:
                 record.muted_by = muted_by
                 if record.state != "pending":
@@ -363,9 +364,12 @@ class AlertEngine(AlertStateMachine):
             subject = (finding.gpu or "", finding.part)
             there.add(subject)
             record = subjects.get(subject) if subjects else None
-            if record is not None:
+            is_drained = self._is_drained(host.id, finding.gpu)
+            if record is not None and record.state == "pending" and is_drained:
+                self._drop(record)
+            elif record is not None:
                 self._go_on(record, finding, own)
-            elif finding.is_bad:
+            elif finding.is_bad and not is_drained:
                 self._start(rule, host, finding, own)
         for subject, record in list(subjects.items()) if subjects else ():
             if subject not in there and host.is_chosen(record.gpu):

@@ -87,7 +87,8 @@ class LateReservation(Struct, frozen=True):
 class FleetContext(Struct, frozen=True, kw_only=True):
     """What concerns the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
 
-    `free` and `known` are how many GPUs are free, and of how many it is known what they do.
+    `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of
+    hosts and the UUIDs of GPUs that are in maintenance: no alert begins there, and none is sent.
     """
 
     now: float
@@ -98,6 +99,7 @@ class FleetContext(Struct, frozen=True, kw_only=True):
     history: HistoryTrouble | None = None
     free: int = 0
     known: int = 0
+    drained: frozenset[str] = frozenset()
 
 
 HUB = HostSnapshot(id="", name="", status="up", view=Host(id="", name="", display_name="", status="up", via=""))

@@ -172,6 +172,7 @@ class AlertService(Service):
             history=self._history(),
             free=totals.free,
             known=totals.gpus - totals.unknown,
+            drained=self._hub.fleet.drained(),
         )
 
     def make_engine(self, prefix: str) -> AlertEngine:

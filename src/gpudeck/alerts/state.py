@@ -8,6 +8,7 @@ from gpudeck.alerts.grouping import MessageGrouping
 from gpudeck.alerts.record import AlertRecord, Mutes, make_id
 from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding
 from gpudeck.alerts.settings import AlertSettings, Limits
+from gpudeck.model.alert import MAINTENANCE
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.flapping import recent_falls
 
@@ -132,8 +133,7 @@ class AlertStateMachine:
         record.state, record.fired_at, record.ready_at = "firing", now, now
         if len(falls) >= FLAPS:
             record.note = _FLAPPING
-        mute = self.mutes.find(record, now)
-        record.muted_by = None if mute is None else mute.id
+        record.muted_by = self._find_mute(record, now)
         if self._rules[record.rule].inhibits_host:
             self._down.add(record.host_id)
         if not record.is_personal or record.accounts:
@@ -194,7 +194,17 @@ class AlertStateMachine:
         """While a host is down, only that is sent: whatever else is wrong there waits until it is back."""
         if record.host_id in self._down and not self._rules[record.rule].inhibits_host:
             return True
-        return self.mutes.find(record, now) is not None
+        return self._find_mute(record, now) is not None
+
+    def _find_mute(self, record: AlertRecord, now: float) -> str | None:
+        """The id of the mute that keeps it from being sent."""
+        if self._is_drained(record.host_id, record.gpu):
+            return MAINTENANCE
+        mute = self.mutes.find(record, now)
+        return None if mute is None else mute.id
+
+    def _is_drained(self, host_id: str, gpu: str | None) -> bool:
+        return bool(self._context.drained) and (host_id in self._context.drained or gpu in self._context.drained)
 
     def _records(self) -> list[AlertRecord]:
         return [

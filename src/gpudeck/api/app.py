@@ -23,6 +23,7 @@ from gpudeck.api import (
     hosts,
     install,
     login,
+    maintenance,
     metrics,
     page,
     queue,
@@ -52,6 +53,7 @@ from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.history.base import HistoryRefused
+from gpudeck.maintenance.windows import MaintenanceRefused
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.reservations.rules import ReservationRefused
 from gpudeck.server.addresses import count_as
@@ -64,8 +66,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, events, alerts, reservations, login, accounts, queue, watches, metrics, about, install),
-    page,
+    *(fleet, hosts, history, events, alerts, maintenance, reservations, login, accounts, queue, watches, metrics),
+    *(about, install, page),
 )
 """All routes that stand in one of these modules are served."""
 
@@ -82,6 +84,7 @@ def read_routes() -> Litestar:
             HTTPException: on_http_error,
             HistoryRefused: on_history_refused,
             ReservationRefused: _on_reservation_refused,
+            MaintenanceRefused: maintenance.on_maintenance_refused,
             RequestRefused: on_refused,
             UsageError: on_usage_error,
             Temporary: on_trouble,
@@ -128,7 +131,7 @@ class Framework:
 
 _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
-    *("events", "reservations", "queue", "alerts", "watches", "mutes"),
+    *("events", "maintenance", "reservations", "queue", "alerts", "watches", "mutes"),
 )
 """What handlers take, by the name of the parameter."""
 

@@ -17,7 +17,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.server.admission import checkpoint
 
 _HOSTS_AT_ONCE: Final = 128
-_HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems")
+_HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems", "maintenance")
 _FACTS: Final = tuple(
     name for name in HostFacts.__struct_fields__ if name not in _HOST_FIELDS and name not in {"unknown", "gpus_reason"}
 )
@@ -97,6 +97,7 @@ def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons:
     fields["health_action"] = _some(gpus, is_ill, lambda gpu: gpu.health.action)
     fields["reservation"] = _some(gpus, table.is_reserved[rows], lambda gpu: gpu.mark.reservation)
     fields["reservation_conflict"] = _some(gpus, table.has_conflict[rows], lambda gpu: gpu.mark.conflict)
+    fields["maintenance"] = _some(gpus, table.is_drained[rows], lambda gpu: gpu.maintenance)
     unknown = table.unknown(rows)
     fields["reasons"] = [reasons.code_of(gpu, names) for gpu, names in zip(gpus, unknown, strict=True)]
     return _RowBlock(fields, table.values[rows])

@@ -52,8 +52,10 @@ from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import ErrorDetail
 from gpudeck.server.rate_limits import RateLimiter
 
-_STATUSES = {"conflict": 409, "in_use": 409, "changed": 409, "over": 409, "forbidden": 403} | dict.fromkeys(
-    ("not_found", "unknown_gpu"), 404
+_STATUSES = (
+    {"forbidden": 403}
+    | dict.fromkeys(("not_found", "unknown_gpu"), 404)
+    | dict.fromkeys(("conflict", "in_use", "maintenance", "changed", "over"), 409)
 )
 
 

@@ -14,6 +14,7 @@ from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.event import Event
 from gpudeck.model.health import HealthLevel
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Totals
 
@@ -119,6 +120,7 @@ class ShortGpu(Struct, kw_only=True):
     health_action: str | UnsetType = UNSET
     reservation: GpuReservation | UnsetType = UNSET
     reservation_conflict: str | UnsetType = UNSET
+    maintenance: Maintenance | UnsetType = UNSET
 
 
 class ShortHost(Struct, kw_only=True):
@@ -132,6 +134,7 @@ class ShortHost(Struct, kw_only=True):
     labels: dict[str, str]
     problems: list[str]
     last_report_at: float | None
+    maintenance: Maintenance | None
     model: GpuModel | UnsetType = UNSET
     gpus: list[ShortGpu]
 

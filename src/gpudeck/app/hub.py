@@ -299,6 +299,7 @@ class HubServer:
             history=services.history.store,
             events=services.events.events,
             reservations=services.reservations.calendar,
+            maintenance=services.maintenance.windows,
             queue=services.queue.queue,
             alerts=services.alerts.alerts,
             memory=services.memory,

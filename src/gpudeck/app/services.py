@@ -25,6 +25,7 @@ from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
+from gpudeck.maintenance.service import MaintenanceService
 from gpudeck.model.errors import Temporary
 from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.service import QueueService
@@ -71,7 +72,16 @@ class HubServices:
             find_group=None if demo is None else SimulatedFleet(demo, SEED).group_of,
         )
         store = self.history.store
-        self.reservations = ReservationService(hub, auth, settings.reservations, events, data_dir=data_dir, fleet=fleet)
+        self.maintenance = MaintenanceService(hub, auth, events, data_dir=data_dir, fleet=fleet)
+        self.reservations = ReservationService(
+            hub,
+            auth,
+            settings.reservations,
+            events,
+            data_dir=data_dir,
+            fleet=fleet,
+            maintenance=lambda: self.maintenance.windows.all,
+        )
         self.queue = QueueService(
             hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet
         )
@@ -108,6 +118,7 @@ class HubServices:
             self.memory,
             self.events,
             self.history,
+            self.maintenance,
             self.reservations,
             self.queue,
             self.messages,

@@ -40,7 +40,14 @@ from gpudeck.views.text import (
 from gpudeck.views.usage import describe_coverage, name_of, render_usage
 from gpudeck.views.users import UserActivity, rank_users, render_users
 
-SIGNS: Final[dict[Availability, str]] = {"free": "🟢", "busy": "🔴", "idle": "🟡", "reserved": "🔵", "unknown": "⚪"}
+SIGNS: Final[dict[Availability, str]] = {
+    "free": "🟢",
+    "busy": "🔴",
+    "idle": "🟡",
+    "reserved": "🔵",
+    "drained": "🚧",
+    "unknown": "⚪",
+}
 _STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never_seen": "⚪"}
 _MOST_USERS: Final = 6
 _MOST_PROCESSES: Final = 20
@@ -142,8 +149,9 @@ def _users(users: Sequence[str]) -> str:
 
 
 def _reserved_by(gpu: Gpu) -> str:
-    found = gpu.reservation
-    return "" if found is None else f"  reserved by {escape(found.user)}"
+    found, drained = gpu.reservation, gpu.maintenance
+    why = "" if drained is None else f"  in maintenance: {escape(drained.reason)}"
+    return why if found is None else f"{why}  reserved by {escape(found.user)}"
 
 
 def count_states(counts: Mapping[Availability, int]) -> str:

@@ -213,6 +213,18 @@ class Client:
         """End a mute."""
         self._ask("DELETE", f"/api/v1/mutes/{quote(mute, safe='')}")
 
+    def maintenance(self) -> bytes:
+        """What is drained or will be, as JSON (model.maintenance.MaintenanceList)."""
+        return self._get("/api/v1/maintenance")
+
+    def drain(self, wanted: dict[str, Any]) -> bytes:
+        """The window and the reservations within it, as JSON (model.maintenance.MaintenanceChange)."""
+        return self._ask("POST", "/api/v1/maintenance", wanted)
+
+    def undrain(self, number: int) -> None:
+        """End maintenance."""
+        self._ask("DELETE", f"/api/v1/maintenance/{number}")
+
     def add_host(self, new: dict[str, Any]) -> AddedHosts:
         return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
 

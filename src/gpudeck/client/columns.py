@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import Unreachable
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.view import Fleet, FleetColumns, Gpu, Host
 
@@ -28,9 +29,10 @@ def read_columns(body: bytes, hub: str) -> Fleet:
         raise Unreachable(f"{hub} answers with {len(columns)} columns of different lengths.", "Ask again.")
     for table in (hosts, gpus):
         table["reasons"] = [reasons[code] for code in table.get("reasons", ())]
-    for at, one in enumerate(gpus.get("reservation", ())):
-        if one is not None:
-            gpus["reservation"][at] = msgspec.convert(one, GpuReservation)
+    for name, kind in (("reservation", GpuReservation), ("maintenance", Maintenance)):
+        for at, one in enumerate(gpus.get(name, ())):
+            if one is not None:
+                gpus[name][at] = msgspec.convert(one, kind)
     rows = map(_make_gpu, *_arrange(gpus, len(owners)))
     counts = [0] * count
     for owner in owners:

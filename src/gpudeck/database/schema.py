@@ -157,6 +157,37 @@ reservation_gpus = Table(
 )
 """Which GPUs a reservation is of: it begins, ends and moves with all of them."""
 
+maintenance = Table(
+    "maintenance",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("host", String(256), nullable=False),  # its name when it was drained
+    Column("host_id", String(384), nullable=False),
+    Column("gpu", String(256), nullable=True),  # a UUID, and the GPU's number then; none: the whole host
+    Column("label", String(32), nullable=True),
+    Column("start", Float(53), nullable=False),
+    Column("end", Float(53), nullable=True),  # none: until it is ended
+    Column("reason", String(500), nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    Column("created_by", String(160), nullable=False),
+    Index("ix_maintenance_fleet_end", "fleet", "end"),
+    sqlite_autoincrement=True,
+)
+"""Hosts and GPUs that are drained, from when until when, and why."""
+
+host_notes = Table(
+    "host_notes",
+    metadata,
+    Column("fleet", String(16), primary_key=True),  # as that of an event
+    Column("host_id", String(384), primary_key=True),
+    Column("host", String(256), nullable=False),  # its name when the note was written
+    Column("note", String(1000), nullable=False),
+    Column("written_at", Float(53), nullable=False),
+    Column("written_by", String(160), nullable=False),
+)
+"""What admins noted about hosts, one short text each."""
+
 queue_requests = Table(
     "queue_requests",
     metadata,

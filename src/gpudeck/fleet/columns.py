@@ -37,7 +37,7 @@ NONE: Final = 0
 """The code of a free row, or of a missing word."""
 AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
 AVAILABILITY_CODES: Final = {word: code for code, word in enumerate(AVAILABILITY_WORDS)}
-FREE, BUSY, IDLE, RESERVED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
+FREE, BUSY, IDLE, RESERVED, DRAINED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
 
 HEALTH_WORDS: Final[tuple[HealthLevel, ...]] = ("ok", "unknown", "warning", "critical")
 """From the best to the worst: the code of a worse level is higher."""
@@ -70,9 +70,11 @@ WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, UNHEARD = range(7)
 """Why a GPU has its health."""
 
 # The cases of `judge_availability` in the order in which the first that is true counts, the last for all others.
-_STATES: Final = np.array((UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, RESERVED, UNKNOWN, FREE), np.uint8)
-_REASONS: Final = np.array((MISSING, 0, NO_DATA, BLIND, 0, 0, NO_USE, 0, NO_RESERVATIONS, 0), np.uint8)
-_IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 9
+_STATES: Final = np.array(
+    (UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, DRAINED, RESERVED, UNKNOWN, FREE), np.uint8
+)
+_REASONS: Final = np.array((MISSING, 0, NO_DATA, BLIND, 0, 0, NO_USE, 0, 0, NO_RESERVATIONS, 0), np.uint8)
+_IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 10
 
 
 class Columns:
@@ -216,6 +218,7 @@ class GpuColumns(Columns):
         "workers": (np.int32, -1),
         "display_bytes": (np.float64, 0.0),
         "oldest_start": (np.float64, NAN),
+        "is_drained": (np.bool_, False),
         "is_reserved": (np.bool_, False),
         "is_reservation_unknown": (np.bool_, False),
         "is_missing": (np.bool_, False),
@@ -245,6 +248,7 @@ class GpuColumns(Columns):
     workers: NDArray[np.int32]
     display_bytes: Floats
     oldest_start: Floats
+    is_drained: Flags
     is_reserved: Flags
     is_reservation_unknown: Flags
     is_missing: Flags
@@ -426,6 +430,7 @@ def _judge_availability(
         is_occupied & (idle >= rules.idle_after),
         is_occupied,
         is_blind & (workers < 0),
+        gpus.is_drained[rows],
         gpus.is_reserved[rows],
         gpus.is_reservation_unknown[rows],
     )

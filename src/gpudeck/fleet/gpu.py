@@ -34,9 +34,10 @@ from gpudeck.fleet.columns import (
     rows_of,
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.model.availability import Availability
+from gpudeck.model.availability import UNUSED, Availability
 from gpudeck.model.catalog import GPU_METRICS, Value
 from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.occupancy import FAULT_SECONDS, find_user, look_at, show_event, users_of
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.reservation import ReservationMark
@@ -68,7 +69,7 @@ _NO_USERS: Final[list[str]] = []
 NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
 _IDENTITY: Final = ("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
 ALL_CHANGED: Final = frozenset(
-    (*_IDENTITY, "users", "processes", "events", "reservation", "reservation_conflict", "reasons")
+    (*_IDENTITY, "users", "processes", "events", "reservation", "reservation_conflict", "maintenance", "reasons")
 )
 """Of a GPU in words."""
 _Text = tuple[bytes, ...]
@@ -112,6 +113,7 @@ class GpuState:
         "faults",
         "index",
         "label",
+        "maintenance",
         "missing",
         "name",
         "parent",
@@ -143,6 +145,7 @@ class GpuState:
         self._fault = _WELL
         self._processes_reason: str | None = None
         self._mark = _UNMARKED
+        self.maintenance: Maintenance | None = None
         self._texts: dict[Visibility, _Text] = NO_TEXTS
 
     def begin(self, reading: GpuReading, now: float) -> None:
@@ -157,8 +160,7 @@ class GpuState:
         self._processes_reason, self.silent_reason = reading.processes_reason, reason
         for name, value in reading.metrics.items():
             self._table.gpus.values[self.row, self._table.gpus.place[name]] = value
-        if self._table.marks:
-            self._take_mark()
+        self._take_mark()
 
     def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
         """Take what a report says of it in words; returns whether that may be news.
@@ -189,8 +191,7 @@ class GpuState:
             self._table.hosts.is_regrouped[gpus.host[self.row]] = True
             self._table.note_devices(int(gpus.host[self.row]))
             self.note_change(*_IDENTITY)
-        if self._table.marks or self._mark is not _UNMARKED:
-            self._take_mark()
+        self._take_mark()
         return is_news
 
     def note_work(self, at: float) -> None:
@@ -221,10 +222,10 @@ class GpuState:
         self.note_change("display_name")
 
     def remark(self, now: float) -> None:
-        """What reservations say of it has changed: an unused GPU becomes reserved, or free again, at once."""
+        """What reservations or maintenance say of it has changed: an unused GPU becomes another at once."""
         self._take_mark()
         gpus, row = self._table.gpus, self.row
-        is_empty = self.availability in {"free", "reserved"} or gpus.why_available[row] == NO_RESERVATIONS
+        is_empty = self.availability in UNUSED or gpus.why_available[row] == NO_RESERVATIONS
         word, why = self._name_empty()
         if is_empty and word != self.availability:
             is_first_sight = self.availability == "unknown"
@@ -320,6 +321,7 @@ class GpuState:
             [show_event(event, user) for event, user in self.faults.items()] if self.faults else [],
             self._mark.reservation,
             self._mark.conflict,
+            self.maintenance,
             self.reasons(unknown),
         )
 
@@ -398,11 +400,20 @@ class GpuState:
 
     def _take_mark(self) -> None:
         """Of those that count now, also where the values were read before one of them began."""
-        marks = self._table.marks
+        marks, gpus, schedule = self._table.marks, self._table.gpus, self._table.maintenance
+        if schedule or self.maintenance is not None:
+            host = self._table.host_at[gpus.host[self.row]]
+            own = (self.uuid, self.parent)
+            found = None if host is None else schedule.find_gpu(host.id, host.name, own)
+            if found != self.maintenance:
+                self.maintenance = found
+                gpus.is_drained[self.row] = found is not None
+                self.note_change("maintenance")
+        if not marks and self._mark is _UNMARKED:
+            return
         mark = marks.get(self.uuid) or marks.get("", _UNMARKED)
         if mark is not self._mark:
             self._mark = mark
-            gpus = self._table.gpus
             gpus.is_reserved[self.row] = mark.reservation is not None
             gpus.is_reservation_unknown[self.row] = mark.is_unknown
             gpus.has_conflict[self.row] = mark.conflict is not None
@@ -410,6 +421,8 @@ class GpuState:
 
     def _name_empty(self) -> tuple[Availability, int]:
         """The availability of a GPU without users."""
+        if self.maintenance is not None:
+            return "drained", 0
         if self._mark.reservation is not None:
             return "reserved", 0
         return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)

@@ -44,6 +44,7 @@ from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.availability import RETURN_SECONDS, Availability
 from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.gpu_request import CandidateGpu, candidate_of
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.report import Disk, GpuReading, Report
 from gpudeck.model.text import Names, read_release
 from gpudeck.model.view import Gpu, Host, HostStatus
@@ -497,12 +498,17 @@ class HostState:
             gpu.rename(names)
         self._change("display_name")
 
-    def remark(self, uuids: Iterable[str], now: float) -> None:
-        """What reservations say of these GPUs of its has changed."""
+    def remark(self, uuids: Iterable[str], now: float, *fields: str) -> None:
+        """What reservations or maintenance say of these GPUs of its has changed, and these fields of its own."""
         self._table.settle()
         for uuid in uuids:
             self.gpus[uuid].remark(now)
-        self._change()
+        self._change(*fields)
+
+    @property
+    def maintenance(self) -> Maintenance | None:
+        """Of the host as a whole."""
+        return self._table.maintenance.find(self.id, self.name)
 
     def value(self, metric: str) -> Value:
         """None where it is unknown."""
@@ -692,6 +698,7 @@ class HostState:
             "disks": facts.disks,
             "addresses": facts.addresses,
             "problems": self.problems,
+            "maintenance": self.maintenance,
             "reasons": self.reasons(name for name, value in metrics.items() if value is None),
             **metrics,
         }

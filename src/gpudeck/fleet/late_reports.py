@@ -6,7 +6,7 @@ time to the history and emits the events of that time. It goes on from the live 
 was there then, and begins anew where it was not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import Observers
 from gpudeck.fleet.table import FleetTable
+from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.wire import Envelope, Head
 
@@ -127,6 +128,10 @@ class LateReports:
         self._backlogs: WeakKeyDictionary[HostState, _Backlog] = WeakKeyDictionary()
         self._open: dict[HostState, _Backlog] = {}
 
+    def drain(self, windows: Iterable[MaintenanceWindow], known: frozenset[str]) -> None:
+        """The maintenance windows, ended ones among them: a late report is judged by those of its time."""
+        self._table.maintenance.change(windows, 0.0, known)
+
     def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
         """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
         is late if it was made before the run that is shown first reported: an agent that reports beside that one
@@ -169,6 +174,7 @@ class LateReports:
         replay.id = host.id
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
         self.marks.move_to(observed_at)
+        self._table.maintenance.move_to(observed_at)
         if envelope.host != host.name:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from gpudeck import __version__
 from gpudeck.auth.token_rules import is_for
@@ -25,6 +26,7 @@ from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.report import Report
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.target import READ_WAYS, WAYS, Target
@@ -181,6 +183,36 @@ class FleetState:
         for host in self.hosts.values():
             if touched := set(host.gpus) if "" in changed else changed & host.gpus.keys():
                 host.remark(touched, now)
+
+    def drain(self, windows: Sequence[MaintenanceWindow], now: float) -> None:
+        """The maintenance windows from here on, with those that ended lately. It is shown at once, and with what is
+        reported later."""
+        schedule, known = self.table.maintenance, frozenset(one.host_id for one in windows if one.host_id in self.hosts)
+        before = schedule.running
+        if tuple(windows) != schedule.windows or known != schedule.known:
+            self._late.drain(windows, known)
+        schedule.change(windows, now, known)
+        if not (changed := set(before) ^ set(schedule.running)):
+            return
+        self.settle()
+        ids, names = {one.host_id for one in changed}, {one.host for one in changed}
+        gpus = {one.gpu for one in changed if one.gpu is not None}
+        for host in self.hosts.values():
+            if host.id in ids or host.name in names or gpus & host.gpus.keys():
+                host.remark(host.gpus, now, "maintenance")
+
+    def drained(self) -> frozenset[str]:
+        """The ids of hosts, and the UUIDs of GPUs, that are drained now. GPUs that are gone are among them."""
+        schedule = self.table.maintenance
+        if not schedule:
+            return frozenset()
+        self.settle()
+        windows = schedule.running
+        hosts = {host.id for one in windows for host in (self.hosts.get(one.host_id), *self.called(one.host)) if host}
+        rows = np.flatnonzero(self.table.gpus.is_drained[: self.table.gpus.end]).tolist()
+        gpus = {gpu.uuid for row in rows if (gpu := self.table.gpu_at[row]) is not None}
+        whole = {host_id for host_id in hosts if self.hosts[host_id].maintenance is not None}
+        return frozenset(whole | gpus | {one.gpu for one in windows if one.gpu is not None})
 
     def rename(self, names: Names) -> None:
         """What hosts and GPU models are called from here on, where people read them. It is shown at once."""

@@ -45,6 +45,7 @@ from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Value
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.maintenance import MaintenanceSchedule
 from gpudeck.model.report import Disk, GpuReading, Number, Report
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
@@ -248,9 +249,9 @@ class Pending(NamedTuple):
 class FleetTable:
     """`gpus`, `hosts` and `processes` are the columns; `gpu_at` and `host_at` say whose row each is.
 
-    `marks` is what reservations say, by UUID, kept up to date by the fleet. `settled` is called with each batch of
-    reports after it was judged. `rejected` counts the values that were not believed. `shared` are GPUs with several
-    users. `regroupings` counts how often the set of GPUs of any host changed.
+    `marks` is what reservations say, by UUID, and `maintenance` what is drained, both kept up to date by the fleet.
+    `settled` is called with each batch of reports after it was judged. `rejected` counts the values that were not
+    believed. `shared` are GPUs with several users. `regroupings` counts how often the set of GPUs of any host changed.
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class FleetTable:
         self.settings = settings
         self.names = names
         self.marks = marks
+        self.maintenance = MaintenanceSchedule()
         self.gpus = GpuColumns()
         self.hosts = HostColumns()
         self.processes = ProcessColumns()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
+from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import By, Usage
 
@@ -23,7 +24,7 @@ Resolution = Literal["raw", "quarter_hour", "hour"]
 
 MOST_POINTS = 5_000
 MOST_SERIES = 512
-STATE_METRICS = ("gpus_free", "gpus_busy", "gpus_idle", "gpus_reserved", "gpus_unknown")
+STATE_METRICS = tuple(f"gpus_{word}" for word in AVAILABILITIES)
 """How many GPUs were in a state: of a host or the fleet their number on average, of one GPU its share of the time."""
 USER_METRICS = ("gpus_used", "gpus_active", "gpus_idle", "power_watts")
 """Of a user, all on average: GPUs in use, GPUs in use times their utilization, idle GPUs, and their power."""

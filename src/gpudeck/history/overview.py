@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gpudeck.history.answers import answer_heat, fleet_answers
-from gpudeck.history.base import Ask, Heat, HeatAsk, HistoryRefused, Overview, OverviewAsk, UsageAsk
+from gpudeck.history.base import STATE_METRICS, Ask, Heat, HeatAsk, HistoryRefused, Overview, OverviewAsk, UsageAsk
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import DAY, HOUR, MOST_DAYS, check_points, check_range
 from gpudeck.history.totals import UTILIZATION
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
 
 OVERVIEW_METRICS: Final = (
-    *("gpus_free", "gpus_busy", "gpus_idle", "gpus_reserved", "gpus_unknown"),
+    *STATE_METRICS,
     *("utilization_percent", "power_watts"),
 )
 _HEAT_HOURS: Final = (1, 2, 3, 6, 12, 24, 168)

@@ -10,7 +10,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample
-from gpudeck.model.availability import Availability, FleetSettings
+from gpudeck.model.availability import AVAILABILITIES, Availability, FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity
 from gpudeck.model.health import judge_health, judge_wear
 from gpudeck.model.times import show_utc
@@ -20,12 +20,7 @@ _ROLLED: Final = "samples of that time are no longer kept: this is the mean of t
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _NOT_RECORDED: Final = "not recorded"
 _LATE_BEATS: Final = 3
-_AVAILABILITIES: Final[dict[int, Availability]] = {
-    STATES.index("free"): "free",
-    STATES.index("busy"): "busy",
-    STATES.index("idle"): "idle",
-    STATES.index("reserved"): "reserved",
-}
+_AVAILABILITIES: Final = {STATES.index(word): word for word in AVAILABILITIES if word != "unknown"}
 
 
 class PastFleetBuilder:
@@ -44,7 +39,7 @@ class PastFleetBuilder:
         self._find_host = find_host
         self._gpu_names = [name for name in GPU_NAMES if metrics is None or name in metrics]
         self._host_names = [name for name in HOST_NAMES if metrics is None or HOST_PREFIX + name in metrics]
-        self._counts: dict[Availability, int] = dict.fromkeys(("free", "busy", "idle", "reserved", "unknown"), 0)
+        self._counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self._hosts = self._hosts_up = self._recorded = 0
         self._users: set[str] = set()
         self._watts: list[float] = []

@@ -21,6 +21,7 @@ from gpudeck.history.codec import (
     Flags,
     Floats,
     add_checksum,
+    decode_matrix,
     encode_matrix,
     find_precision,
     full_precision,
@@ -32,7 +33,7 @@ from gpudeck.history.codec import (
     unpack_names,
 )
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
-from gpudeck.history.sample import HOST_PREFIX, STATES
+from gpudeck.history.sample import HOST_PREFIX, OLDEST_STATES, STATES
 from gpudeck.history.totals import UNKNOWN, StepTotals, which_sum
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 
@@ -111,10 +112,21 @@ def decode_quarters(body: bytes, metrics: Collection[str] | None = None) -> Quar
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of quarter hours are damaged: {error}") from error
     rows, count = len(packed.gpus), packed.count
-    states = read_matrix(packed.states, len(STATES) * rows, count).reshape(len(STATES), rows, count)
+    states = _read_states(packed.states, rows, count)
     gpus = _unpack_section(packed.metrics, metrics, "", (rows, count))
     host = _unpack_section(packed.host, metrics, HOST_PREFIX, (1, count))
     return Quarters(packed.start, count, packed.gpus, gpus, states, host)
+
+
+def _read_states(body: bytes, rows: int, count: int) -> Floats:
+    """An older release knew fewer states: no GPU was in one of the others."""
+    table = decode_matrix(body)
+    known = len(table) // rows if rows else len(STATES)
+    if table.shape != (known * rows, count) or not OLDEST_STATES <= known <= len(STATES):
+        raise Damaged(f"a table of states is {table.shape[0]} × {table.shape[1]} for {rows} GPUs")
+    states = np.zeros((len(STATES), rows, count))
+    states[:known] = table.reshape(known, rows, count)
+    return states
 
 
 def stack_rolls(rolls: Sequence[Roll], kind: str) -> Floats:

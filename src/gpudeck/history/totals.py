@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import Damaged, Flags, Floats
-from gpudeck.history.sample import HOST_PREFIX, STATES
+from gpudeck.history.sample import HOST_PREFIX, OLDEST_STATES, STATES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
 SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
@@ -28,7 +28,8 @@ SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
 UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 """The line of a metric without readings."""
 
-TOTALS_VERSION: Final = 1
+TOTALS_VERSION: Final = 1 + len(STATES) - OLDEST_STATES
+"""Another one for each state that was added to sample.STATES."""
 HEAD: Final = struct.Struct("<BqIH")
 LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
 _NO_TIME: Final = 1e-6
@@ -42,7 +43,6 @@ UTILIZATION: Final = "utilization_percent"
 
 _Places = NDArray[np.int64]
 _HEADS: Final = np.dtype([("version", "u1"), ("start", "<i8"), ("step", "<u4"), ("count", "<u2")])
-_STATES_TYPE: Final = np.dtype(("<f8", len(STATES)))
 _SECONDS: Final = np.dtype("<f8")
 
 
@@ -244,10 +244,12 @@ class _Bodies:
         self._bytes = np.frombuffer(b"".join(bodies), dtype=np.uint8)
         self._begins = np.cumsum(sizes) - sizes
         head = self._read(self._begins, _HEADS)
-        if (head["version"] != TOTALS_VERSION).any():
-            raise Damaged(f"version {head['version'].max()} of totals; this release reads version {TOTALS_VERSION}")
+        version = head["version"].astype(np.int64)
+        if not ((version >= 1) & (version <= TOTALS_VERSION)).all():
+            raise Damaged(f"version {version.max()} of totals; this release reads version {TOTALS_VERSION}")
+        self._states = version - 1 + OLDEST_STATES
         self._count = head["count"].astype(np.int64)
-        self._seconds = self._begins + HEAD.size + _STATES_TYPE.itemsize
+        self._seconds = self._begins + HEAD.size + _SECONDS.itemsize * self._states
         at, width = self._seconds + _SECONDS.itemsize * self._count, (names + 7) // 8
         self._first = at + width
         ends = self._begins + sizes
@@ -258,7 +260,13 @@ class _Bodies:
             raise Damaged(f"totals do not fit a layout of {names} names")
 
     def states(self) -> Floats:
-        return self._read(self._begins + HEAD.size, _STATES_TYPE)
+        """In those that an older release did not know was no GPU."""
+        states = np.zeros((len(self._begins), len(STATES)))
+        for place in range(len(STATES)):
+            is_known = place < self._states
+            begins = self._begins[is_known] + HEAD.size + _SECONDS.itemsize * place
+            states[is_known, place] = self._read(begins, _SECONDS)
+        return states
 
     def lines(self, place: int) -> Floats:
         """(bodies, columns) of the name at that place of the layout."""

@@ -17,12 +17,16 @@ AlertState = Literal["pending", "firing", "acknowledged", "resolved"]
 ALERT_STATES: tuple[AlertState, ...] = ("pending", "firing", "acknowledged", "resolved")
 
 
+MAINTENANCE: Final = "maintenance"
+"""Stands in `muted_by` of alerts of a host or GPU that is drained."""
+
+
 class Alert(Struct, frozen=True, kw_only=True):
     """Times are Unix seconds on the hub's clock: `since` is when it began, as far as that is known.
 
     `title` is a sentence without its full stop, `action` the next step. `note` says what is not known of it now, or
-    that it is flapping. `muted_by` is the id of the mute that suppresses its notifications. `accounts` are the accounts
-    that it concerns.
+    that it is flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its
+    host or GPU is drained. `accounts` are the accounts that it concerns.
     """
 
     id: str

@@ -1,10 +1,11 @@
-"""What free, busy, idle, reserved and unknown mean, and the settings that draw the lines. Facts in, one word and its
-reason out.
+"""What free, busy, idle, reserved, drained and unknown mean, and the settings that draw the lines. Facts in, one word
+and its reason out.
 
-free     not in use and not reserved now
+free     not in use, not reserved now and not drained
 busy     work is happening, or happened less than `idle_after` ago
 idle     a process or memory is on it, but no work for `idle_after`
-reserved   not in use, but reserved now
+reserved not in use, but reserved now
+drained  not in use, but drained for maintenance; wins over reserved
 unknown  stale, missing or unreadable; never guessed, never free
 """
 
@@ -15,8 +16,10 @@ from msgspec import Meta, Struct, field
 from gpudeck.model.health import HealthSettings
 from gpudeck.model.settings import Duration, Memory
 
-Availability = Literal["free", "busy", "idle", "reserved", "unknown"]
+Availability = Literal["free", "busy", "idle", "reserved", "drained", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
+UNUSED: frozenset[Availability] = frozenset(("free", "reserved", "drained"))
+"""Nobody is on such a GPU."""
 
 Verdict = tuple[Availability, str | None]
 """The availability and, where the word alone does not explain itself, the reason."""
@@ -59,6 +62,7 @@ def judge(
     utilization_percent: float | None,
     idle_seconds: float,
     reserved: bool,
+    drained: bool = False,
     settings: AvailabilitySettings,
 ) -> Verdict:
     """The availability of a GPU whose reading is fresh.
@@ -77,7 +81,7 @@ def judge(
         return _judge_occupied(working, processes, idle_seconds, settings)
     if working is None and processes is None:
         return "unknown", "neither its processes nor its utilization could be read"
-    return ("reserved", None) if reserved else ("free", None)
+    return ("drained" if drained else "reserved" if reserved else "free"), None
 
 
 def _judge_occupied(

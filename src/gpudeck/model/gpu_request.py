@@ -117,7 +117,7 @@ def from_row(row: dict[str, Any]) -> GpuRequest:
 
 
 CandidateState = Literal["usable", "taken", "unusable"]
-"""Usable: at least one user can start on it now. Taken: in use or claimed. Unusable: critical, or nothing is
+"""Usable: at least one user can start on it now. Taken: in use or claimed. Unusable: critical, drained, or nothing is
 known of it."""
 
 
@@ -157,7 +157,7 @@ def candidate_of(host: HostIdentity, gpu: Gpu) -> CandidateGpu:
         display_name=gpu.display_name,
         vendor=gpu.vendor,
         memory_total_bytes=gpu.memory_total_bytes,
-        state=_judge(gpu.availability, gpu.health, found),
+        state=_judge(gpu.availability, gpu.health, found) if gpu.maintenance is None else "unusable",
         reserved_by=found.user if found is not None and gpu.availability == "reserved" else None,
         users=frozenset(gpu.users),
     )

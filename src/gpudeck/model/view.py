@@ -10,9 +10,10 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from gpudeck.model.alert import Alert, AlertCounts
-from gpudeck.model.availability import Availability
+from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
 from gpudeck.model.health import HealthLevel, XidKind
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.report import Disk
 from gpudeck.model.reservation import GpuReservation
 
@@ -59,7 +60,8 @@ class Gpu(GpuMetrics, kw_only=True):
     `since` is when its availability last changed, as far as the hub has seen it; None in a single reading without a
     hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
     `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
-    `reservation_conflict` says who is on the GPU and should not be.
+    `reservation_conflict` says who is on the GPU and should not be. `maintenance` says why it is drained, or will not
+    become free.
     """
 
     availability: Availability
@@ -74,6 +76,7 @@ class Gpu(GpuMetrics, kw_only=True):
     events: list[ShownEvent] = field(default_factory=list)
     reservation: GpuReservation | None = None
     reservation_conflict: str | None = None
+    maintenance: Maintenance | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +84,7 @@ class Host(HostMetrics, kw_only=True):
     """A host with its metrics and GPUs. Times are Unix seconds on the hub's clock.
 
     `via` is the source (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
+    `maintenance` says why and until when the whole host is drained.
     """
 
     status: HostStatus
@@ -95,18 +99,20 @@ class Host(HostMetrics, kw_only=True):
     disks: list[Disk] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    maintenance: Maintenance | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     gpus: list[Gpu] = field(default_factory=list)
 
 
 class Totals(Struct, frozen=True):
-    """Counts over the fleet; the five availabilities add up to `gpus`."""
+    """Counts over the fleet; the availabilities add up to `gpus`."""
 
     gpus: int
     free: int
     busy: int
     idle: int
     reserved: int
+    drained: int
     unknown: int
     hosts: int
     hosts_up: int
@@ -115,13 +121,7 @@ class Totals(Struct, frozen=True):
 
     @property
     def by_availability(self) -> dict[Availability, int]:
-        return {
-            "free": self.free,
-            "busy": self.busy,
-            "idle": self.idle,
-            "reserved": self.reserved,
-            "unknown": self.unknown,
-        }
+        return {word: getattr(self, word) for word in AVAILABILITIES}
 
 
 class Fleet(Struct, kw_only=True):

@@ -10,8 +10,19 @@ from msgspec.structs import replace
 
 from gpudeck.model import clock
 from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import GpuReservation, Reservation, ReservationKind, ReservedGpu
-from gpudeck.reservations.conflicts import FreeSlot, check_free, check_in_use, describe_too_few, first_slot
+from gpudeck.reservations.conflicts import (
+    NOTHING_DRAINED,
+    Drained,
+    FreeSlot,
+    check_drained,
+    check_free,
+    check_in_use,
+    describe_too_few,
+    drained_gpus,
+    first_slot,
+)
 from gpudeck.reservations.requests import (
     Change,
     Known,
@@ -71,7 +82,9 @@ class ReservationCalendar:
         now: clock.Clock = clock.wall,
         *,
         changed: Callable[[], None] = lambda: None,
+        maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
     ) -> None:
+        self._maintenance = maintenance
         self._store = store
         self.settings = settings
         self.now = now
@@ -158,7 +171,7 @@ class ReservationCalendar:
             if change.wanted is not None:
                 gpus = await self._settle(writing, change.wanted, rest, owner, known, but=number, is_admin=by.is_admin)
             elif (span.start, span.end) != (before.start, before.end):
-                await self._check_free(writing, gpus, rest, owner.name, but=number)
+                await self._check_free(writing, gpus, rest, owner.name, but=number, drained=self._drained(known))
             values = {
                 "start": span.start,
                 "end": span.end,
@@ -243,12 +256,15 @@ class ReservationCalendar:
         now = self.now()
         span = read_span(start, None, length, now)
         tiers = [find_named(wanted, known)] if wanted.any is None else self._matching(wanted.any, span, known)
+        drained = self._drained(known)
         # Most find something soon: what is reserved a year ahead is read only for those who do not.
         soon = span.end + SOON_SECONDS
-        slot = first_slot(tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wanted.any, span)
+        slot = first_slot(
+            tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wanted.any, span, drained
+        )
         if slot is not None and slot.end <= soon:
             return slot
-        return first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wanted.any, span)
+        return first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wanted.any, span, drained)
 
     async def _decide(
         self,
@@ -283,18 +299,19 @@ class ReservationCalendar:
         is_admin: bool = False,
     ) -> list[ReservedGpu]:
         """The GPUs of a request that are free then. Raises Conflict with the next time at which they are."""
+        drained = self._drained(known)
         if wanted.any is None:
             gpus = find_named(wanted, known)
-            await self._check_free(writing, gpus, span, owner.name, but=but)
+            await self._check_free(writing, gpus, span, owner.name, but=but, drained=drained)
             if not is_admin and span.start <= self.now():
                 check_in_use(gpus, owner.logins, known)
             return gpus
         tiers = self._matching(wanted.any, span, known)
         taken = await writing.overlapping(None, span.start, span.end, but=but)
-        slot = first_slot(tiers, taken, wanted.any, span)
+        slot = first_slot(tiers, taken, wanted.any, span, drained)
         if slot is not None and slot.start == span.start:
             return slot.gpus
-        later = first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wanted.any, span)
+        later = first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wanted.any, span, drained)
         raise describe_too_few(wanted.any, later)
 
     async def _check_free(
@@ -306,11 +323,17 @@ class ReservationCalendar:
         *,
         but: int | None = None,
         spares: ReservationKind = "claim",
+        drained: Drained = NOTHING_DRAINED,
     ) -> None:
         """Raises Conflict. A claim and a reservation of the same owner do not conflict; two claims of one owner are for
         two processes, and do. `spares` are own reservations that do not conflict."""
         later = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, None, but=but)
-        check_free(gpus, [one for one in later if one.user != user or one.kind != spares], span)
+        others = [one for one in later if one.user != user or one.kind != spares]
+        check_drained(gpus, others, span, drained)
+        check_free(gpus, others, span, drained)
+
+    def _drained(self, known: Known) -> Drained:
+        return drained_gpus(self._maintenance(), known)
 
     async def _find_open(self, writing: ReservationTransaction, number: int, by: Requester, now: float) -> Reservation:
         found = await writing.find(number)

@@ -1,6 +1,7 @@
 """Conflicts: reservations and processes of others on the GPUs of a request, and the next time at which as much is free.
 Pure: GPUs and the times at which each is taken in, a time and GPUs out."""
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.maintenance import MaintenanceSchedule, MaintenanceWindow
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.text import show_count
+from gpudeck.model.times import show_utc
 from gpudeck.reservations.requests import Known
 from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, name_gpus
 
@@ -25,14 +28,50 @@ class FreeSlot(Struct, frozen=True):
     gpus: list[ReservedGpu]
 
 
-def taken_by(reservations: Iterable[Reservation]) -> Taken:
+Drained = Mapping[str, Sequence[MaintenanceWindow]]
+"""By UUID: the maintenance windows of a GPU, those that have ended among them."""
+
+
+NOTHING_DRAINED: Drained = {}
+
+
+def drained_gpus(windows: Sequence[MaintenanceWindow], known: Known) -> Drained:
+    """Nearly always there are no windows, and nothing is looked at."""
+    found: dict[str, list[MaintenanceWindow]] = defaultdict(list)
+    if not windows:
+        return found
+    schedule = MaintenanceSchedule()
+    schedule.change(windows, 0.0, frozenset(gpu.host_id for gpu in known.values()))
+    hosts: dict[tuple[str, str], list[MaintenanceWindow]] = {}
+    for gpu in known.values():
+        place = (gpu.host_id, gpu.host)
+        if place not in hosts:
+            hosts[place] = [one for one in windows if one.gpu is None and schedule.is_of(one, *place)]
+        own = [one for one in windows if one.gpu is not None and one.gpu in {gpu.uuid, gpu.parent}]
+        if own or hosts[place]:
+            found[gpu.uuid] = [*hosts[place], *own]
+    return found
+
+
+def taken_by(reservations: Iterable[Reservation], drained: Drained) -> Taken:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in reservations:
         for gpu in one.gpus:
             found[gpu.uuid].append((one.start, one.end))
-    for spans in found.values():
-        spans.sort()
-    return found
+    for uuid, windows in drained.items():
+        found[uuid] += [(one.start, one.last_moment) for one in windows]
+    return {uuid: _merge(spans) if uuid in drained else sorted(spans) for uuid, spans in found.items()}
+
+
+def _merge(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that overlap as one: reservations of one GPU never do, but maintenance comes in between."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def find_slot(
@@ -45,7 +84,7 @@ def find_slot(
     """
     if count > len(gpus):
         return None
-    ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if end > earliest}
+    ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if earliest < end < math.inf}
     for start in (earliest, *sorted(ends)):
         free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
         chosen = choose(free, count, same_host=same_host)
@@ -93,7 +132,27 @@ class Conflict(ReservationRefused):
         self.next_free = next_free
 
 
-def check_free(gpus: Sequence[ReservedGpu], later: Sequence[Reservation], span: ReservationSpan) -> None:
+def check_drained(
+    gpus: Sequence[ReservedGpu], later: Sequence[Reservation], span: ReservationSpan, drained: Drained
+) -> None:
+    """Raises Conflict if one of the GPUs is in maintenance at some time within the span."""
+    for gpu in gpus:
+        for window in drained.get(gpu.uuid, ()):
+            if window.overlaps(span.start, span.end):
+                when = f"from {show_utc(window.start)} " if window.start > span.start else ""
+                until = "without an end yet" if window.end is None else f"until {show_utc(window.end)}"
+                raise Conflict(
+                    f"{window.place} is in maintenance {when}{until}: {window.reason[:80]}.",
+                    "Choose another time, or other GPUs.",
+                    conflicts=[],
+                    next_free=first_slot([gpus], later, None, span, drained),
+                    code="maintenance",
+                )
+
+
+def check_free(
+    gpus: Sequence[ReservedGpu], later: Sequence[Reservation], span: ReservationSpan, drained: Drained
+) -> None:
     """Raises Conflict if one of the reservations from `span.start` on begins before its end."""
     conflicts = [one for one in later if one.start < span.end]
     if not conflicts:
@@ -106,7 +165,7 @@ def check_free(gpus: Sequence[ReservedGpu], later: Sequence[Reservation], span: 
         f"{name_gpus(first.gpus)} {what} by {first.user}{note}: reservation {first.id}{more}.",
         "Begin later, or choose others.",
         conflicts=conflicts,
-        next_free=first_slot([gpus], later, None, span),
+        next_free=first_slot([gpus], later, None, span, drained),
     )
 
 
@@ -124,9 +183,10 @@ def first_slot(
     taken: Sequence[Reservation],
     request: GpuRequest | None,
     span: ReservationSpan,
+    drained: Drained,
 ) -> FreeSlot | None:
     """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
-    spans = taken_by(taken)
+    spans = taken_by(taken, drained)
     slots = (
         find_slot(
             gpus,

@@ -22,7 +22,8 @@ class Occupant(Struct, frozen=True):
 
 
 class ObservedGpu(Struct, frozen=True):
-    """A GPU of the fleet as reservations see it. `occupants` is None where they are unknown, as on a silent host."""
+    """A GPU of the fleet as reservations see it. `occupants` is None where they are unknown, as on a silent host.
+    `parent` is the UUID of a MIG instance's board."""
 
     uuid: str
     host: str
@@ -35,6 +36,7 @@ class ObservedGpu(Struct, frozen=True):
     availability: Availability
     health: HealthLevel
     occupants: tuple[Occupant, ...] | None
+    parent: str | None = None
 
     @property
     def reserved(self) -> ReservedGpu:

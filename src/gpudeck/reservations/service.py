@@ -5,7 +5,7 @@ Everything that asks the database is done by one task at a time, off the way of 
 
 import asyncio
 import logging
-from collections.abc import Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
+from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import Reservation, ReservationMark
 from gpudeck.model.tasks import cancel_tasks
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -69,6 +70,7 @@ def _look_at(host: HostState, gpu: GpuState) -> ObservedGpu:
         occupants=None
         if processes is None
         else tuple(Occupant(process.user, process.started_at) for process in processes if not process.display),
+        parent=gpu.parent,
     )
 
 
@@ -93,16 +95,17 @@ class ReservationService(Service):
         *,
         data_dir: Path | None = None,
         fleet: str = REAL,
+        maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
         now: Clock = clock.wall,
     ) -> None:
         """`data_dir` has the copy of what was known last. `fleet` is the name under which a demo's reservations are
-        kept apart."""
+        kept apart. `maintenance` are windows in which nothing is reserved."""
         self._hub = hub
         self._auth = auth
         self._events = events
         self._now = now
         store = ReservationStore(auth.database, fleet)
-        self.calendar = ReservationCalendar(store, settings, now, changed=self.look)
+        self.calendar = ReservationCalendar(store, settings, now, changed=self.look, maintenance=maintenance)
         self._rules = Reconciler(settings, self._logins_of)
         self.late: list[tuple[Reservation, float]] = []
         self._used: dict[int, Reservation] = {}

@@ -2,11 +2,11 @@
 
 A search is words that all have to fit a GPU: what the page's search box takes, for curl and the command line.
 
-    free busy idle reserved unknown   its availability; several of them mean any of them
+    free busy idle reserved drained unknown   its availability; several of them mean any of them
     up late down never_seen         the status of its host; several mean any
     warning critical                its health; several mean any
     80G  >40G  >=80G  <24G          its memory, in GiB as it is shown
-    nobody                          nobody is using it: free or reserved
+    nobody                          nobody is using it: free, reserved or drained
     user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
     gpu05:3                         GPU 3 of the host gpu05
     xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.availability import AVAILABILITIES, UNUSED
 from gpudeck.model.gpu_request import MemoryBound, has_model
 from gpudeck.model.text import parse_memory
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Totals
@@ -43,8 +43,6 @@ _RENAMED = {"held": "idle", "booked": "reserved", "never": "never_seen"}
 """Words of earlier versions: nothing fits them, and the message names the new ones."""
 _KIND_OF = {word: kind for kind, words in _KINDS for word in words}
 _NOBODY = "nobody"
-_UNUSED = frozenset({"free", "reserved"})
-"""The states of GPUs that nobody is using."""
 _PLACES = ("host", "model", "user", "command", "xid")
 _XID = re.compile(r"xid-?([0-9]*)")
 _NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
@@ -94,7 +92,7 @@ def read_tokens(tokens: Iterable[str]) -> Query:
         if found := _MEMORY.fullmatch(token):
             memory.append(MemoryBound(found[1], parse_memory(found[2])))
         elif token.removeprefix("-") == _NOBODY:
-            (without if token[:1] == "-" else wanted).extend(sorted(_UNUSED))
+            (without if token[:1] == "-" else wanted).extend(sorted(UNUSED))
         elif token in _KIND_OF:
             wanted.append(token)
         elif token[:1] == "-" and token[1:] in _KIND_OF:

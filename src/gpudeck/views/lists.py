@@ -6,6 +6,7 @@ from typing import Final
 
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import CandidateGpu
+from gpudeck.model.maintenance import ShownMaintenance
 from gpudeck.model.reservation import ReservedGpu, ShownReservation
 from gpudeck.model.text import clean, show_gib, show_length, show_span
 from gpudeck.model.times import show_moment
@@ -28,6 +29,14 @@ _RESERVATION_COLUMNS: Final = (
     Column("UNTIL", keep=90, widest=22),
     Column("STATE", keep=70, widest=24),
     Column("NOTE", keep=60, widest=60, least=8),
+)
+_MAINTENANCE_COLUMNS: Final = (
+    Column("WHERE", keep=100, widest=60, least=12),
+    Column("FROM", keep=80, widest=22),
+    Column("UNTIL", keep=90, widest=22),
+    Column("STATE", keep=70, widest=24),
+    Column("BY", keep=60, widest=32),
+    Column("REASON", keep=95, widest=80, least=12),
 )
 _WATCH_COLUMNS = (
     Column("ID", keep=100, align="right", widest=20),
@@ -82,6 +91,30 @@ def render_reservations(
         for one in found
     ]
     return "".join(f"{line.rstrip()}\n" for line in render(_RESERVATION_COLUMNS, rows, width, colour))
+
+
+def render_maintenance(
+    found: Sequence[ShownMaintenance], now: float, zone: tzinfo, width: int | None, colour: bool
+) -> str:
+    """By their start, in the time of `zone`. A host or GPU that the fleet no longer has is marked."""
+    rows: list[list[Cell]] = [
+        [
+            (f"{clean(one.place)}{'' if one.is_there else ' (gone)'}", "bold"),
+            (show_moment(one.start, zone), "grey"),
+            ("–" if one.end is None else show_moment(one.end, zone), ""),
+            _maintenance_state(one, now),
+            (clean(one.created_by), ""),
+            (clean(one.reason), ""),
+        ]
+        for one in found
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in render(_MAINTENANCE_COLUMNS, rows, width, colour))
+
+
+def _maintenance_state(one: ShownMaintenance, now: float) -> Cell:
+    if one.state == "planned":
+        return f"in {show_length(one.start - now)}", "grey"
+    return ("no end yet" if one.end is None else f"{show_length(one.end - now)} left"), "yellow"
 
 
 def _show_gpus(gpus: Sequence[ReservedGpu]) -> str:

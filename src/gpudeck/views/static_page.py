@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import Final
 
+from gpudeck.model.availability import UNUSED
 from gpudeck.model.text import clean, show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number
@@ -43,7 +44,7 @@ i>b{margin-left:4px;font-weight:normal;color:var(--soft)}
 .old{font-weight:bold;color:var(--critical)}
 i>u{display:none;text-decoration:none;color:var(--ink)}
 .free{color:var(--free)}.busy{color:var(--busy)}.idle{color:var(--idle)}\
-.reserved{color:var(--reserved)}.unknown{color:var(--unknown)}
+.reserved{color:var(--reserved)}.unknown,.drained{color:var(--unknown)}
 .q{flex:3;min-width:128px}
 .w{flex:1;min-width:min(36ch,100%);overflow-wrap:anywhere}
 i:hover>u{display:block;position:absolute;z-index:1;top:1.5em;left:0;width:max-content;max-width:60vw;\
@@ -157,7 +158,7 @@ def _load(gpu: Gpu) -> str:
 
 def _doing(gpu: Gpu) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
-    if gpu.availability in {"free", "reserved"}:
+    if gpu.availability in UNUSED:
         return [f"{show_gib(total, 0)} GiB"]
     people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
     # Of others the load stands beside the sign.

@@ -10,6 +10,7 @@ from typing import Final
 
 from gpudeck.model.alert import Alert
 from gpudeck.model.availability import Availability
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.text import clean, show_age, show_count, show_gib, show_length, show_span
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import Fleet, Gpu, Host, PastFleet, ShownEvent, ShownProcess, Totals
@@ -26,12 +27,20 @@ from gpudeck.views.table import (
     width_of,
 )
 
-SYMBOLS: dict[Availability, str] = {"free": "●", "busy": "■", "idle": "◐", "reserved": "◆", "unknown": "?"}
+SYMBOLS: dict[Availability, str] = {
+    "free": "●",
+    "busy": "■",
+    "idle": "◐",
+    "reserved": "◆",
+    "drained": "⊘",
+    "unknown": "?",
+}
 COLOURS: dict[Availability, str] = {
     "free": "green",
     "busy": "cyan",
     "idle": "yellow",
     "reserved": "magenta",
+    "drained": "grey",
     "unknown": "grey",
 }
 HOST_COLUMN = Column("HOST", keep=100, widest=32)
@@ -127,12 +136,19 @@ def gpu_cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
 
 
 def gpu_note(gpu: Gpu, now: float) -> str:
-    """What is wrong with it, why it is idle or unknown, and who has reserved it."""
+    """What is wrong with it, why it is idle or unknown, why it is drained, and who has reserved it."""
     reason = gpu.availability_reason if gpu.availability in {"idle", "unknown"} else None
     wrong = gpu.health_reason or reason or ""
-    # Most have no reservation, and a fleet has thousands of them.
+    # Most have neither reservation nor maintenance, and a fleet has thousands of them.
     reserved = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
-    return f"{wrong} · {reserved}" if wrong and reserved else wrong or reserved
+    drained = "" if gpu.maintenance is None else maintenance_note(gpu.maintenance, now)
+    return " · ".join(part for part in (wrong, drained, reserved) if part)
+
+
+def maintenance_note(found: Maintenance, now: float) -> str:
+    """Why a host or GPU is drained, and for how long."""
+    left = "" if found.until is None else f", {show_length(found.until - now)} left"
+    return f"in maintenance{left}: {found.reason}"
 
 
 def reservation_note(gpu: Gpu, now: float) -> str:
@@ -175,7 +191,8 @@ def _host_note(host: Host, now: float) -> str:
     note = staleness_note(host, now)
     # Of a host that is remembered from before the hub was started there are none.
     has_values = any(gpu.memory_used_bytes is not None for gpu in host.gpus)
-    return f"{note}, values are from then" if note and has_values else note
+    note = f"{note}, values are from then" if note and has_values else note
+    return f"{note} · {maintenance_note(host.maintenance, now)}" if note and host.maintenance is not None else note
 
 
 def render_fleet(

@@ -15,6 +15,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.health import Health
+from gpudeck.model.maintenance import MaintenanceSchedule
 from gpudeck.model.report import GpuReading
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
@@ -57,8 +58,8 @@ class OldHost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
-    def fork(self, marks: Mapping[str, ReservationMark]) -> "OldHost":
-        other = OldHost(self.state.fork(marks))
+    def fork(self, marks: Mapping[str, ReservationMark], maintenance: MaintenanceSchedule) -> "OldHost":
+        other = OldHost(self.state.fork(marks, maintenance))
         other.baseline, other.sampled_slot = self.baseline, self.sampled_slot
         return other
 
@@ -103,7 +104,7 @@ class BothHosts(HostState):
 
     def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
         super().__init__(host_id, via, table)
-        self.old = OldHost(ScalarHost(host_id, via, table.settings, table.names, table.marks))
+        self.old = OldHost(ScalarHost(host_id, via, table.settings, table.names, table.marks, table.maintenance))
 
     def take(
         self, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float | None = None
@@ -150,15 +151,15 @@ class BothHosts(HostState):
         super().rename(names)
         self.old.change().rename(names)
 
-    def remark(self, uuids: Iterable[str], now: float) -> None:
+    def remark(self, uuids: Iterable[str], now: float, *fields: str) -> None:
         uuids = list(uuids)
-        super().remark(uuids, now)
+        super().remark(uuids, now, *fields)
         self.old.change().remark(uuids, now)
 
     def fork(self, table: FleetTable) -> "BothHosts":
         other = super().fork(table)
         assert isinstance(other, BothHosts)
-        other.old = self.old.fork(table.marks)
+        other.old = self.old.fork(table.marks, table.maintenance)
         return other
 
     def start_anew(self, table: FleetTable) -> "BothHosts":

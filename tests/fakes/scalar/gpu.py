@@ -4,16 +4,17 @@ Each update touches only what differs and returns it: at thousands of GPUs a sec
 costs. So a view is changed in place; whoever needs a moment to stand still encodes it (see hub.stream).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
-from gpudeck.model.availability import Availability, FleetSettings, Verdict, is_occupied, judge
+from gpudeck.model.availability import UNUSED, Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
+from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
@@ -25,6 +26,8 @@ _BLANK: View = dict.fromkeys(sorted(Gpu.__struct_fields__, key=GPU_METRICS.__con
 _EVENT_SECONDS = 24 * 3600.0
 _UNMARKED = ReservationMark(None)
 _UNREAD = "whether it is reserved is not known"
+FindMaintenance = Callable[[str, str | None], Maintenance | None]
+"""Of a GPU by its UUID and that of its board."""
 
 
 class Crowd(Struct, frozen=True):
@@ -55,6 +58,7 @@ class GpuState:
         names: Names,
         *,
         marks: Mapping[str, ReservationMark] | None = None,
+        find_maintenance: FindMaintenance = lambda *_: None,
     ) -> None:
         """Its first report: `view` is complete at once. `marks` is what reservations say, by UUID, kept up to date by
         the fleet."""
@@ -66,6 +70,8 @@ class GpuState:
         self._names = names
         self._marks = {} if marks is None else marks
         self._mark = _UNMARKED
+        self._find_maintenance = find_maintenance
+        self._parent = reading.parent
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
         # be fetched back from memory, which is what most of an update's time goes into.
@@ -128,7 +134,7 @@ class GpuState:
         self._take_mark(self.view["uuid"], changes, now)
         self.view.update(changes)
         word, reason = self._name_empty()
-        was_empty = self._availability in {"free", "reserved"} or self.view["availability_reason"] == _UNREAD
+        was_empty = self._availability in UNUSED or self.view["availability_reason"] == _UNREAD
         if self._verdict is not None and was_empty and word != self._availability:
             since = self._settle(word, None, now)
             self._verdict = (word, reason, since, self._verdict[3])
@@ -153,11 +159,11 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def fork(self, marks: Mapping[str, ReservationMark]) -> "GpuState":
+    def fork(self, marks: Mapping[str, ReservationMark], find_maintenance: FindMaintenance) -> "GpuState":
         """A second state that goes on from this one by itself. What is in a view is replaced, never changed in place,
         so that both may share it."""
         other = copy(self)
-        other.view, other._marks = dict(self.view), marks
+        other.view, other._marks, other._find_maintenance = dict(self.view), marks, find_maintenance
         return other
 
     def _take_mark(self, uuid: str, changes: View, now: float) -> None:
@@ -165,9 +171,12 @@ class GpuState:
         if mark is not self._mark:
             self._mark = mark
             note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})
+        note(self.view, changes, {"maintenance": self._find_maintenance(uuid, self._parent)})
 
     def _name_empty(self) -> Verdict:
         """What a GPU is that nobody is on."""
+        if self.view["maintenance"] is not None:
+            return "drained", None
         if self._mark.reservation is not None:
             return "reserved", None
         return ("unknown", _UNREAD) if self._mark.is_unknown else ("free", None)
@@ -227,6 +236,7 @@ class GpuState:
             utilization_percent=utilization,
             idle_seconds=now - idle_since,
             reserved=self._mark.reservation is not None,
+            drained=view["maintenance"] is not None,
             settings=rules,
         )
         return self._name_empty() if verdict[0] == "free" else verdict

@@ -8,6 +8,7 @@ from fakes.scalar.metrics import View, bounds_of, note, note_metrics
 from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
 from gpudeck.model.availability import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
 from gpudeck.model.catalog import HOST_METRICS
+from gpudeck.model.maintenance import Maintenance, MaintenanceSchedule
 from gpudeck.model.report import GpuReading
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
@@ -44,6 +45,7 @@ class HostState:
         settings: FleetSettings,
         names: Names,
         marks: Mapping[str, ReservationMark] | None = None,
+        maintenance: MaintenanceSchedule | None = None,
     ) -> None:
         self.id = host_id
         self.via = via
@@ -67,6 +69,7 @@ class HostState:
         self._settings = settings
         self._names = names
         self._marks = {} if marks is None else marks
+        self._maintenance = MaintenanceSchedule() if maintenance is None else maintenance
         self._heard_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
@@ -254,11 +257,11 @@ class HostState:
         self._advance(envelope)
         return rejected
 
-    def fork(self, marks: Mapping[str, ReservationMark]) -> "HostState":
+    def fork(self, marks: Mapping[str, ReservationMark], maintenance: MaintenanceSchedule) -> "HostState":
         """A second state that goes on from this one by itself, with what reservations say to it."""
         other = copy(self)
-        other._marks = marks
-        other._gpus = {uuid: gpu.fork(marks) for uuid, gpu in self._gpus.items()}
+        other._marks, other._maintenance = marks, maintenance
+        other._gpus = {uuid: gpu.fork(marks, other._find_maintenance) for uuid, gpu in self._gpus.items()}
         other.view = self.view | {"gpus": [gpu.view for gpu in other._gpus.values()]}
         other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
         other._host_changes, other._gpu_changes = {}, {}
@@ -266,7 +269,7 @@ class HostState:
 
     def start_anew(self, marks: Mapping[str, ReservationMark]) -> "HostState":
         """The same host as if nothing had been reported of it yet."""
-        return HostState(self.id, self.via, self._settings, self._names, marks)
+        return HostState(self.id, self.via, self._settings, self._names, marks, self._maintenance)
 
     def age(self, now: float, uptime: float | None = None) -> bool:
         """Let time pass: up becomes late becomes down. Returns whether anything changed."""
@@ -289,11 +292,14 @@ class HostState:
         note(self.view, changes, {"display_name": names.of_host(self.name)})
         self._show(changes)
 
-    def remark(self, uuids: Iterable[str], now: float) -> None:
+    def remark(self, uuids: Iterable[str], now: float, *_: str) -> None:
         """What reservations say of these GPUs of its has changed."""
         for uuid in uuids:
             self._note(uuid, self._gpus[uuid].remark(now))
-        self._show({})
+        self._show({"maintenance": self._maintenance.find(self.id, self.name)})
+
+    def _find_maintenance(self, uuid: str, parent: str | None) -> Maintenance | None:
+        return self._maintenance.find_gpu(self.id, self.name, (uuid, parent))
 
     def take_changes(self) -> View | None:
         """What changed since the last call, its GPUs' changes below `gpus`; None when the whole host has to be sent.
@@ -371,7 +377,15 @@ class HostState:
         for reading in readings:
             state = self._gpus.get(reading.uuid)
             if state is None:
-                state = GpuState(reading, collected_at, now, self._settings, self._names, marks=self._marks)
+                state = GpuState(
+                    reading,
+                    collected_at,
+                    now,
+                    self._settings,
+                    self._names,
+                    marks=self._marks,
+                    find_maintenance=self._find_maintenance,
+                )
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now, after_gap=after_gap))
             if state.has_news:

@@ -428,6 +428,51 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/maintenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListMaintenance
+         * @description What is drained now or will be: hosts and GPUs, from when until when, by whom and why.
+         */
+        get: operations["ApiV1MaintenanceListMaintenance"];
+        put?: never;
+        /**
+         * PlanMaintenance
+         * @description Drain a host or a GPU. It is not free then, cannot be reserved, and does not alert; processes on it go on. A
+         *     window of the same host or GPU that runs at its start gets the new end and reason.
+         */
+        post: operations["ApiV1MaintenancePlanMaintenance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/maintenance/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * EndMaintenance
+         * @description End maintenance now, or cancel it where it has not begun. Alerts are judged as usual again.
+         */
+        delete: operations["ApiV1MaintenanceNumberEndMaintenance"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/me": {
         parameters: {
             query?: never;
@@ -1366,7 +1411,7 @@ export interface components {
         /** Gpu */
         Gpu: {
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
+            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
             availability_reason: string | null;
             clock_memory_mhz: number | null;
             clock_sm_mhz: number | null;
@@ -1385,7 +1430,8 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
+            last_seen: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown" | null;
+            maintenance: components["schemas"]["Maintenance"] | null;
             memory_temperature_celsius: number | null;
             memory_total_bytes: number | null;
             memory_used_bytes: number | null;
@@ -1424,7 +1470,7 @@ export interface components {
          */
         GpuChange: {
             /** @enum {unknown} */
-            availability?: "busy" | "free" | "idle" | "reserved" | "unknown";
+            availability?: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
             availability_reason?: string | null;
             display_name?: string;
             events?: components["schemas"]["ShownEvent"][];
@@ -1434,7 +1480,8 @@ export interface components {
             health_reason?: string | null;
             index?: number;
             label?: string;
-            last_seen?: ("busy" | "free" | "idle" | "reserved" | "unknown") | null;
+            last_seen?: ("busy" | "drained" | "free" | "idle" | "reserved" | "unknown") | null;
+            maintenance?: components["schemas"]["Maintenance"] | null;
             name?: string;
             parent?: string | null;
             pci_address?: string | null;
@@ -1482,7 +1529,7 @@ export interface components {
         /** GpuOfHost */
         GpuOfHost: {
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
+            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
             availability_reason: string | null;
             clock_memory_mhz: number | null;
             clock_sm_mhz: number | null;
@@ -1503,7 +1550,8 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen: "free" | "busy" | "idle" | "reserved" | "unknown" | null;
+            last_seen: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown" | null;
+            maintenance: components["schemas"]["Maintenance"] | null;
             memory_temperature_celsius: number | null;
             memory_total_bytes: number | null;
             memory_used_bytes: number | null;
@@ -1679,6 +1727,7 @@ export interface components {
             };
             last_report_at: number | null;
             load_1m: number | null;
+            maintenance: components["schemas"]["Maintenance"] | null;
             memory_total_bytes: number | null;
             memory_used_bytes: number | null;
             name: string;
@@ -1714,6 +1763,7 @@ export interface components {
                 [key: string]: string;
             };
             last_report_at?: number | null;
+            maintenance?: components["schemas"]["Maintenance"] | null;
             name?: string;
             os?: string | null;
             problems?: string[];
@@ -1788,6 +1838,24 @@ export interface components {
             secret: string;
             token: components["schemas"]["Token"];
         };
+        /** Maintenance */
+        Maintenance: {
+            by: string;
+            id: number;
+            reason: string;
+            since: number;
+            until: number | null;
+        };
+        /** MaintenanceChange */
+        MaintenanceChange: {
+            maintenance: components["schemas"]["ShownMaintenance"];
+            reservations: components["schemas"]["ShownReservation"][];
+        };
+        /** MaintenanceList */
+        MaintenanceList: {
+            maintenance: components["schemas"]["ShownMaintenance"][];
+            time: number;
+        };
         /** Me */
         Me: {
             can_log_in: boolean;
@@ -1855,6 +1923,15 @@ export interface components {
              * @enum {string}
              */
             via?: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
+        };
+        /** NewMaintenance */
+        NewMaintenance: {
+            end?: number | string | null;
+            for?: number | string | null;
+            gpu?: string | null;
+            host: string;
+            reason: string;
+            start?: number | string | null;
         };
         /** NewMute */
         NewMute: {
@@ -2040,7 +2117,7 @@ export interface components {
         /** PreviewedGpu */
         PreviewedGpu: {
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "unknown";
+            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
             display_name: string;
             host: string;
             label: string;
@@ -2270,7 +2347,7 @@ export interface components {
          */
         ShortGpu: {
             /** @enum {unknown} */
-            availability: "busy" | "free" | "idle" | "reserved" | "unknown";
+            availability: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
             display_name?: string;
             /** @enum {unknown} */
             health?: "critical" | "ok" | "unknown" | "warning";
@@ -2279,7 +2356,8 @@ export interface components {
             index: number;
             label: string;
             /** @enum {unknown} */
-            last_seen?: "busy" | "free" | "idle" | "reserved" | "unknown";
+            last_seen?: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            maintenance?: components["schemas"]["Maintenance"];
             memory_total_bytes?: number | null;
             name?: string;
             reservation?: components["schemas"]["GpuReservation"];
@@ -2301,6 +2379,7 @@ export interface components {
                 [key: string]: string;
             };
             last_report_at: number | null;
+            maintenance: components["schemas"]["Maintenance"] | null;
             model?: components["schemas"]["GpuModel"];
             name: string;
             problems: string[];
@@ -2345,6 +2424,22 @@ export interface components {
             process: number | null;
             text: string;
             user: string | null;
+        };
+        /** ShownMaintenance */
+        ShownMaintenance: {
+            created_at: number;
+            created_by: string;
+            end: number | null;
+            gpu: string | null;
+            host: string;
+            host_id: string;
+            id: number;
+            is_there: boolean;
+            label: string | null;
+            reason: string;
+            start: number;
+            /** @enum {string} */
+            state: "planned" | "running" | "ended";
         };
         /** ShownProcess */
         ShownProcess: {
@@ -2490,6 +2585,7 @@ export interface components {
         /** Totals */
         Totals: {
             busy: number;
+            drained: number;
             free: number;
             gpus: number;
             hosts: number;
@@ -3628,7 +3724,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only these states; may be given several times */
-                availability?: ("free" | "busy" | "idle" | "reserved" | "unknown")[] | null;
+                availability?: ("free" | "busy" | "idle" | "reserved" | "drained" | "unknown")[] | null;
                 /** @description At least this much memory, in GiB: 40G */
                 min_memory?: string | null;
                 model?: string | null;
@@ -4741,6 +4837,262 @@ export interface operations {
                 };
             };
             /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MaintenanceListMaintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MaintenanceList"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MaintenancePlanMaintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewMaintenance"];
+            };
+        };
+        responses: {
+            /** @description The window, and the reservations within it */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MaintenanceChange"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Two hosts have that name, or too many */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1MaintenanceNumberEndMaintenance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its id */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The window as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShownMaintenance"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such maintenance */
             404: {
                 headers: {
                     [name: string]: unknown;

@@ -1,0 +1,1 @@
+"""Maintenance windows of hosts and GPUs."""

@@ -1,0 +1,113 @@
+"""The maintenance of a hub: windows that count now are shown in the fleet, and events say when one begins and ends."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.local_copy import LocalCopy
+from gpudeck.database.schema import REAL
+from gpudeck.events.log import EventLog
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows, event_of
+from gpudeck.model import clock
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.maintenance import MaintenanceWindow
+from gpudeck.model.tasks import cancel_tasks
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "maintenance.json"
+_RELOAD_SECONDS: Final = 600.0
+_SHARED_RELOAD_SECONDS: Final = 1.0
+"""Where other hubs write to the same tables."""
+
+
+class KnownMaintenance(Struct, frozen=True):
+    """What counted when it was written."""
+
+    windows: list[MaintenanceWindow]
+
+
+class MaintenanceService(Service):
+    """`windows` is what others ask and plan with."""
+
+    name = "maintenance"
+
+    def __init__(
+        self,
+        hub: Hub,
+        auth: Auth,
+        events: EventLog,
+        *,
+        data_dir: Path | None = None,
+        fleet: str = REAL,
+        now: Clock = clock.wall,
+    ) -> None:
+        """`data_dir` has the copy of what was known last. `fleet` is the name under which a demo's are kept apart."""
+        self._hub = hub
+        self._events = events
+        self._now = now
+        self.windows = MaintenanceWindows(MaintenanceStore(auth.database, fleet), hub.fleet, now, changed=self.look)
+        self._running: dict[int, MaintenanceWindow] | None = None
+        self._copy = None if data_dir is None or fleet != REAL else LocalCopy(data_dir / FILE_NAME, KnownMaintenance)
+        self._copied: list[MaintenanceWindow] | None = None
+        self._loaded_at = float("-inf")
+        self.task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises Temporary when the database does not answer; then those of the last time count."""
+        try:
+            await self._load()
+        except Temporary:
+            known = None if self._copy is None else self._copy.read()
+            if known is not None:
+                self.windows.adopt(known.windows)
+            raise
+
+    def on_second(self) -> None:
+        """Look, and ask the database unless the last question is still being answered."""
+        self.look()
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(self._bring_up_to_date())
+
+    def look(self) -> None:
+        """Show what counts now, and say what has begun or ended since the last look."""
+        now = self._now()
+        self._hub.fleet.drain(self.windows.all, now)
+        before, running = self._running, {one.id: one for one in self.windows.all if one.state_at(now) == "running"}
+        self._running = running
+        if before is None:
+            return
+        for one in running.values():
+            if one.id not in before:
+                self._events.add(event_of(one, "maintenance_started", f"Maintenance of {one.place} began", now))
+        for one in before.values():
+            if one.id not in running:
+                self._events.add(event_of(one, "maintenance_ended", f"Maintenance of {one.place} ended", now))
+
+    async def close(self) -> None:
+        await cancel_tasks(self.task)
+
+    async def _bring_up_to_date(self) -> None:
+        """What is known already counts while the database does not answer: the hub says so elsewhere."""
+        try:
+            pause = _SHARED_RELOAD_SECONDS if self.windows.is_shared else _RELOAD_SECONDS
+            if not 0 <= self._now() - self._loaded_at < pause:
+                await self._load()
+            if self._copy is not None and self.windows.all != self._copied:
+                self._copied = self.windows.all
+                await self._copy.write(KnownMaintenance(self._copied))
+        except Temporary as error:
+            log.debug("maintenance windows cannot be read: %s", error)
+        except Exception:
+            log.exception("maintenance windows could not be brought up to date")
+
+    async def _load(self) -> None:
+        await self.windows.load()
+        self._loaded_at = self._now()
