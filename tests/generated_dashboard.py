@@ -26,6 +26,7 @@ _COLOURS = {
     "busy": "red",
     "idle": "orange",
     "reserved": "blue",
+    "allocated": "light-blue",
     "drained": "purple",
     "unknown": "text",
 }

@@ -27,6 +27,7 @@ from gpudeck.model.settings import Address, LimitsSettings, TlsSettings, expand_
 from gpudeck.model.text import Names
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.schedulers.registry import SchedulerSettings
 from gpudeck.sources.base import PullSettings, ScrapeSettings, SshSettings
 
 _DATA_DIR_HINT = "Set data_dir in gpudeck.yaml, or $GPUDECK_DATA_DIR, to a folder of your own."
@@ -82,6 +83,7 @@ class Settings(Struct, frozen=True):
     history: HistorySettings = field(default_factory=HistorySettings)
     usage: UsageSettings = field(default_factory=UsageSettings)
     events: EventSettings = field(default_factory=EventSettings)
+    schedulers: SchedulerSettings = field(default_factory=SchedulerSettings)
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)

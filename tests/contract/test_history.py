@@ -223,7 +223,7 @@ def test_fleet_in_long_steps_is_the_mean_of_its_quarter_hours(store: Store, take
     assert [point[1] for point in shown] == pytest.approx(means, rel=2e-4)
 
 
-@pytest.mark.parametrize("word", ["free", "busy", "idle", "reserved", "drained", "unknown"])
+@pytest.mark.parametrize("word", ["free", "busy", "idle", "allocated", "reserved", "drained", "unknown"])
 def test_states_of_a_gpu_are_shares_of_its_time(store: Store, taken: list[HostSample], word: str) -> None:
     answer = store.series(ask_gpu(f"gpus_{word}", points=30))
     expected = points_of(cut_up(taken, state_value(word), answer.step), "GPU-a0")

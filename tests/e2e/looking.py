@@ -16,7 +16,7 @@ from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.demo.backfill import SEED
 from gpudeck.wire import Envelope
 
-STATES = ("free", "busy", "idle", "reserved", "drained", "unknown")
+STATES = ("free", "busy", "idle", "allocated", "reserved", "drained", "unknown")
 DEMO_HOSTS = 12
 """With every fault, MIG and both vendors. To make the past of more takes each worker's hub seconds of CPU time."""
 

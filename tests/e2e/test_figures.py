@@ -106,7 +106,7 @@ def test_fleet_in_cards(demo: HubProcess, visit: Visits, fleet: Json) -> None:
 
 def check_line(utilization: str, memory: str, gpu: Json) -> None:
     """A GPU that nobody is using shows its whole memory and no utilization."""
-    if gpu["availability"] in {"free", "reserved", "drained"}:
+    if gpu["availability"] in {"free", "allocated", "reserved", "drained"}:
         assert utilization == ""
         return agrees(memory, gpu["memory_total_bytes"], scale=GIB)
     if gpu["availability"] != "unknown":

@@ -14,6 +14,7 @@ from fakes.seeds import seeds
 from gpudeck.fleet.host import HostState, encode_hosts
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 from gpudeck.model.text import Names
@@ -46,7 +47,10 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
     table = FleetTable(settings, names, marks)
     machines = [Machine(f"gpu{number:02}", chance) for number in range(6)]
     new = {one.name: HostState(one.name, "push", table) for one in machines}
-    old = {one.name: ScalarHost(one.name, "push", settings, names, marks, table.maintenance) for one in machines}
+    old = {
+        one.name: ScalarHost(one.name, "push", settings, names, marks, table.maintenance, table.scheduling)
+        for one in machines
+    }
     now = START
     rejected = 0
     for _ in range(250):
@@ -64,6 +68,15 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             one.take(envelope, observed_at, machine.skew, now)
             one.hear(now)
             other.hear(now)
+        elif draw < 0.78:
+            uuid = chance.choice([*old[machine.name].gpus, ""])
+            table.scheduling.pop(uuid, None)
+            closed, why = chance.choice((None, "drained in Slurm")), chance.choice((None, "Slurm cannot be read"))
+            given = chance.choice((None, Allocation("slurm", "7", user="ann"), Allocation("slurm", unknown="hidden")))
+            if chance.random() < 0.7:
+                table.scheduling[uuid] = SchedulerMark(given, closed, why)
+            for host in (one, other):
+                host.remark([uuid] if uuid else [], now)
         elif draw < 0.8:
             gpu = chance.choice([*old[machine.name].gpus, None])
             end = chance.choice((None, now + 1000.0))

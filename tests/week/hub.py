@@ -418,7 +418,7 @@ def _sorted(events: list[Event]) -> list[Event]:
     return sorted(events, key=lambda event: event.id)
 
 
-_LETTERS = {"free": "F", "busy": "B", "idle": "H", "reserved": "R", "drained": "D", "unknown": "U"}
+_LETTERS = {"free": "F", "busy": "B", "idle": "H", "allocated": "A", "reserved": "R", "drained": "D", "unknown": "U"}
 
 
 def _state_of(host: HostState) -> str:

@@ -98,6 +98,7 @@ def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons:
     fields["reservation"] = _some(gpus, table.is_reserved[rows], lambda gpu: gpu.mark.reservation)
     fields["reservation_conflict"] = _some(gpus, table.has_conflict[rows], lambda gpu: gpu.mark.conflict)
     fields["maintenance"] = _some(gpus, table.is_drained[rows], lambda gpu: gpu.maintenance)
+    fields["allocation"] = _some(gpus, table.is_allocated[rows], lambda gpu: gpu.scheduling.allocation)
     unknown = table.unknown(rows)
     fields["reasons"] = [reasons.code_of(gpu, names) for gpu, names in zip(gpus, unknown, strict=True)]
     return _RowBlock(fields, table.values[rows])

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from gpudeck.model.alert import Alert, AlertCounts
+from gpudeck.model.allocation import Allocation
 from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.event import Event
@@ -121,6 +122,7 @@ class ShortGpu(Struct, kw_only=True):
     reservation: GpuReservation | UnsetType = UNSET
     reservation_conflict: str | UnsetType = UNSET
     maintenance: Maintenance | UnsetType = UNSET
+    allocation: Allocation | UnsetType = UNSET
 
 
 class ShortHost(Struct, kw_only=True):

@@ -30,6 +30,8 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
+from gpudeck.schedulers.registry import make_schedulers
+from gpudeck.schedulers.service import SchedulerService
 from gpudeck.settings import Settings, grouped_usage
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class HubServices:
         )
         store = self.history.store
         self.maintenance = MaintenanceService(hub, auth, events, data_dir=data_dir, fleet=fleet)
+        schedulers = SchedulerService(hub, make_schedulers(settings.schedulers), data_dir=data_dir)
         self.reservations = ReservationService(
             hub,
             auth,
@@ -119,6 +122,7 @@ class HubServices:
             self.events,
             self.history,
             self.maintenance,
+            schedulers,
             self.reservations,
             self.queue,
             self.messages,

@@ -28,6 +28,7 @@ from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 from gpudeck.views.filter import choose_hosts, choose_user, choose_words, explain_unclear, join, near_hosts, parse_query
 from gpudeck.views.lists import render_free, render_reservations
 from gpudeck.views.text import (
+    allocation_note,
     for_everybody,
     join_places,
     name_problem,
@@ -44,6 +45,7 @@ SIGNS: Final[dict[Availability, str]] = {
     "free": "🟢",
     "busy": "🔴",
     "idle": "🟡",
+    "allocated": "🟣",
     "reserved": "🔵",
     "drained": "🚧",
     "unknown": "⚪",
@@ -149,8 +151,9 @@ def _users(users: Sequence[str]) -> str:
 
 
 def _reserved_by(gpu: Gpu) -> str:
-    found, drained = gpu.reservation, gpu.maintenance
+    found, drained, job = gpu.reservation, gpu.maintenance, gpu.allocation
     why = "" if drained is None else f"  in maintenance: {escape(drained.reason)}"
+    why += "" if job is None else f"  {escape(allocation_note(job))}"
     return why if found is None else f"{why}  reserved by {escape(found.user)}"
 
 

@@ -19,7 +19,7 @@ from gpudeck.views.filter import KEYWORDS, choose_json, choose_words, explain_un
 
 HELP = """\b
 WORDS work as in the page's search. A GPU must match all of them:
-  free busy idle reserved         the GPU's state; several mean any of them
+  free busy idle allocated reserved  the GPU's state; several mean any of them
   drained unknown
   up late down never_seen         the host's status
   warning critical                the GPU's health

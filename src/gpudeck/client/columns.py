@@ -9,6 +9,7 @@ from msgspec import NODEFAULT, defstruct
 from msgspec.structs import fields
 
 from gpudeck.client.answers import read_answer
+from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.reservation import GpuReservation
@@ -29,7 +30,7 @@ def read_columns(body: bytes, hub: str) -> Fleet:
         raise Unreachable(f"{hub} answers with {len(columns)} columns of different lengths.", "Ask again.")
     for table in (hosts, gpus):
         table["reasons"] = [reasons[code] for code in table.get("reasons", ())]
-    for name, kind in (("reservation", GpuReservation), ("maintenance", Maintenance)):
+    for name, kind in (("reservation", GpuReservation), ("maintenance", Maintenance), ("allocation", Allocation)):
         for at, one in enumerate(gpus.get(name, ())):
             if one is not None:
                 gpus[name][at] = msgspec.convert(one, kind)

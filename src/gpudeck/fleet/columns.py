@@ -37,7 +37,7 @@ NONE: Final = 0
 """The code of a free row, or of a missing word."""
 AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
 AVAILABILITY_CODES: Final = {word: code for code, word in enumerate(AVAILABILITY_WORDS)}
-FREE, BUSY, IDLE, RESERVED, DRAINED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
+FREE, BUSY, IDLE, ALLOCATED, RESERVED, DRAINED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
 
 HEALTH_WORDS: Final[tuple[HealthLevel, ...]] = ("ok", "unknown", "warning", "critical")
 """From the best to the worst: the code of a worse level is higher."""
@@ -56,9 +56,9 @@ _ROWS_PENDING: Final = _PLACE["remapped_rows_pending"]
 _UNCORRECTED: Final = _PLACE["ecc_uncorrected_count"]
 _LINKS_DOWN: Final = _PLACE["nvlink_inactive_count"]
 
-BY_ITSELF, NO_DATA, BLIND, ORPHANED, NO_USE, MISSING, SILENT, NO_RESERVATIONS = range(8)
-"""Why a GPU is in its state. BY_ITSELF: the word explains itself. MISSING and SILENT have sentences of their own, those
-of the GPU and of its host."""
+BY_ITSELF, NO_DATA, BLIND, ORPHANED, NO_USE, MISSING, SILENT, NO_RESERVATIONS, CLOSED, NO_SCHEDULER = range(10)
+"""Why a GPU is in its state. BY_ITSELF: the word explains itself. MISSING, SILENT, CLOSED and NO_SCHEDULER have
+sentences of their own: those of the GPU, of its host and of its scheduler."""
 WHY_AVAILABLE: Final = {
     NO_DATA: "neither its processes nor its memory could be read",
     BLIND: "it is in use; its utilization cannot be read",
@@ -71,10 +71,13 @@ WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, UNHEARD = range(7)
 
 # The cases of `judge_availability` in the order in which the first that is true counts, the last for all others.
 _STATES: Final = np.array(
-    (UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, DRAINED, RESERVED, UNKNOWN, FREE), np.uint8
+    (UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, ALLOCATED, DRAINED, DRAINED, RESERVED, UNKNOWN, UNKNOWN, FREE),
+    np.uint8,
 )
-_REASONS: Final = np.array((MISSING, 0, NO_DATA, BLIND, 0, 0, NO_USE, 0, 0, NO_RESERVATIONS, 0), np.uint8)
-_IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 10
+_REASONS: Final = np.array(
+    (MISSING, 0, NO_DATA, BLIND, 0, 0, NO_USE, 0, 0, CLOSED, 0, NO_SCHEDULER, NO_RESERVATIONS, 0), np.uint8
+)
+_IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 13
 
 
 class Columns:
@@ -218,7 +221,10 @@ class GpuColumns(Columns):
         "workers": (np.int32, -1),
         "display_bytes": (np.float64, 0.0),
         "oldest_start": (np.float64, NAN),
+        "is_allocated": (np.bool_, False),
         "is_drained": (np.bool_, False),
+        "is_closed": (np.bool_, False),
+        "is_allocation_unknown": (np.bool_, False),
         "is_reserved": (np.bool_, False),
         "is_reservation_unknown": (np.bool_, False),
         "is_missing": (np.bool_, False),
@@ -248,7 +254,10 @@ class GpuColumns(Columns):
     workers: NDArray[np.int32]
     display_bytes: Floats
     oldest_start: Floats
+    is_allocated: Flags
     is_drained: Flags
+    is_closed: Flags
+    is_allocation_unknown: Flags
     is_reserved: Flags
     is_reservation_unknown: Flags
     is_missing: Flags
@@ -430,8 +439,11 @@ def _judge_availability(
         is_occupied & (idle >= rules.idle_after),
         is_occupied,
         is_blind & (workers < 0),
+        gpus.is_allocated[rows],
         gpus.is_drained[rows],
+        gpus.is_closed[rows],
         gpus.is_reserved[rows],
+        gpus.is_allocation_unknown[rows],
         gpus.is_reservation_unknown[rows],
     )
     case = np.full(len(rows), _FREE_CASE)

@@ -18,12 +18,14 @@ from msgspec import defstruct
 from gpudeck.fleet.columns import (
     AVAILABILITY_CODES,
     AVAILABILITY_WORDS,
+    CLOSED,
     HEALTH_WORDS,
     LOST,
     MISSING,
     NAN,
     NO_RESERVATIONS,
     NO_ROWS,
+    NO_SCHEDULER,
     NOBODY,
     OK,
     SILENT,
@@ -34,6 +36,7 @@ from gpudeck.fleet.columns import (
     rows_of,
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
 from gpudeck.model.availability import UNUSED, Availability
 from gpudeck.model.catalog import GPU_METRICS, Value
 from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
@@ -69,7 +72,17 @@ _NO_USERS: Final[list[str]] = []
 NOTHING_CHANGED: Final[frozenset[str]] = frozenset()
 _IDENTITY: Final = ("index", "label", "name", "display_name", "vendor", "parent", "pci_address")
 ALL_CHANGED: Final = frozenset(
-    (*_IDENTITY, "users", "processes", "events", "reservation", "reservation_conflict", "maintenance", "reasons")
+    (
+        *_IDENTITY,
+        "users",
+        "processes",
+        "events",
+        "reservation",
+        "reservation_conflict",
+        "maintenance",
+        "allocation",
+        "reasons",
+    )
 )
 """Of a GPU in words."""
 _Text = tuple[bytes, ...]
@@ -121,6 +134,7 @@ class GpuState:
         "process_rows",
         "rejected",
         "row",
+        "scheduling",
         "silent_reason",
         "unknown",
         "users",
@@ -146,6 +160,7 @@ class GpuState:
         self._processes_reason: str | None = None
         self._mark = _UNMARKED
         self.maintenance: Maintenance | None = None
+        self.scheduling: SchedulerMark = NOT_SCHEDULED
         self._texts: dict[Visibility, _Text] = NO_TEXTS
 
     def begin(self, reading: GpuReading, now: float) -> None:
@@ -222,12 +237,13 @@ class GpuState:
         self.note_change("display_name")
 
     def remark(self, now: float) -> None:
-        """What reservations or maintenance say of it has changed: an unused GPU becomes another at once."""
+        """What reservations, maintenance or a scheduler say of it has changed: an unused GPU becomes another at
+        once."""
         self._take_mark()
         gpus, row = self._table.gpus, self.row
-        is_empty = self.availability in UNUSED or gpus.why_available[row] == NO_RESERVATIONS
+        is_empty = self.availability in UNUSED or gpus.why_available[row] in {NO_RESERVATIONS, NO_SCHEDULER}
         word, why = self._name_empty()
-        if is_empty and word != self.availability:
+        if is_empty and (word, why) != (self.availability, gpus.why_available[row]):
             is_first_sight = self.availability == "unknown"
             gpus.availability[row], gpus.why_available[row] = AVAILABILITY_CODES[word], why
             gpus.since[row] = round(min(now, gpus.last_work_at[row]) if is_first_sight else now, 3)
@@ -242,6 +258,8 @@ class GpuState:
         why = int(self._table.gpus.why_available[self.row])
         if why == MISSING:
             return self.missing
+        if why in {CLOSED, NO_SCHEDULER}:
+            return self.scheduling.closed if why == CLOSED else self.scheduling.unknown
         return self.silent_reason if why == SILENT else WHY_AVAILABLE.get(why)
 
     @property
@@ -322,6 +340,7 @@ class GpuState:
             self._mark.reservation,
             self._mark.conflict,
             self.maintenance,
+            self.scheduling.allocation,
             self.reasons(unknown),
         )
 
@@ -409,6 +428,14 @@ class GpuState:
                 self.maintenance = found
                 gpus.is_drained[self.row] = found is not None
                 self.note_change("maintenance")
+        scheduling = self._table.scheduling.get(self.uuid, NOT_SCHEDULED)
+        if scheduling != self.scheduling:
+            self.scheduling = scheduling
+            gpus.is_allocated[self.row] = scheduling.allocation is not None
+            gpus.is_closed[self.row] = scheduling.closed is not None
+            gpus.is_allocation_unknown[self.row] = scheduling.unknown is not None
+            gpus.is_state_changed[self.row] = True
+            self.note_change("allocation")
         if not marks and self._mark is _UNMARKED:
             return
         mark = marks.get(self.uuid) or marks.get("", _UNMARKED)
@@ -421,10 +448,16 @@ class GpuState:
 
     def _name_empty(self) -> tuple[Availability, int]:
         """The availability of a GPU without users."""
+        if self.scheduling.allocation is not None:
+            return "allocated", 0
         if self.maintenance is not None:
             return "drained", 0
+        if self.scheduling.closed is not None:
+            return "drained", CLOSED
         if self._mark.reservation is not None:
             return "reserved", 0
+        if self.scheduling.unknown is not None:
+            return "unknown", NO_SCHEDULER
         return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
 
     def _with_numbers(self, make: Callable[..., _AnyProcess]) -> list[_AnyProcess]:

@@ -154,6 +154,7 @@ class HostState:
         "run_began_at",
         "sampled_slot",
         "sender",
+        "slurm_gpus",
         "status",
         "target",
         "token",
@@ -181,6 +182,7 @@ class HostState:
         self.last_report_at: float | None = None
         self.facts = HostFacts(host_id, via)
         self.interfaces: dict[str, str] = {}
+        self.slurm_gpus: list[str] = []
         self.rejected: dict[str, str] = NO_REASONS
         self._target_labels: dict[str, str] = {}
         self._recalled_until: float | None = None
@@ -674,7 +676,7 @@ class HostState:
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
         _note_skew(self._flags, skew)
-        self._said, self.interfaces = report.problems, report.interfaces
+        self._said, self.interfaces, self.slurm_gpus = report.problems, report.interfaces, report.slurm_gpus
         if before != self.problems:
             self.note_change("problems")
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import Observers
 from gpudeck.fleet.table import FleetTable
+from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.wire import Envelope, Head
@@ -33,6 +34,8 @@ _OUT_OF_ORDER: Final = 60.0
 
 Run = tuple[str, str]
 Replay = TypeVar("Replay", HostState, None)
+
+_NOT_KNOWN_THEN: Final = SchedulerMark(unknown="whether it was allocated then is not known")
 
 
 class MissingReports:
@@ -131,6 +134,11 @@ class LateReports:
     def drain(self, windows: Iterable[MaintenanceWindow], known: frozenset[str]) -> None:
         """The maintenance windows, ended ones among them: a late report is judged by those of its time."""
         self._table.maintenance.change(windows, 0.0, known)
+
+    def allocate(self, uuids: Iterable[str]) -> None:
+        """These GPUs belong to schedulers, who say nothing of the past: an empty one may have been allocated."""
+        self._table.scheduling.clear()
+        self._table.scheduling.update(dict.fromkeys(uuids, _NOT_KNOWN_THEN))
 
     def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
         """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run

@@ -18,7 +18,14 @@ SUMMARY_TICKS: Final = 10
 _HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems", "maintenance")
 _HOST_CHANGES: Final = frozenset((*_HOST_FIELDS, "labels"))
 _MODEL_FIELDS: Final = ("name", "display_name", "vendor")
-_RARE_FIELDS: Final = ("health_reason", "health_action", "reservation", "reservation_conflict", "maintenance")
+_RARE_FIELDS: Final = (
+    "health_reason",
+    "health_action",
+    "reservation",
+    "reservation_conflict",
+    "maintenance",
+    "allocation",
+)
 _GPU_CHANGES: Final = frozenset(
     ("uuid", "index", "label", *_MODEL_FIELDS, "availability", "last_seen", "since", "health", "users", *_RARE_FIELDS)
 )
@@ -61,7 +68,8 @@ def encode_short(table: FleetTable, hosts: Sequence[HostState]) -> list[bytes]:
 
 def _find_rare(gpu: GpuState, health: int) -> dict[str, Any]:
     judged, mark = None if health == OK else gpu.health, gpu.mark
-    values = (judged and judged.reason, judged and judged.action, mark.reservation, mark.conflict, gpu.maintenance)
+    found = (judged and judged.reason, judged and judged.action, mark.reservation, mark.conflict)
+    values = (*found, gpu.maintenance, gpu.scheduling.allocation)
     return {name: value for name, value in zip(_RARE_FIELDS, values, strict=True) if value is not None}
 
 

@@ -22,6 +22,7 @@ from gpudeck.fleet.table import FleetTable, Pending, refuse_undescribed
 from gpudeck.fleet.token_limit import TokenName
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.alert import Alert, AlertCounts
+from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.cpu_budget import Steps, finish
@@ -41,7 +42,7 @@ FORGET_TICKS = 3600
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
-PARTS: Final = ("database", "events", "reservations", "alerts", "messages", "history", SOURCE)
+PARTS: Final = ("database", "events", "schedulers", "reservations", "alerts", "messages", "history", SOURCE)
 """The parts of a hub without which it goes on, degraded: what each says (`FleetState.say`) is wrong with it."""
 
 
@@ -213,6 +214,20 @@ class FleetState:
         gpus = {gpu.uuid for row in rows if (gpu := self.table.gpu_at[row]) is not None}
         whole = {host_id for host_id in hosts if self.hosts[host_id].maintenance is not None}
         return frozenset(whole | gpus | {one.gpu for one in windows if one.gpu is not None})
+
+    def allocate(self, marks: Mapping[str, SchedulerMark], now: float) -> None:
+        """What schedulers say of GPUs from here on, by UUID. It is shown at once, and with what is reported later."""
+        before = self.table.scheduling
+        changed = {uuid for uuid in before.keys() | marks.keys() if before.get(uuid) != marks.get(uuid)}
+        if not changed:
+            return
+        self.settle()
+        before.clear()
+        before.update(marks)
+        self._late.allocate(marks)
+        for host in self.hosts.values():
+            if touched := changed & host.gpus.keys():
+                host.remark(touched, now)
 
     def rename(self, names: Names) -> None:
         """What hosts and GPU models are called from here on, where people read them. It is shown at once."""

@@ -41,6 +41,7 @@ from gpudeck.fleet.columns import (
     judge,
     rows_of,
 )
+from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Value
 from gpudeck.model.cpu_budget import Steps
@@ -249,7 +250,8 @@ class Pending(NamedTuple):
 class FleetTable:
     """`gpus`, `hosts` and `processes` are the columns; `gpu_at` and `host_at` say whose row each is.
 
-    `marks` is what reservations say, by UUID, and `maintenance` what is drained, both kept up to date by the fleet.
+    `marks` is what reservations say, by UUID, `maintenance` what is drained, and `scheduling` what schedulers say, by
+    UUID, all kept up to date by the fleet.
     `settled` is called with each batch of reports after it was judged. `rejected` counts the values that were not
     believed. `shared` are GPUs with several users. `regroupings` counts how often the set of GPUs of any host changed.
     """
@@ -265,6 +267,7 @@ class FleetTable:
         self.names = names
         self.marks = marks
         self.maintenance = MaintenanceSchedule()
+        self.scheduling: dict[str, SchedulerMark] = {}
         self.gpus = GpuColumns()
         self.hosts = HostColumns()
         self.processes = ProcessColumns()

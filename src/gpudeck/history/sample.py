@@ -9,7 +9,7 @@ HOST_NAMES: Final = tuple(HOST_METRICS)
 HOST_PREFIX: Final = "host_"
 """Precedes the names of a host's own metrics where they stand beside those of GPUs."""
 ALL_NAMES: Final = (*GPU_NAMES, *(HOST_PREFIX + name for name in HOST_NAMES))
-STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved", "drained")
+STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved", "drained", "allocated")
 """A GPU's availability by number, as it is kept: new ones come last. `absent`: it was not in the report at all."""
 OLDEST_STATES: Final = 6
 """So many of them were known to the first release: what it kept is read as well."""

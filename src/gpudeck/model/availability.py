@@ -1,12 +1,13 @@
-"""What free, busy, idle, reserved, drained and unknown mean, and the settings that draw the lines. Facts in, one word
-and its reason out.
+"""What free, busy, idle, allocated, reserved, drained and unknown mean, and the settings that draw the lines. Facts in,
+one word and its reason out.
 
-free     not in use, not reserved now and not drained
-busy     work is happening, or happened less than `idle_after` ago
-idle     a process or memory is on it, but no work for `idle_after`
-reserved not in use, but reserved now
-drained  not in use, but drained for maintenance; wins over reserved
-unknown  stale, missing or unreadable; never guessed, never free
+free      not in use, not allocated, not reserved now and not drained
+busy      work is happening, or happened less than `idle_after` ago
+idle      a process or memory is on it, but no work for `idle_after`
+allocated not in use, but a scheduler has given it to a job; wins over drained and reserved
+reserved  not in use, but reserved now
+drained   not in use, but drained for maintenance, or closed by its scheduler; wins over reserved
+unknown   stale, missing or unreadable; never guessed, never free
 """
 
 from typing import Annotated, Final, Literal, get_args
@@ -16,10 +17,12 @@ from msgspec import Meta, Struct, field
 from gpudeck.model.health import HealthSettings
 from gpudeck.model.settings import Duration, Memory
 
-Availability = Literal["free", "busy", "idle", "reserved", "drained", "unknown"]
+Availability = Literal["free", "busy", "idle", "allocated", "reserved", "drained", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
-UNUSED: frozenset[Availability] = frozenset(("free", "reserved", "drained"))
+UNUSED: frozenset[Availability] = frozenset(("free", "allocated", "reserved", "drained"))
 """Nobody is on such a GPU."""
+RARE: frozenset[Availability] = frozenset(("allocated", "drained"))
+"""Many sites have no such GPUs: where states are counted, a zero of these is left out."""
 
 Verdict = tuple[Availability, str | None]
 """The availability and, where the word alone does not explain itself, the reason."""
@@ -63,6 +66,7 @@ def judge(
     idle_seconds: float,
     reserved: bool,
     drained: bool = False,
+    allocated: bool = False,
     settings: AvailabilitySettings,
 ) -> Verdict:
     """The availability of a GPU whose reading is fresh.
@@ -81,6 +85,8 @@ def judge(
         return _judge_occupied(working, processes, idle_seconds, settings)
     if working is None and processes is None:
         return "unknown", "neither its processes nor its utilization could be read"
+    if allocated:
+        return "allocated", None
     return ("drained" if drained else "reserved" if reserved else "free"), None
 
 

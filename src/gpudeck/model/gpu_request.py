@@ -170,7 +170,7 @@ def candidates(hosts: Iterable[Host]) -> list[CandidateGpu]:
 
 def is_unusable(availability: Availability, health: HealthLevel) -> bool:
     """Whether nothing can be started on a GPU, now or once it is given up: it is broken, or its state is unknown."""
-    return availability == "unknown" or health == "critical"
+    return availability in {"unknown", "drained"} or health == "critical"
 
 
 def _judge(availability: Availability, health: HealthLevel, found: GpuReservation | None) -> CandidateState:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from gpudeck.model.alert import Alert, AlertCounts
+from gpudeck.model.allocation import Allocation
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
 from gpudeck.model.health import HealthLevel, XidKind
@@ -61,7 +62,7 @@ class Gpu(GpuMetrics, kw_only=True):
     hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
     `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
     `reservation_conflict` says who is on the GPU and should not be. `maintenance` says why it is drained, or will not
-    become free.
+    become free. `allocation` is the job that a scheduler has given it to, whether anything runs on it or not.
     """
 
     availability: Availability
@@ -77,6 +78,7 @@ class Gpu(GpuMetrics, kw_only=True):
     reservation: GpuReservation | None = None
     reservation_conflict: str | None = None
     maintenance: Maintenance | None = None
+    allocation: Allocation | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -111,6 +113,7 @@ class Totals(Struct, frozen=True):
     free: int
     busy: int
     idle: int
+    allocated: int
     reserved: int
     drained: int
     unknown: int

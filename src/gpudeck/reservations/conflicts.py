@@ -175,7 +175,7 @@ def check_in_use(gpus: Sequence[ReservedGpu], logins: frozenset[str], known: Kno
         seen = known[gpu.uuid]
         others = [user for user in seen.users() if user not in logins]
         if others or (seen.is_in_use and not seen.users()):
-            raise _describe_use(gpu, others)
+            raise _describe_use(gpu, others, is_allocated=seen.availability == "allocated")
 
 
 def first_slot(
@@ -208,10 +208,11 @@ def describe_too_few(request: GpuRequest, slot: FreeSlot | None) -> Conflict:
     return Conflict(message, hint, conflicts=[], next_free=slot)
 
 
-def _describe_use(gpu: ReservedGpu, users: Sequence[str]) -> Conflict:
+def _describe_use(gpu: ReservedGpu, users: Sequence[str], *, is_allocated: bool) -> Conflict:
     whose = " and ".join(users[:3]) or "an unknown user"
+    how = "is allocated to a job by its scheduler" if is_allocated else f"is in use by {whose}"
     return Conflict(
-        f"GPU {gpu.label} of {gpu.host} is in use by {whose} now.",
+        f"GPU {gpu.label} of {gpu.host} {how} now.",
         "Reserve it from a later time, or ask them.",
         conflicts=[],
         next_free=None,

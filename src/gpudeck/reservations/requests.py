@@ -44,7 +44,7 @@ class ObservedGpu(Struct, frozen=True):
 
     @property
     def is_in_use(self) -> bool:
-        return self.availability in {"busy", "idle"}
+        return self.availability in {"busy", "idle", "allocated"}
 
     def users(self) -> list[str]:
         """Those who are known to be on it, each once."""

@@ -8,25 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-
-class Allocation(Struct, frozen=True, omit_defaults=True):
-    """A job, or a pod, that was given a GPU: from `since` until at most `until`, in Unix seconds; None is unknown.
-
-    `job` is the id that its users know (`4711`, `4711_3`); "" where the scheduler does not say which job it is:
-    `unknown` then has the reason. The names are the scheduler's own.
-    """
-
-    scheduler: str
-    job: str = ""
-    name: str | None = None
-    user: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    is_suspended: bool = False
-    since: float | None = None
-    until: float | None = None
-    unknown: str | None = None
+from gpudeck.model.allocation import Allocation
 
 
 class Node(Struct, frozen=True):

@@ -21,11 +21,12 @@ from msgspec.structs import replace
 
 from gpudeck.child_process import run
 from gpudeck.discovery.host_names import expand
+from gpudeck.model.allocation import Allocation
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Temporary, Wrong
 from gpudeck.model.settings import Duration, Text
 from gpudeck.model.text import clean
-from gpudeck.schedulers.base import Allocation, Node, NodeReservation, SchedulerState
+from gpudeck.schedulers.base import Node, NodeReservation, SchedulerState
 
 BYTES_AT_MOST: Final = 128 * 2**20
 MAX_WORD: Final = 256
@@ -82,7 +83,7 @@ class SlurmSettings(Struct, frozen=True):
     command: list[Text] = field(default_factory=list)
     """What stands before `sh` so that it runs where Slurm's commands are: `[ssh, -oBatchMode=yes, gpudeck@login1]`.
     Nothing: they are on the hub's machine."""
-    interval: Annotated[Duration, Meta(ge=5)] = 30.0
+    interval: Annotated[Duration, Meta(ge=1)] = 30.0
     """Time between two readings."""
     timeout: Annotated[Duration, Meta(ge=1)] = 20.0
     """For one reading; one that takes longer has failed."""

@@ -10,7 +10,7 @@ from gpudeck.model.view import Gpu, Host
 from gpudeck.tui.table_views import host_title
 from gpudeck.tui.tables import Line, text_line
 from gpudeck.views.table import Cell, fit
-from gpudeck.views.text import COLOURS, SYMBOLS, maintenance_note, reservation_note, show_number
+from gpudeck.views.text import COLOURS, SYMBOLS, allocation_note, maintenance_note, reservation_note, show_number
 
 EVERY = 3.0
 """Seconds between two samples."""
@@ -190,6 +190,8 @@ def _notes(gpu: Gpu, now: float, width: int) -> list[Line]:
     """What is wrong with it, and what to do; and who has it reserved."""
     wrong = (gpu.health_reason, gpu.health_action, gpu.availability_reason, gpu.reservation_conflict)
     told: list[Cell] = [(f"! {clean(text)}", "yellow") for text in dict.fromkeys(wrong) if text]
+    if gpu.allocation is not None:
+        told.append((clean(allocation_note(gpu.allocation, now)), COLOURS["allocated"]))
     if gpu.maintenance is not None:
         told.append((clean(maintenance_note(gpu.maintenance, now)), COLOURS["drained"]))
     if gpu.reservation_conflict is None and (reserved := reservation_note(gpu, now)):

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import Final
 
-from gpudeck.model.availability import UNUSED
+from gpudeck.model.availability import RARE, UNUSED
 from gpudeck.model.text import clean, show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number
@@ -43,7 +43,7 @@ i{position:relative;display:inline-block;min-width:11ch;font-style:normal;white-
 i>b{margin-left:4px;font-weight:normal;color:var(--soft)}
 .old{font-weight:bold;color:var(--critical)}
 i>u{display:none;text-decoration:none;color:var(--ink)}
-.free{color:var(--free)}.busy{color:var(--busy)}.idle{color:var(--idle)}\
+.free{color:var(--free)}.busy,.allocated{color:var(--busy)}.idle{color:var(--idle)}\
 .reserved{color:var(--reserved)}.unknown,.drained{color:var(--unknown)}
 .q{flex:3;min-width:128px}
 .w{flex:1;min-width:min(36ch,100%);overflow-wrap:anywhere}
@@ -99,7 +99,9 @@ def _headline(fleet: Fleet) -> str:
     moment = datetime.fromtimestamp(fleet.time, timezone.utc)
     demo = "<span class=demo>demo data</span> " if fleet.demo else ""
     states = "".join(
-        f"<span class='n {word}'>{symbol} {counts[word]} {word}</span> " for word, symbol in SYMBOLS.items()
+        f"<span class='n {word}'>{symbol} {counts[word]} {word}</span> "
+        for word, symbol in SYMBOLS.items()
+        if counts[word] or word not in RARE
     )
     return (
         f"<h1>{demo}GPUs on <time datetime={moment:%Y-%m-%dT%H:%M:%SZ}>{moment:%Y-%m-%d, %H:%M:%S} UTC</time> "

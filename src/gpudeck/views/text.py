@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from gpudeck.model.alert import Alert
-from gpudeck.model.availability import Availability
+from gpudeck.model.allocation import Allocation
+from gpudeck.model.availability import RARE, Availability
 from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.text import clean, show_age, show_count, show_gib, show_length, show_span
 from gpudeck.model.times import show_utc
@@ -31,14 +32,16 @@ SYMBOLS: dict[Availability, str] = {
     "free": "●",
     "busy": "■",
     "idle": "◐",
+    "allocated": "◇",
     "reserved": "◆",
-    "drained": "⊘",
+    "drained": "⊖",
     "unknown": "?",
 }
 COLOURS: dict[Availability, str] = {
     "free": "green",
     "busy": "cyan",
     "idle": "yellow",
+    "allocated": "blue",
     "reserved": "magenta",
     "drained": "grey",
     "unknown": "grey",
@@ -136,13 +139,25 @@ def gpu_cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
 
 
 def gpu_note(gpu: Gpu, now: float) -> str:
-    """What is wrong with it, why it is idle or unknown, why it is drained, and who has reserved it."""
-    reason = gpu.availability_reason if gpu.availability in {"idle", "unknown"} else None
+    """What is wrong with it, why it is idle or unknown, whose job has it, why it is drained, and who has reserved
+    it."""
+    reason = gpu.availability_reason if gpu.availability in {"idle", "unknown", "drained"} else None
     wrong = gpu.health_reason or reason or ""
     # Most have neither reservation nor maintenance, and a fleet has thousands of them.
     reserved = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
     drained = "" if gpu.maintenance is None else maintenance_note(gpu.maintenance, now)
-    return " · ".join(part for part in (wrong, drained, reserved) if part)
+    allocated = "" if gpu.allocation is None else allocation_note(gpu.allocation, now)
+    return " · ".join(part for part in (wrong, allocated, drained, reserved) if part)
+
+
+def allocation_note(found: Allocation, now: float | None = None) -> str:
+    """Which job has it, whose, and for how long if the time is given."""
+    if not found.job:
+        return f"allocated by {found.scheduler}: {found.unknown}"
+    name = f" ({found.name})" if found.name else ""
+    whose = f" of {found.user}" if found.user else ""
+    left = "" if found.until is None or now is None else f", {show_length(found.until - now)} left"
+    return f"job {found.job}{name}{whose}{', suspended' if found.is_suspended else ''}{left}"
 
 
 def maintenance_note(found: Maintenance, now: float) -> str:
@@ -279,7 +294,8 @@ def count_hosts_and_gpus(totals: Totals) -> str:
 def count_states(totals: Totals) -> tuple[list[Cell], list[Cell]]:
     """How many GPUs are in each state; and the same without the states in which none is, unless that is free."""
     counts = totals.by_availability
-    cells = {word: (f"{symbol} {counts[word]} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
+    words = [word for word in SYMBOLS if counts[word] or word not in RARE]
+    cells = {word: (f"{SYMBOLS[word]} {counts[word]} {word}", COLOURS[word]) for word in words}
     return list(cells.values()), [cell for word, cell in cells.items() if counts[word] or word == "free"]
 
 

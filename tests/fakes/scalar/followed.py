@@ -13,6 +13,7 @@ from gpudeck.fleet.baseline import HostBaseline
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
+from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.health import Health
 from gpudeck.model.maintenance import MaintenanceSchedule
@@ -58,8 +59,13 @@ class OldHost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
-    def fork(self, marks: Mapping[str, ReservationMark], maintenance: MaintenanceSchedule) -> "OldHost":
-        other = OldHost(self.state.fork(marks, maintenance))
+    def fork(
+        self,
+        marks: Mapping[str, ReservationMark],
+        maintenance: MaintenanceSchedule,
+        scheduling: Mapping[str, SchedulerMark],
+    ) -> "OldHost":
+        other = OldHost(self.state.fork(marks, maintenance, scheduling))
         other.baseline, other.sampled_slot = self.baseline, self.sampled_slot
         return other
 
@@ -104,7 +110,9 @@ class BothHosts(HostState):
 
     def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
         super().__init__(host_id, via, table)
-        self.old = OldHost(ScalarHost(host_id, via, table.settings, table.names, table.marks, table.maintenance))
+        self.old = OldHost(
+            ScalarHost(host_id, via, table.settings, table.names, table.marks, table.maintenance, table.scheduling)
+        )
 
     def take(
         self, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float | None = None
@@ -159,7 +167,7 @@ class BothHosts(HostState):
     def fork(self, table: FleetTable) -> "BothHosts":
         other = super().fork(table)
         assert isinstance(other, BothHosts)
-        other.old = self.old.fork(table.marks, table.maintenance)
+        other.old = self.old.fork(table.marks, table.maintenance, table.scheduling)
         return other
 
     def start_anew(self, table: FleetTable) -> "BothHosts":

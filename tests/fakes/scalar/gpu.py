@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
+from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
 from gpudeck.model.availability import UNUSED, Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
@@ -59,6 +60,7 @@ class GpuState:
         *,
         marks: Mapping[str, ReservationMark] | None = None,
         find_maintenance: FindMaintenance = lambda *_: None,
+        scheduling: Mapping[str, SchedulerMark] | None = None,
     ) -> None:
         """Its first report: `view` is complete at once. `marks` is what reservations say, by UUID, kept up to date by
         the fleet."""
@@ -71,6 +73,8 @@ class GpuState:
         self._marks = {} if marks is None else marks
         self._mark = _UNMARKED
         self._find_maintenance = find_maintenance
+        self._all_scheduling = {} if scheduling is None else scheduling
+        self._scheduling = NOT_SCHEDULED
         self._parent = reading.parent
         self._is_new = True
         # Of the last reading only this is kept: whatever else changed shows in the view, and what is not kept need not
@@ -159,11 +163,17 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def fork(self, marks: Mapping[str, ReservationMark], find_maintenance: FindMaintenance) -> "GpuState":
+    def fork(
+        self,
+        marks: Mapping[str, ReservationMark],
+        find_maintenance: FindMaintenance,
+        scheduling: Mapping[str, SchedulerMark],
+    ) -> "GpuState":
         """A second state that goes on from this one by itself. What is in a view is replaced, never changed in place,
         so that both may share it."""
         other = copy(self)
         other.view, other._marks, other._find_maintenance = dict(self.view), marks, find_maintenance
+        other._all_scheduling = scheduling
         return other
 
     def _take_mark(self, uuid: str, changes: View, now: float) -> None:
@@ -172,13 +182,22 @@ class GpuState:
             self._mark = mark
             note(self.view, changes, {"reservation": mark.reservation, "reservation_conflict": mark.conflict})
         note(self.view, changes, {"maintenance": self._find_maintenance(uuid, self._parent)})
+        self._scheduling = self._all_scheduling.get(uuid, NOT_SCHEDULED)
+        note(self.view, changes, {"allocation": self._scheduling.allocation})
 
     def _name_empty(self) -> Verdict:
         """What a GPU is that nobody is on."""
+        scheduling = self._scheduling
+        if scheduling.allocation is not None:
+            return "allocated", None
         if self.view["maintenance"] is not None:
             return "drained", None
+        if scheduling.closed is not None:
+            return "drained", scheduling.closed
         if self._mark.reservation is not None:
             return "reserved", None
+        if scheduling.unknown is not None:
+            return "unknown", scheduling.unknown
         return ("unknown", _UNREAD) if self._mark.is_unknown else ("free", None)
 
     def _take_events(self, reading: GpuReading) -> None:
@@ -237,9 +256,10 @@ class GpuState:
             idle_seconds=now - idle_since,
             reserved=self._mark.reservation is not None,
             drained=view["maintenance"] is not None,
+            allocated=view["allocation"] is not None,
             settings=rules,
         )
-        return self._name_empty() if verdict[0] == "free" else verdict
+        return self._name_empty() if verdict[0] in UNUSED else verdict
 
     def _watch(self, utilization: float | None, occupied: bool | None, now: float) -> None:
         """Remember when work was last seen and when somebody came. A clock that was set back starts both anew."""

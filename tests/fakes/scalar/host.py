@@ -6,6 +6,7 @@ from copy import copy
 from fakes.scalar.gpu import GpuState
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
 from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
+from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.availability import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.maintenance import Maintenance, MaintenanceSchedule
@@ -46,6 +47,7 @@ class HostState:
         names: Names,
         marks: Mapping[str, ReservationMark] | None = None,
         maintenance: MaintenanceSchedule | None = None,
+        scheduling: Mapping[str, SchedulerMark] | None = None,
     ) -> None:
         self.id = host_id
         self.via = via
@@ -70,6 +72,7 @@ class HostState:
         self._names = names
         self._marks = {} if marks is None else marks
         self._maintenance = MaintenanceSchedule() if maintenance is None else maintenance
+        self._scheduling = {} if scheduling is None else scheduling
         self._heard_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
@@ -257,11 +260,16 @@ class HostState:
         self._advance(envelope)
         return rejected
 
-    def fork(self, marks: Mapping[str, ReservationMark], maintenance: MaintenanceSchedule) -> "HostState":
+    def fork(
+        self,
+        marks: Mapping[str, ReservationMark],
+        maintenance: MaintenanceSchedule,
+        scheduling: Mapping[str, SchedulerMark],
+    ) -> "HostState":
         """A second state that goes on from this one by itself, with what reservations say to it."""
         other = copy(self)
-        other._marks, other._maintenance = marks, maintenance
-        other._gpus = {uuid: gpu.fork(marks, other._find_maintenance) for uuid, gpu in self._gpus.items()}
+        other._marks, other._maintenance, other._scheduling = marks, maintenance, scheduling
+        other._gpus = {uuid: gpu.fork(marks, other._find_maintenance, scheduling) for uuid, gpu in self._gpus.items()}
         other.view = self.view | {"gpus": [gpu.view for gpu in other._gpus.values()]}
         other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
         other._host_changes, other._gpu_changes = {}, {}
@@ -269,7 +277,7 @@ class HostState:
 
     def start_anew(self, marks: Mapping[str, ReservationMark]) -> "HostState":
         """The same host as if nothing had been reported of it yet."""
-        return HostState(self.id, self.via, self._settings, self._names, marks, self._maintenance)
+        return HostState(self.id, self.via, self._settings, self._names, marks, self._maintenance, self._scheduling)
 
     def age(self, now: float, uptime: float | None = None) -> bool:
         """Let time pass: up becomes late becomes down. Returns whether anything changed."""
@@ -385,6 +393,7 @@ class HostState:
                     self._names,
                     marks=self._marks,
                     find_maintenance=self._find_maintenance,
+                    scheduling=self._scheduling,
                 )
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now, after_gap=after_gap))

@@ -1,0 +1,28 @@
+"""The schedulers by the name of their list in the settings, and these settings."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field
+
+from gpudeck.schedulers.base import Scheduler
+from gpudeck.schedulers.slurm import Slurm, SlurmSettings
+
+SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {"slurm": Slurm}
+
+
+class SchedulerSettings(Struct, frozen=True):
+    """Schedulers that give GPUs to jobs: what they have allocated is not free."""
+
+    slurm: list[SlurmSettings] = field(default_factory=list)
+    """Slurm clusters."""
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.slurm]
+        if len(set(names)) < len(names):
+            raise ValueError("slurm has two clusters of the same name: give each a `name` of its own")
+
+
+def make_schedulers(settings: SchedulerSettings) -> list[Scheduler]:
+    """Opens nothing and reads nothing yet."""
+    return [make(one) for name, make in SCHEDULERS.items() for one in getattr(settings, name)]

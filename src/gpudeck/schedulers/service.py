@@ -1,0 +1,199 @@
+"""The schedulers of a hub: each is read again and again, and what they say is joined with the fleet.
+
+A scheduler that cannot be read makes the empty GPUs of its hosts unknown: one of them may be allocated.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from gpudeck.auth.local_copy import LocalCopy
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.model import clock
+from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
+from gpudeck.model.clock import Clock
+from gpudeck.model.errors import PluginError, Wrong
+from gpudeck.model.tasks import cancel_tasks
+from gpudeck.schedulers.base import Node, Scheduler, SchedulerState
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "schedulers.json"
+MISSED_READINGS: Final = 3
+"""What a scheduler said last counts while no more readings than this have failed."""
+
+
+class KnownNodes(Struct, frozen=True):
+    """By the scheduler's origin: the names of the hosts of its nodes, the best first."""
+
+    nodes: dict[str, list[tuple[str, ...]]]
+
+
+class _Reading:
+    """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.state: SchedulerState | None = None
+        self.nodes: list[tuple[str, ...]] = []
+        self.failures = 0
+        self.problem: str | None = f"{scheduler.origin} has not been read yet"
+
+    def succeed(self, state: SchedulerState) -> None:
+        if self.failures:
+            log.info("%s can be read again", self.scheduler.origin)
+        self.state, self.failures, self.problem = state, 0, None
+        self.nodes = [node.names for node in state.nodes.values()]
+
+    def fail(self, error: PluginError) -> None:
+        self.failures += 1
+        self.problem = f"{self.scheduler.origin} cannot be read: {error.message.rstrip('.')}"
+        if self.failures == 1:
+            log.warning("%s", self.problem, exc_info=error if isinstance(error, Wrong) else None)
+        if self.failures > MISSED_READINGS:
+            self.state = None
+
+
+class SchedulerService(Service):
+    name = "schedulers"
+
+    def __init__(
+        self, hub: Hub, schedulers: Sequence[Scheduler], *, data_dir: Path | None = None, now: Clock = clock.wall
+    ) -> None:
+        """`data_dir` has the copy of which nodes there were."""
+        self._hub = hub
+        self._now = now
+        self._readings = [_Reading(scheduler) for scheduler in schedulers]
+        self._copy = None if data_dir is None else LocalCopy(data_dir / FILE_NAME, KnownNodes)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._joined: object = None
+
+    async def open(self) -> None:
+        known = await asyncio.to_thread(self._copy.read) if self._copy is not None and self._readings else None
+        for reading in self._readings:
+            reading.nodes = known.nodes.get(reading.scheduler.origin, []) if known is not None else []
+        self._join()
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._run(one), name=one.scheduler.origin) for one in self._readings]
+
+    def on_second(self) -> None:
+        """Hosts that joined the fleet, and GPUs that came, since the last look."""
+        if self._readings:
+            self._join()
+
+    async def close(self) -> None:
+        await cancel_tasks(*self._tasks)
+
+    async def _run(self, reading: _Reading) -> None:
+        while True:
+            before = reading.nodes
+            await self._read(reading)
+            self._joined = None
+            self._join()
+            if self._copy is not None and reading.nodes != before:
+                await self._copy.write(KnownNodes({one.scheduler.origin: one.nodes for one in self._readings}))
+            await asyncio.sleep(reading.scheduler.pause)
+
+    async def _read(self, reading: _Reading) -> None:
+        try:
+            reading.succeed(await reading.scheduler.read())
+        except PluginError as error:
+            reading.fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever one scheduler does, the others go on
+            reading.fail(Wrong(f"{type(error).__name__}: {error}"))
+
+    def _join(self) -> None:
+        """Show what counts now, unless neither the schedulers nor the GPUs of any host have changed."""
+        fleet = self._hub.fleet
+        known = tuple((one.state, one.problem, tuple(one.nodes)) for one in self._readings)
+        key = (fleet.table.regroupings, len(fleet.hosts), known)
+        if key == self._joined:
+            return
+        self._joined = key
+        hosts = Hosts(fleet.hosts.values())
+        marks: dict[str, SchedulerMark] = {}
+        for reading in self._readings:
+            marks |= find_marks(reading.state, reading.nodes, reading.problem, hosts)
+        fleet.allocate(marks, self._now())
+        fleet.say(
+            "schedulers", [f"{one.problem}." for one in self._readings if one.problem is not None and one.failures]
+        )
+
+
+class Hosts:
+    """The hosts of a fleet by their names, whole and without their domains, in lower case."""
+
+    def __init__(self, hosts: Iterable[HostState]) -> None:
+        self.all = list(hosts)
+        self._named: dict[str, list[HostState]] = {}
+        for host in self.all:
+            name = host.name.lower()
+            for one in {name, name.partition(".")[0]}:
+                self._named.setdefault(one, []).append(host)
+
+    def find(self, names: Iterable[str]) -> HostState | None:
+        """The one that the first of these names means that only one host has."""
+        found = (self._named.get(name.lower()) or self._named.get(name.lower().partition(".")[0]) for name in names)
+        return next((hosts[0] for hosts in found if hosts and len(hosts) == 1), None)
+
+
+def find_marks(
+    state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: Hosts
+) -> Mapping[str, SchedulerMark]:
+    """What a scheduler says of each GPU of its hosts, by UUID. Where it has never been read, any host may be one of
+    its."""
+    marks: dict[str, SchedulerMark] = {}
+    if state is not None:
+        for node in state.nodes.values():
+            host = hosts.find(node.names)
+            marks |= {} if host is None else mark_host(node, host)
+        return marks
+    unread = SchedulerMark(unknown=problem)
+    named = (hosts.find(names) for names in nodes)
+    for host in (host for host in named if host is not None) if nodes else hosts.all:
+        marks |= dict.fromkeys(host.gpus, unread)
+    return marks
+
+
+def mark_host(node: Node, host: HostState) -> Mapping[str, SchedulerMark]:
+    others = SchedulerMark(closed=node.closed, unknown=node.uncertain)
+    others = NOT_SCHEDULED if others == NOT_SCHEDULED else others
+    marks = dict.fromkeys(host.gpus, others)
+    if not node.gpus:
+        return marks
+    order = list(_in_order(node, host))
+    if any(index >= len(order) for index in node.gpus):
+        seen = len(_boards(host))
+        why = f"{len(node.gpus)} of the {node.count} GPUs that its scheduler counts are allocated; {seen} are seen here"
+        return dict.fromkeys(host.gpus, SchedulerMark(closed=node.closed, unknown=why))
+    for index, allocation in node.gpus.items():
+        board = order[index]
+        mark = SchedulerMark(allocation, node.closed)
+        # The instances of a board that was given away as a whole are given away with it.
+        marks |= {gpu.uuid: mark for gpu in host.gpus.values() if board in {gpu.uuid, gpu.parent}}
+    return marks
+
+
+def _in_order(node: Node, host: HostState) -> Iterator[str]:
+    """The UUIDs of boards as the scheduler counts them: as the host says or, where it does not, by their own numbers if
+    there are as many."""
+    boards = _boards(host)
+    if host.slurm_gpus:
+        by_address = {(gpu.pci_address or "").lower(): board for board, gpu in boards.items()}
+        if all(address.lower() in by_address for address in host.slurm_gpus):
+            yield from (by_address[address.lower()] for address in host.slurm_gpus)
+    elif len(boards) == node.count:
+        yield from sorted(boards, key=lambda board: boards[board].index)
+
+
+def _boards(host: HostState) -> dict[str, GpuState]:
+    """By their UUIDs; of a board in MIG mode one of its instances stands for it."""
+    return {gpu.parent or gpu.uuid: gpu for gpu in host.gpus.values()}

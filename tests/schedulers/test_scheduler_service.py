@@ -1,0 +1,208 @@
+"""What schedulers say, joined with the fleet: which GPU is allocated, closed, unknown."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fakes.clock import FakeClock
+from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
+from fakes.waiting import until
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.allocation import Allocation
+from gpudeck.model.errors import Temporary
+from gpudeck.model.report import GpuReading, Report
+from gpudeck.schedulers.base import Node, SchedulerState
+from gpudeck.schedulers.service import MISSED_READINGS, SchedulerService
+
+ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
+HIDDEN = Allocation("slurm", unknown="Slurm does not say which job")
+
+
+class FakeScheduler:
+    """Says what a test puts into `answer`."""
+
+    origin = "Slurm (test)"
+    pause = 0.0
+
+    def __init__(self, *nodes: Node) -> None:
+        self.answer: SchedulerState | Exception = SchedulerState({})
+        self.readings = 0
+        self.set(*nodes)
+
+    def set(self, *nodes: Node) -> None:
+        self.answer = SchedulerState({node.names[0]: node for node in nodes})
+
+    async def read(self) -> SchedulerState:
+        self.readings += 1
+        await asyncio.sleep(0.001)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Site:
+    """A hub with one scheduler."""
+
+    def __init__(self, *nodes: Node, data_dir: Path | None = None) -> None:
+        self.clock = FakeClock()
+        self.hub = Hub(now=self.clock)
+        self.scheduler = FakeScheduler(*nodes)
+        self.service = SchedulerService(self.hub, [self.scheduler], data_dir=data_dir, now=self.clock)
+        self.sequence = 0
+
+    def report(self, host: str, gpus: list[GpuReading], **others: Any) -> None:
+        self.sequence += 1
+        report = Report(gpus=gpus, metrics=dict(HOST), **others)
+        self.hub.fleet.apply(
+            make_envelope(host, self.sequence, report=report, collected_at=self.clock()), via="push", now=self.clock()
+        )
+
+    def states(self, host: str = "n1") -> list[str]:
+        found = self.hub.fleet.find(host)
+        assert found is not None
+        self.hub.fleet.settle()
+        return [gpu.availability for gpu in found.view().gpus]
+
+    def reasons(self, host: str = "n1") -> list[str | None]:
+        found = self.hub.fleet.find(host)
+        assert found is not None
+        return [gpu.availability_reason for gpu in found.view().gpus]
+
+    async def read_again(self, times: int = 2) -> None:
+        wanted = self.scheduler.readings + times
+        await until(lambda: self.scheduler.readings >= wanted)
+
+    def play(self, *steps: Any) -> None:
+        async def run() -> None:
+            await self.service.open()
+            self.service.start()
+            try:
+                await self.read_again()
+                for step in steps:
+                    step()
+                    await self.read_again(MISSED_READINGS + 2)
+            finally:
+                await self.service.close()
+
+        asyncio.run(run())
+
+
+def four(host: str = "n1", **others: Any) -> list[GpuReading]:
+    return [make_gpu(index, uuid=f"GPU-{host}-{index}", **others) for index in range(4)]
+
+
+def test_an_allocated_gpu_is_not_free_and_shows_its_job() -> None:
+    site = Site(Node(("n1",), 4, {1: ANN, 3: HIDDEN}))
+    site.report("n1", four())
+    site.play()
+    assert site.states() == ["free", "allocated", "free", "allocated"]
+    host = site.hub.fleet.find("n1")
+    assert host is not None
+    assert [gpu.allocation for gpu in host.view().gpus] == [None, ANN, None, HIDDEN]
+    totals = site.hub.fleet.totals()
+    assert (totals.free, totals.allocated, totals.gpus) == (2, 2, 4)
+
+
+def test_one_that_is_in_use_stays_busy_and_shows_its_job() -> None:
+    site = Site(Node(("n1",), 2, {0: ANN}))
+    site.report("n1", [make_busy_gpu(0, uuid="GPU-0"), make_gpu(1, uuid="GPU-1")])
+    site.play()
+    host = site.hub.fleet.find("n1")
+    assert host is not None
+    assert site.states() == ["busy", "free"]
+    assert host.view().gpus[0].allocation == ANN
+
+
+def test_a_gpu_is_free_again_with_the_next_reading() -> None:
+    site = Site(Node(("n1",), 4, {1: ANN}))
+    site.report("n1", four())
+    site.play(lambda: site.scheduler.set(Node(("n1",), 4)))
+    assert site.states() == ["free"] * 4
+
+
+def test_slurms_order_is_the_hosts_own_where_it_says_so() -> None:
+    site = Site(Node(("n1",), 4, {0: ANN}))
+    gpus = [make_gpu(index, uuid=f"GPU-{index}", pci_address=f"0000:{index + 1}0:00.0") for index in range(4)]
+    site.report("n1", gpus, slurm_gpus=["0000:30:00.0", "0000:10:00.0", "0000:20:00.0", "0000:40:00.0"])
+    site.play()
+    assert site.states() == ["free", "free", "allocated", "free"]
+
+
+def test_without_that_and_with_another_number_of_gpus_none_is_called_free() -> None:
+    site = Site(Node(("n1",), 4, {0: ANN}))
+    site.report("n1", four()[:3])
+    site.play()
+    assert site.states() == ["unknown"] * 3
+    assert site.reasons()[0] == "1 of the 4 GPUs that its scheduler counts are allocated; 3 are seen here"
+
+
+def test_mig_instances_of_an_allocated_board_are_allocated() -> None:
+    site = Site(Node(("n1",), 2, {0: ANN}))
+    slices = [make_gpu(0, uuid=f"MIG-{number}", parent="GPU-0", instance=number) for number in range(2)]
+    site.report("n1", [*slices, make_gpu(1, uuid="GPU-1")])
+    site.play()
+    assert site.states() == ["allocated", "allocated", "free"]
+
+
+def test_empty_gpus_of_a_closed_node_are_drained_with_its_reason() -> None:
+    site = Site(Node(("n1",), 4, {0: ANN}, closed="drained in Slurm: xid 79"))
+    site.report("n1", four())
+    site.play()
+    assert site.states() == ["allocated", "drained", "drained", "drained"]
+    assert site.reasons()[1] == "drained in Slurm: xid 79"
+
+
+def test_a_scheduler_that_cannot_be_read_makes_empty_gpus_of_its_hosts_unknown() -> None:
+    site = Site(Node(("n1",), 4, {1: ANN}))
+    site.report("n1", [*four()[:3], make_busy_gpu(3, uuid="GPU-n1-3")])
+    site.report("other", four("other"))
+
+    def fail() -> None:
+        site.scheduler.answer = Temporary("squeue did not answer within 20 s.")
+
+    site.play(fail)
+    assert site.states() == ["unknown", "unknown", "unknown", "busy"]
+    assert site.states("other") == ["free"] * 4
+    assert site.reasons()[0] == "Slurm (test) cannot be read: squeue did not answer within 20 s"
+    assert site.hub.fleet.said("schedulers") == ["Slurm (test) cannot be read: squeue did not answer within 20 s."]
+
+
+def test_one_that_was_never_read_may_have_any_host() -> None:
+    site = Site()
+    site.scheduler.answer = Temporary("no controller")
+    site.report("n1", four())
+    site.play()
+    assert site.states() == ["unknown"] * 4
+
+
+def test_after_a_restart_its_hosts_are_known(tmp_path: Path) -> None:
+    site = Site(Node(("n1",), 4, {1: ANN}), data_dir=tmp_path)
+    site.report("n1", four())
+    site.play(lambda: None)
+    again = Site(data_dir=tmp_path)
+    again.scheduler.answer = Temporary("no controller")
+    again.report("n1", four())
+    again.report("other", four("other"))
+    again.play()
+    assert again.states() == ["unknown"] * 4
+    assert again.states("other") == ["free"] * 4
+
+
+def test_nodes_are_found_by_their_names_in_any_case_with_and_without_a_domain() -> None:
+    site = Site(Node(("GPU01", "10.0.0.1"), 4, {0: ANN}), Node(("node7", "gpu02"), 4, {0: ANN}))
+    site.report("gpu01.cluster.example", four("a"))
+    site.report("gpu02", four("b"))
+    site.play()
+    assert site.states("gpu01.cluster.example")[0] == "allocated"
+    assert site.states("gpu02")[0] == "allocated"
+
+
+def test_a_host_that_joins_later_is_joined_too() -> None:
+    site = Site(Node(("n1",), 4, {0: ANN}))
+
+    def join() -> None:
+        site.report("n1", four())
+        site.service.on_second()
+
+    site.play(join)
+    assert site.states() == ["allocated", "free", "free", "free"]

@@ -1,0 +1,111 @@
+"""A hub beside a real Slurm cluster: what it shows is what Slurm and the processes say, and `wait` gives nobody a GPU
+that Slurm has given away."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub
+from fakes.pushed import PushedHost, pushing
+from fakes.slurm import SlurmCluster, slurm_cluster
+from fakes.waiting import wait_until
+
+
+class SlurmSite:
+    def __init__(self, hub: HubProcess, cluster: SlurmCluster, hosts: dict[str, PushedHost]) -> None:
+        self.hub = hub
+        self.cluster = cluster
+        self.hosts = hosts
+
+    def gpus(self, host: str) -> list[dict[str, Any]]:
+        fleet = json.loads(self.hub.get("/api/v1/fleet"))
+        return next((one["gpus"] for one in fleet["hosts"] if one["name"] == host), [])
+
+    def see(self, host: str, *expected: str) -> None:
+        """Wait until its GPUs are in these states."""
+
+        def is_seen() -> bool:
+            return [gpu["availability"] for gpu in self.gpus(host)] == list(expected)
+
+        try:
+            wait_until(is_seen, f"{host} with {expected}", 60)
+        except AssertionError as error:
+            found = [(gpu["availability"], gpu["availability_reason"]) for gpu in self.gpus(host)]
+            raise AssertionError(f"{error}; it is {found}") from error
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[SlurmSite]:
+    with tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder, slurm_cluster(Path(folder)) as cluster:
+        command = ["env", *(f"{name}={cluster.environment[name]}" for name in ("SLURM_CONF", "PATH"))]
+        settings = {
+            "demo": "never",
+            "local": "never",
+            "schedulers": {"slurm": [{"command": command, "interval": 1, "timeout": 3}]},
+        }
+        (tmp_path / "gpudeck.yaml").write_text(json.dumps(settings))
+        with (
+            running_hub(tmp_path, "--config", str(tmp_path / "gpudeck.yaml")) as hub,
+            pushing(hub, "n1", 4, "machine-1") as n1,
+            pushing(hub, "n2", 4, "machine-2") as n2,
+        ):
+            yield SlurmSite(hub, cluster, {"n1": n1, "n2": n2})
+
+
+def test_states_follow_slurm_and_nothing_that_is_allocated_is_given_away(site: SlurmSite, tmp_path: Path) -> None:
+    cluster = site.cluster
+    site.see("n1", "free", "free", "free", "free")
+    job = cluster.submit("--gres=gpu:2", "--nodelist=n1", "--job-name=train")
+    site.see("n1", "allocated", "allocated", "free", "free")
+    shown = site.gpus("n1")[0]["allocation"]
+    assert (shown["job"], shown["user"], shown["name"], shown["partition"]) == (job, "root", "train", "gpu")
+    # The job computes on one of its GPUs, and is suspended.
+    site.hosts["n1"].begin("root", ["GPU-n1-0"])
+    site.see("n1", "busy", "allocated", "free", "free")
+    cluster.run("scontrol", "suspend", job)
+    wait_until(lambda: site.gpus("n1")[1]["allocation"].get("is_suspended"), "a suspended job", 60)
+    cluster.run("scontrol", "resume", job)
+    # All that is left is given to other jobs: `wait` waits, `free` lists none, `reserve` refuses.
+    others = [cluster.submit("--gres=gpu:2", "--nodelist=n1"), cluster.submit("--gres=gpu:4", "--nodelist=n2")]
+    site.see("n1", "busy", "allocated", "allocated", "allocated")
+    site.see("n2", "allocated", "allocated", "allocated", "allocated")
+    listed = gpudeck(tmp_path, "free", "--hub", site.hub.url, "--json")
+    assert json.loads(listed.stdout)["gpus"] == []
+    refused = gpudeck(tmp_path, "reserve", "--gpus", "1", "--for", "1h", "--hub", site.hub.url)
+    assert refused.returncode == 1, refused.stdout
+    queued = subprocess.Popen(
+        [sys.executable, "-m", "gpudeck", "wait", "--any-host", "--json", "--hub", site.hub.url],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        waiting = wait_until(lambda: json.loads(site.hub.get("/api/v1/queue"))["requests"], "a request in the queue")
+        assert len(waiting) == 1
+        # A drained node has no free GPUs either once its jobs have ended.
+        cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=xid 79 on gpu 3")
+        cluster.run("scancel", others[1])
+        site.see("n2", "drained", "drained", "drained", "drained")
+        assert site.gpus("n2")[0]["availability_reason"] == "drained in Slurm: xid 79 on gpu 3"
+        assert queued.poll() is None
+        cluster.run("scancel", others[0])
+        told, _ = queued.communicate(timeout=60)
+        assert '"GPU-n1-2"' in told or '"GPU-n1-3"' in told, told
+    finally:
+        queued.kill()
+        queued.communicate()
+    # While the controller is away nothing that is empty is called free; processes count as before.
+    cluster.stop("slurmctld")
+    wait_until(lambda: site.gpus("n1")[1]["availability"] == "unknown", "unknown GPUs", 150)
+    assert site.gpus("n1")[0]["availability"] == "busy"
+    assert "Slurm (slurm) cannot be read" in site.gpus("n1")[1]["availability_reason"]
+    cluster.start_controller()
+    wait_until(lambda: site.gpus("n1")[1]["availability"] == "allocated", "the allocation", 60)
