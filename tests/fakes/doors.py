@@ -131,7 +131,7 @@ def make_door(
         history=history,
         events=events or EventLog(auth.database, EventSettings()),
         reservations=reservations or ReservationCalendar(ReservationStore(auth.database), ReservationSettings()),
-        maintenance=maintenance or MaintenanceWindows(MaintenanceStore(auth.database), hub.fleet),
+        maintenance=maintenance or make_windows(auth.database, hub),
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=PersonalMuteStore(auth.database),
@@ -140,6 +140,13 @@ def make_door(
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
     return SafeApp(ApiApp(services, grant_by(auth), keeper, side_doors(services, keeper)))
+
+
+def make_windows(database: Database, hub: Hub) -> MaintenanceWindows:
+    """Without any."""
+    windows = MaintenanceWindows(MaintenanceStore(database), hub.fleet)
+    windows.adopt([])
+    return windows
 
 
 def make_alerts(database: Database, settings: AlertSettings | None = None) -> AlertManager:

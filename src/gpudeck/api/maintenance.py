@@ -75,7 +75,9 @@ async def plan_maintenance(
     made, before = await maintenance.plan(_read(data), caller.name)
     if made != before:
         title = f"{caller.name} {'planned' if before is None else 'changed'} maintenance of {made.place}"
-        services.events.add(event_of(made, "maintenance_changed", f"{title}, {_describe(made)}", clock.wall()))
+        if before is not None or made.state_at(clock.wall()) == "planned":
+            # One that begins now has its own event.
+            services.events.add(event_of(made, "maintenance_changed", f"{title}, {_describe(made)}", clock.wall()))
         details = _describe(made) if before is None else f"before: {_describe(before)}; after: {_describe(made)}"
         await auth.audit.record(caller, "drain", made.place, details=f"{details}: {made.reason}")
     return MaintenanceChange(maintenance.show(made), await _find_conflicts(made, maintenance, services.reservations))

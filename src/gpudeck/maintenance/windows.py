@@ -102,12 +102,12 @@ class MaintenanceWindows:
 
     async def load(self) -> None:
         """Raises Temporary."""
-        self._take(await self._store.list(self._now() - KEPT_SECONDS))
-        self.is_loaded = True
+        self.adopt(await self._store.list(self._now() - KEPT_SECONDS))
 
     def adopt(self, windows: list[MaintenanceWindow]) -> None:
         """What was known last, until it can be read."""
         self._take(windows)
+        self.is_loaded = True
 
     def open_at(self, now: float) -> list[MaintenanceWindow]:
         """Those that count now or later."""

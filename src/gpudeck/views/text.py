@@ -32,7 +32,7 @@ SYMBOLS: dict[Availability, str] = {
     "busy": "■",
     "idle": "◐",
     "reserved": "◆",
-    "drained": "⊘",
+    "drained": "⊖",
     "unknown": "?",
 }
 COLOURS: dict[Availability, str] = {
