@@ -61,6 +61,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/maintenance"): (EVERYBODY, READERS),
     ("POST", "/api/v1/maintenance"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/maintenance/{number:int}"): (ADMINS, ADMINS),
+    ("PUT", "/api/v1/hosts/{host:str}/note"): (ADMINS, ADMINS),
     ("GET", "/api/v1/about"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations/{number:int}"): (EVERYBODY, READERS),

@@ -166,3 +166,31 @@ def test_admin_is_told_which_reservations_are_within_the_window(counter: Counter
     counter.drain(reason="they are late")
     assert [event.title.split(",")[0] for event in counter.told] == ["root changed maintenance of gpu01"]
     assert (told["id"], told["user"], told["state"]) == (made["id"], "ada", "running")
+
+
+def test_note_is_written_seen_replaced_and_removed(counter: Counter) -> None:
+    def shown() -> Any:
+        return counter.ask("GET", "/hosts/gpu01", who=None).json()["note"]
+
+    counter.hub.stream.tick()
+    made = counter.ask("PUT", "/hosts/GPU01/note", {"text": " loud\nfan \x07 "})
+    assert made.json()["note"].items() >= {"text": "loud fan �", "by": "root"}.items()
+    assert shown() == made.json()["note"]
+    assert b'"text":"loud fan' in counter.hub.stream.tick().plain
+    counter.ask("PUT", "/hosts/gpu01/note", {"text": "quiet"})
+    assert shown()["text"] == "quiet"
+    assert counter.ask("PUT", "/hosts/gpu01/note", {"text": "  "}).json() == {"note": None}
+    assert shown() is None
+    entry = counter.ask("GET", "/audit").json()["entries"][0]
+    assert (entry["action"], entry["subject"], entry["details"]) == ("note host", "gpu01", "removed")
+
+
+@pytest.mark.parametrize(
+    ("host", "text", "status"), [("gpu1", "x", 404), ("gpu01", "x" * 1001, 400), ("gpu01", None, 400)]
+)
+def test_bad_note_is_refused(counter: Counter, host: str, text: str | None, status: int) -> None:
+    assert counter.ask("PUT", f"/hosts/{host}/note", {"text": text}).status_code == status
+
+
+def test_only_admins_write_notes(counter: Counter) -> None:
+    assert counter.ask("PUT", "/hosts/gpu01/note", {"text": "x"}, who="ada").status_code == 403

@@ -49,7 +49,7 @@ from gpudeck.model.maintenance import MaintenanceSchedule
 from gpudeck.model.report import Disk, GpuReading, Number, Report
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
-from gpudeck.model.view import Totals
+from gpudeck.model.view import HostNote, Totals
 from gpudeck.wire import ShortReport
 
 if TYPE_CHECKING:
@@ -250,6 +250,7 @@ class FleetTable:
     """`gpus`, `hosts` and `processes` are the columns; `gpu_at` and `host_at` say whose row each is.
 
     `marks` is what reservations say, by UUID, and `maintenance` what is drained, both kept up to date by the fleet.
+    `notes` are those on hosts, by their id.
     `settled` is called with each batch of reports after it was judged. `rejected` counts the values that were not
     believed. `shared` are GPUs with several users. `regroupings` counts how often the set of GPUs of any host changed.
     """
@@ -265,6 +266,7 @@ class FleetTable:
         self.names = names
         self.marks = marks
         self.maintenance = MaintenanceSchedule()
+        self.notes: dict[str, HostNote] = {}
         self.gpus = GpuColumns()
         self.hosts = HostColumns()
         self.processes = ProcessColumns()

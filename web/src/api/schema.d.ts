@@ -368,6 +368,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hosts/{host}/note": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * WriteNote
+         * @description Write a note on a host, in place of the one that it has. Everybody who may read sees it.
+         */
+        put: operations["ApiV1HostsNoteWriteNote"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/login": {
         parameters: {
             query?: never;
@@ -1733,6 +1753,7 @@ export interface components {
             name: string;
             network_receive_bytes_per_second: number | null;
             network_transmit_bytes_per_second: number | null;
+            note: components["schemas"]["HostNote"] | null;
             os: string | null;
             problems: string[];
             reasons: {
@@ -1765,6 +1786,7 @@ export interface components {
             last_report_at?: number | null;
             maintenance?: components["schemas"]["Maintenance"] | null;
             name?: string;
+            note?: components["schemas"]["HostNote"] | null;
             os?: string | null;
             problems?: string[];
             reasons?: {
@@ -1779,6 +1801,12 @@ export interface components {
             hosts: components["schemas"]["Host"][];
             /** @default 0 */
             total: number;
+        };
+        /** HostNote */
+        HostNote: {
+            at: number;
+            by: string;
+            text: string;
         };
         /** HostOrigin */
         HostOrigin: {
@@ -1946,6 +1974,10 @@ export interface components {
             rule?: string | null;
             start?: number | string | null;
         };
+        /** NewNote */
+        NewNote: {
+            text: string;
+        };
         /** NewPassword */
         NewPassword: {
             new: string;
@@ -2017,6 +2049,10 @@ export interface components {
         NextFree: {
             next_free: components["schemas"]["ShownSlot"] | null;
             time: number;
+        };
+        /** NoteAnswer */
+        NoteAnswer: {
+            note: components["schemas"]["HostNote"] | null;
         };
         /** OneSession */
         OneSession: {
@@ -2382,6 +2418,7 @@ export interface components {
             maintenance: components["schemas"]["Maintenance"] | null;
             model?: components["schemas"]["GpuModel"];
             name: string;
+            note: components["schemas"]["HostNote"] | null;
             problems: string[];
             /** @enum {unknown} */
             status: "down" | "late" | "never_seen" | "up";
@@ -4603,6 +4640,96 @@ export interface operations {
             };
             /** @description A configuration file names that host */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HostsNoteWriteNote: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A host's name or id */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewNote"];
+            };
+        };
+        responses: {
+            /** @description The note as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteAnswer"];
+                };
+            };
+            /** @description The text is too long */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

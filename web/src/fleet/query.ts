@@ -156,7 +156,7 @@ function word(token: string): Word {
 
 /** Which words of a query the host itself answers: the same for all its GPUs. */
 export function wordsInHost({ words }: Query, host: Host): readonly boolean[] {
-  return words.map(({ text, place }) => (place === 'any' || place === 'host') && isInHost(text, host))
+  return words.map(({ text, place }) => place === 'any' ? isInHost(text, host) || isInNote(text, host) : place === 'host' && isInHost(text, host))
 }
 
 /** Who asks for all GPUs of a host passes `inHost`. Each letter of a search asks this of every GPU. */
@@ -221,6 +221,10 @@ function isInGpu(word: Word, gpu: Gpu): boolean {
   // A state that is still being typed fits already: "fre".
   if (isInModel(word, gpu) || (word.amount !== null && fits(word.amount, gpu.memory_total_bytes)) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
   return text.length >= SHORTEST_OF_COMMAND && isInCommands(word, gpu)
+}
+
+function isInNote(text: string, { note }: Host): boolean {
+  return note ? lower(note.text).includes(text) : false
 }
 
 function isInHost(text: string, host: Host): boolean {

@@ -17,6 +17,8 @@ export interface HostText {
   isStale: boolean
   /** Why and until when the whole host is drained; null: it is not. */
   maintenance: string | null
+  /** What an admin noted about it; null: nothing. */
+  note: string | null
   /** Problems, with the next step. */
   notes: string[]
   free: string
@@ -33,6 +35,7 @@ export function hostText(entry: HostEntry, now: number): HostText {
     statusTitle: statusTitle(host, now),
     isStale,
     maintenance: host.maintenance ? maintenanceText(host.maintenance, now) : null,
+    note: host.note ? plain(host.note.text) : null,
     notes: notes(host, now),
     free: freeText(entry),
     footer: [

@@ -90,6 +90,7 @@ export function host(name: string, gpus: Gpu[], changes: Partial<Host> = {}): Ho
     addresses: [],
     problems: [],
     maintenance: null,
+    note: null,
     reasons: {},
     cpu_percent: 22,
     cpu_count: 64,
