@@ -70,6 +70,7 @@ async def _run(folder: Path) -> None:
             host_admin=cast("Any", SimpleNamespace(installer=None)),
             reservations=calendar,
             maintenance=unused,
+            notes=unused,
             events=unused,
             queue=unused,
             watches=unused,

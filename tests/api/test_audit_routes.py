@@ -43,6 +43,9 @@ ROUTES = {
     "POST /api/v1/alerts/{key}/acknowledge": "acknowledge alert",
     "POST /api/v1/mutes": "add mute",
     "DELETE /api/v1/mutes/{key}": "end mute",
+    "POST /api/v1/maintenance": "drain",
+    "DELETE /api/v1/maintenance/{number}": "undrain",
+    "PUT /api/v1/hosts/{host}/note": "note host",
     "POST /api/v1/queue": "join queue",
     "DELETE /api/v1/queue/{number}": "leave queue",
     "POST /api/v1/watches": "add watch",
@@ -129,6 +132,11 @@ def ending_a_mute(desk: Desk) -> httpx.Response:
     return desk.call(f"DELETE /api/v1/mutes/{made.json()['id']}")
 
 
+def ending_maintenance(desk: Desk) -> httpx.Response:
+    made = desk.fill().call("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"})
+    return desk.call(f"DELETE /api/v1/maintenance/{made.json()['maintenance']['id']}")
+
+
 def revoking_own_token(desk: Desk) -> httpx.Response:
     made = desk.fill().call("POST /api/v1/me/token", {"name": "laptop"})
     desk.cookies.clear()
@@ -170,6 +178,9 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/alerts/{key}/acknowledge": acknowledging,
     "POST /api/v1/mutes": calling("POST /api/v1/mutes", {"rule": "gpu_hot", "for": "2h", "reason": "fans"}),
     "DELETE /api/v1/mutes/{key}": ending_a_mute,
+    "POST /api/v1/maintenance": calling("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"}),
+    "DELETE /api/v1/maintenance/{number}": ending_maintenance,
+    "PUT /api/v1/hosts/{host}/note": calling("PUT /api/v1/hosts/gpu01/note", {"text": "loud"}),
     "POST /api/v1/queue": calling("POST /api/v1/queue", {"key": "somebody's key"}),
     "DELETE /api/v1/queue/{number}": leaving_the_queue,
     "POST /api/v1/watches": calling("POST /api/v1/watches", {"gpus": 2}),

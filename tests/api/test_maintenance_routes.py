@@ -91,8 +91,7 @@ def test_window_is_planned_listed_audited_and_ended(counter: Counter) -> None:
     assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown_maintenance")
     audit = [(entry["action"], entry["subject"]) for entry in counter.ask("GET", "/audit").json()["entries"]]
     assert audit[:2] == [("undrain", "gpu01"), ("drain", "gpu01")]
-    kinds = ["maintenance_started", "maintenance_changed", "maintenance_ended"]
-    assert [event.kind for event in counter.told] == kinds
+    assert [event.kind for event in counter.told] == ["maintenance_started", "maintenance_ended"]
 
 
 def test_planned_window_that_is_cancelled_leaves_nothing(counter: Counter) -> None:
@@ -163,4 +162,35 @@ def test_admin_is_told_which_reservations_are_within_the_window(counter: Counter
     assert counter.drain(start=later, end=later + HOUR)["reservations"] == []
     assert counter.drain(gpu="0")["reservations"] == []
     (told,) = counter.drain()["reservations"]
+    counter.told.clear()
+    counter.drain(reason="they are late")
+    assert [event.title.split(",")[0] for event in counter.told] == ["root changed maintenance of gpu01"]
     assert (told["id"], told["user"], told["state"]) == (made["id"], "ada", "running")
+
+
+def test_note_is_written_seen_replaced_and_removed(counter: Counter) -> None:
+    def shown() -> Any:
+        return counter.ask("GET", "/hosts/gpu01", who=None).json()["note"]
+
+    counter.hub.stream.tick()
+    made = counter.ask("PUT", "/hosts/GPU01/note", {"text": " loud\nfan \x07 "})
+    assert made.json()["note"].items() >= {"text": "loud fan �", "by": "root"}.items()
+    assert shown() == made.json()["note"]
+    assert b'"text":"loud fan' in counter.hub.stream.tick().plain
+    counter.ask("PUT", "/hosts/gpu01/note", {"text": "quiet"})
+    assert shown()["text"] == "quiet"
+    assert counter.ask("PUT", "/hosts/gpu01/note", {"text": "  "}).json() == {"note": None}
+    assert shown() is None
+    entry = counter.ask("GET", "/audit").json()["entries"][0]
+    assert (entry["action"], entry["subject"], entry["details"]) == ("note host", "gpu01", "removed")
+
+
+@pytest.mark.parametrize(
+    ("host", "text", "status"), [("gpu1", "x", 404), ("gpu01", "x" * 1001, 400), ("gpu01", None, 400)]
+)
+def test_bad_note_is_refused(counter: Counter, host: str, text: str | None, status: int) -> None:
+    assert counter.ask("PUT", f"/hosts/{host}/note", {"text": text}).status_code == status
+
+
+def test_only_admins_write_notes(counter: Counter) -> None:
+    assert counter.ask("PUT", "/hosts/gpu01/note", {"text": "x"}, who="ada").status_code == 403

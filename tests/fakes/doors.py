@@ -30,11 +30,13 @@ from gpudeck.auth.passwords import Passwords, hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
+from gpudeck.database.schema import REAL
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
+from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target
@@ -130,7 +132,8 @@ def make_door(
         history=history,
         events=events or EventLog(auth.database, EventSettings()),
         reservations=reservations or ReservationCalendar(ReservationStore(auth.database), ReservationSettings()),
-        maintenance=maintenance or MaintenanceWindows(MaintenanceStore(auth.database), hub.fleet),
+        maintenance=maintenance or make_windows(auth.database, hub),
+        notes=make_notes(auth.database, hub),
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=PersonalMuteStore(auth.database),
@@ -139,6 +142,19 @@ def make_door(
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
     return SafeApp(ApiApp(services, auth.tokens.find_agent, keeper, side_doors(services, keeper)))
+
+
+def make_windows(database: Database, hub: Hub) -> MaintenanceWindows:
+    """Without any."""
+    windows = MaintenanceWindows(MaintenanceStore(database), hub.fleet)
+    windows.adopt([])
+    return windows
+
+
+def make_notes(database: Database, hub: Hub) -> HostNotes:
+    """Shown in the fleet at once."""
+    notes = HostNotes(database, REAL, hub.fleet, show=lambda: hub.fleet.annotate(notes.by_host()))
+    return notes
 
 
 def make_alerts(database: Database, settings: AlertSettings | None = None) -> AlertManager:

@@ -225,3 +225,23 @@ def test_two_hosts_of_one_name_are_not_guessed(tmp_path: Path) -> None:
         assert drained == {"twin"}
 
     play(tmp_path, scene)
+
+
+def test_note_stays_with_a_host_that_is_installed_anew_and_after_a_restart(tmp_path: Path) -> None:
+    async def scene(site: Site) -> None:
+        await site.service.notes.write("id-gpu01", "gpu01", "loud fan", "root")
+        site.hub.fleet.remove("id-gpu01")
+        site.report("gpu01", host_id="another-id")
+        site.service.look()
+        assert site.host().note is not None
+        again = Site(tmp_path)
+        await again.service.open()
+        note = again.host().note
+        assert note is not None
+        assert (note.text, note.by, note.at) == ("loud fan", "root", NOW)
+        await site.service.notes.write("another-id", "gpu01", "quiet", "root")
+        assert [one.text for one in site.service.notes.all.values()] == ["quiet"]
+        await site.service.notes.write("another-id", "gpu01", "", "root")
+        assert site.host().note is None
+
+    play(tmp_path, scene)

@@ -131,7 +131,7 @@ class Framework:
 
 _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
-    *("events", "maintenance", "reservations", "queue", "alerts", "watches", "mutes"),
+    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes"),
 )
 """What handlers take, by the name of the parameter."""
 

@@ -17,7 +17,10 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.server.admission import checkpoint
 
 _HOSTS_AT_ONCE: Final = 128
-_HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems", "maintenance")
+_HOST_FIELDS: Final = (
+    *("id", "name", "display_name", "status", "via", "last_report_at", "problems"),
+    *("maintenance", "note"),
+)
 _FACTS: Final = tuple(
     name for name in HostFacts.__struct_fields__ if name not in _HOST_FIELDS and name not in {"unknown", "gpus_reason"}
 )

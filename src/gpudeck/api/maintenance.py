@@ -1,10 +1,10 @@
-"""/api/v1/maintenance (GET, POST) and /api/v1/maintenance/{id} (DELETE). Everyone who may read sees the windows, admins
-plan and end them."""
+"""/api/v1/maintenance (GET, POST), /api/v1/maintenance/{id} (DELETE) and /api/v1/hosts/{host}/note (PUT). Everyone
+who may read sees windows and notes, admins plan, end and write them."""
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter
@@ -15,6 +15,7 @@ from gpudeck.api.answers import documented, respond
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import Length, Moment, read_length, read_moment
 from gpudeck.api.services import TheServices
+from gpudeck.maintenance.notes import MOST_NOTE, HostNotes
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.maintenance import (
@@ -26,6 +27,7 @@ from gpudeck.model.maintenance import (
 )
 from gpudeck.model.reservation import ShownReservation
 from gpudeck.model.times import show_utc
+from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.store import ReservationAsk
 
@@ -75,7 +77,9 @@ async def plan_maintenance(
     made, before = await maintenance.plan(_read(data), caller.name)
     if made != before:
         title = f"{caller.name} {'planned' if before is None else 'changed'} maintenance of {made.place}"
-        services.events.add(event_of(made, "maintenance_changed", f"{title}, {_describe(made)}", clock.wall()))
+        if before is not None or made.state_at(clock.wall()) == "planned":
+            # One that begins now has its own event.
+            services.events.add(event_of(made, "maintenance_changed", f"{title}, {_describe(made)}", clock.wall()))
         details = _describe(made) if before is None else f"before: {_describe(before)}; after: {_describe(made)}"
         await auth.audit.record(caller, "drain", made.place, details=f"{details}: {made.reason}")
     return MaintenanceChange(maintenance.show(made), await _find_conflicts(made, maintenance, services.reservations))
@@ -98,6 +102,44 @@ async def end_maintenance(
         services.events.add(event_of(ended, "maintenance_changed", title, now))
     await auth.audit.record(caller, "undrain", ended.place, details=f"{_describe(ended)}: {ended.reason}")
     return maintenance.show(ended)
+
+
+TheNotes = NamedDependency[HostNotes]
+
+
+class NewNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """An empty text removes the note."""
+
+    text: Annotated[str, Meta(max_length=MOST_NOTE)]
+
+
+class NoteAnswer(Struct, frozen=True):
+    """The note as it is now; null: there is none."""
+
+    note: HostNote | None
+
+
+@put(
+    "/api/v1/hosts/{host:str}/note",
+    status_code=200,
+    opt=access("admin"),
+    responses=documented(NoteAnswer, "The note as it is now", {400: "The text is too long", 404: "No such host"}),
+)
+async def write_note(
+    *,
+    request: AuthRequest,
+    host: Annotated[str, PathParameter(description="A host's name or id")],
+    data: JSONBody[NewNote],
+    auth: TheAuth,
+    notes: TheNotes,
+    maintenance: TheWindows,
+) -> NoteAnswer:
+    """Write a note on a host, in place of the one that it has. Everybody who may read sees it."""
+    caller = caller_of(request)
+    found = maintenance.find_host(host)
+    note = await notes.write(found.id, found.name, data.text, caller.name)
+    await auth.audit.record(caller, "note host", found.name, details="removed" if note is None else note.text)
+    return NoteAnswer(note)
 
 
 def _read(data: NewMaintenance) -> MaintenanceRequest:

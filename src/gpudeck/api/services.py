@@ -17,6 +17,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
+from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -34,6 +35,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     events: EventLog
     reservations: ReservationCalendar
     maintenance: MaintenanceWindows
+    notes: HostNotes
     queue: WaitQueue
     watches: Watches
     mutes: PersonalMuteStore

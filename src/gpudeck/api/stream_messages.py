@@ -17,7 +17,7 @@ from gpudeck.model.event import Event
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Totals
+from gpudeck.model.view import Fleet, Gpu, Host, HostNote, HostStatus, Totals
 
 HostRows = tuple[str, int, int]
 """A host's id, its row among hosts, and the row of its first GPU among GPUs."""
@@ -137,6 +137,7 @@ class ShortHost(Struct, kw_only=True):
     problems: list[str]
     last_report_at: float | None
     maintenance: Maintenance | None
+    note: HostNote | None
     model: GpuModel | UnsetType = UNSET
     gpus: list[ShortGpu]
 

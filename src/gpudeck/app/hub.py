@@ -300,6 +300,7 @@ class HubServer:
             events=services.events.events,
             reservations=services.reservations.calendar,
             maintenance=services.maintenance.windows,
+            notes=services.maintenance.notes,
             queue=services.queue.queue,
             alerts=services.alerts.alerts,
             memory=services.memory,

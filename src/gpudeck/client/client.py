@@ -228,6 +228,10 @@ class Client:
     def add_host(self, new: dict[str, Any]) -> AddedHosts:
         return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
 
+    def write_note(self, host: str, text: str) -> None:
+        """Write a note on a host; an empty text removes it."""
+        self._ask("PUT", f"/api/v1/hosts/{quote(host, safe='')}/note", {"text": text})
+
     def remove_host(self, name: str) -> None:
         self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
 

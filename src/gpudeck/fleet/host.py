@@ -47,7 +47,7 @@ from gpudeck.model.gpu_request import CandidateGpu, candidate_of
 from gpudeck.model.maintenance import Maintenance
 from gpudeck.model.report import Disk, GpuReading, Report
 from gpudeck.model.text import Names, read_release
-from gpudeck.model.view import Gpu, Host, HostStatus
+from gpudeck.model.view import Gpu, Host, HostNote, HostStatus
 from gpudeck.wire import Envelope, Head, ShortReport
 
 LATE_BEATS: Final = 3.0
@@ -512,6 +512,15 @@ class HostState:
         """Of the host as a whole."""
         return self._table.maintenance.find(self.id, self.name)
 
+    @property
+    def note(self) -> HostNote | None:
+        """What an admin noted about it."""
+        return self._table.notes.get(self.id)
+
+    def note_changed(self) -> None:
+        """It has another note."""
+        self._change("note")
+
     def value(self, metric: str) -> Value:
         """None where it is unknown."""
         hosts = self._table.hosts
@@ -701,6 +710,7 @@ class HostState:
             "addresses": facts.addresses,
             "problems": self.problems,
             "maintenance": self.maintenance,
+            "note": self.note,
             "reasons": self.reasons(name for name, value in metrics.items() if value is None),
             **metrics,
         }

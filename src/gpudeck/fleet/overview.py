@@ -15,7 +15,10 @@ from gpudeck.fleet.table import FleetTable
 
 SUMMARY_TICKS: Final = 10
 """A tenth of the hosts is summarized in each tick."""
-_HOST_FIELDS: Final = ("id", "name", "display_name", "status", "via", "last_report_at", "problems", "maintenance")
+_HOST_FIELDS: Final = (
+    *("id", "name", "display_name", "status", "via", "last_report_at", "problems"),
+    *("maintenance", "note"),
+)
 _HOST_CHANGES: Final = frozenset((*_HOST_FIELDS, "labels"))
 _MODEL_FIELDS: Final = ("name", "display_name", "vendor")
 _RARE_FIELDS: Final = (

@@ -32,7 +32,7 @@ from gpudeck.model.report import Report
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.text import Names
-from gpudeck.model.view import Fleet, Totals
+from gpudeck.model.view import Fleet, HostNote, Totals
 from gpudeck.wire import Envelope, Head, ShortReport, check_report, decode_any
 
 MAX_WHOLE_HOSTS = 1000
@@ -201,6 +201,15 @@ class FleetState:
         for host in self.hosts.values():
             if host.id in ids or host.name in names or gpus & host.gpus.keys():
                 host.remark(host.gpus, now, "maintenance")
+
+    def annotate(self, notes: Mapping[str, HostNote]) -> None:
+        """The notes on hosts from here on, by their id."""
+        known = self.table.notes
+        changed = {host_id for host_id in known.keys() | notes.keys() if known.get(host_id) != notes.get(host_id)}
+        known.clear()
+        known.update(notes)
+        for host_id in changed & self.hosts.keys():
+            self.hosts[host_id].note_changed()
 
     def drained(self) -> frozenset[str]:
         """The ids of hosts, and the UUIDs of GPUs, that are drained now. GPUs that are gone are among them."""

@@ -50,7 +50,7 @@ from gpudeck.model.maintenance import MaintenanceSchedule
 from gpudeck.model.report import Disk, GpuReading, Number, Report
 from gpudeck.model.reservation import ReservationMark
 from gpudeck.model.text import Names
-from gpudeck.model.view import Totals
+from gpudeck.model.view import HostNote, Totals
 from gpudeck.wire import ShortReport
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class FleetTable:
     """`gpus`, `hosts` and `processes` are the columns; `gpu_at` and `host_at` say whose row each is.
 
     `marks` is what reservations say, by UUID, `maintenance` what is drained, and `scheduling` what schedulers say, by
-    UUID, all kept up to date by the fleet.
+    UUID, all kept up to date by the fleet. `notes` are those on hosts, by their id.
     `settled` is called with each batch of reports after it was judged. `rejected` counts the values that were not
     believed. `shared` are GPUs with several users. `regroupings` counts how often the set of GPUs of any host changed.
     """
@@ -268,6 +268,7 @@ class FleetTable:
         self.marks = marks
         self.maintenance = MaintenanceSchedule()
         self.scheduling: dict[str, SchedulerMark] = {}
+        self.notes: dict[str, HostNote] = {}
         self.gpus = GpuColumns()
         self.hosts = HostColumns()
         self.processes = ProcessColumns()

@@ -1,4 +1,5 @@
-"""The maintenance of a hub: windows that count now are shown in the fleet, and events say when one begins and ends."""
+"""The maintenance of a hub: windows that count now are shown in the fleet, and events say when one begins and ends.
+Notes on hosts are shown too."""
 
 import asyncio
 import logging
@@ -13,6 +14,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
+from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
@@ -35,7 +37,7 @@ class KnownMaintenance(Struct, frozen=True):
 
 
 class MaintenanceService(Service):
-    """`windows` is what others ask and plan with."""
+    """`windows` is what others ask and plan with, `notes` are those on hosts."""
 
     name = "maintenance"
 
@@ -54,6 +56,7 @@ class MaintenanceService(Service):
         self._events = events
         self._now = now
         self.windows = MaintenanceWindows(MaintenanceStore(auth.database, fleet), hub.fleet, now, changed=self.look)
+        self.notes = HostNotes(auth.database, fleet, hub.fleet, now, show=self._show_notes)
         self._running: dict[int, MaintenanceWindow] | None = None
         self._copy = None if data_dir is None or fleet != REAL else LocalCopy(data_dir / FILE_NAME, KnownMaintenance)
         self._copied: list[MaintenanceWindow] | None = None
@@ -79,6 +82,7 @@ class MaintenanceService(Service):
     def look(self) -> None:
         """Show what counts now, and say what has begun or ended since the last look."""
         now = self._now()
+        self._show_notes()
         self._hub.fleet.drain(self.windows.all, now)
         before, running = self._running, {one.id: one for one in self.windows.all if one.state_at(now) == "running"}
         self._running = running
@@ -90,6 +94,10 @@ class MaintenanceService(Service):
         for one in before.values():
             if one.id not in running:
                 self._events.add(event_of(one, "maintenance_ended", f"Maintenance of {one.place} ended", now))
+
+    def _show_notes(self) -> None:
+        if self.notes.all or self._hub.fleet.table.notes:
+            self._hub.fleet.annotate(self.notes.by_host())
 
     async def close(self) -> None:
         await cancel_tasks(self.task)
@@ -110,4 +118,5 @@ class MaintenanceService(Service):
 
     async def _load(self) -> None:
         await self.windows.load()
+        await self.notes.load()
         self._loaded_at = self._now()

@@ -102,12 +102,12 @@ class MaintenanceWindows:
 
     async def load(self) -> None:
         """Raises Temporary."""
-        self._take(await self._store.list(self._now() - KEPT_SECONDS))
-        self.is_loaded = True
+        self.adopt(await self._store.list(self._now() - KEPT_SECONDS))
 
     def adopt(self, windows: list[MaintenanceWindow]) -> None:
         """What was known last, until it can be read."""
         self._take(windows)
+        self.is_loaded = True
 
     def open_at(self, now: float) -> list[MaintenanceWindow]:
         """Those that count now or later."""
@@ -133,7 +133,7 @@ class MaintenanceWindows:
     async def plan(self, wanted: MaintenanceRequest, by: str) -> tuple[MaintenanceWindow, MaintenanceWindow | None]:
         """The window, and what it was before where one that runs then was changed. Raises MaintenanceRefused."""
         now = self._now()
-        host = self._find_host(wanted.host)
+        host = self.find_host(wanted.host)
         gpu, label = (None, None) if wanted.gpu is None else _find_gpu(host, wanted.gpu)
         start, end = _read_span(wanted, now)
         reason = clean(" ".join(wanted.reason.split()))
@@ -186,7 +186,8 @@ class MaintenanceWindows:
         self.all = sorted(windows, key=lambda one: (one.start, one.id))
         self._changed()
 
-    def _find_host(self, name: str) -> HostState:
+    def find_host(self, name: str) -> HostState:
+        """By its id or its name, in any case. Raises MaintenanceRefused."""
         hosts = self._fleet.hosts
         found = [hosts[name]] if name in hosts else self._fleet.called(name)
         if not found:

@@ -82,6 +82,14 @@ class Gpu(GpuMetrics, kw_only=True):
     reasons: dict[str, str] = field(default_factory=dict)
 
 
+class HostNote(Struct, frozen=True):
+    """What an admin noted about a host, who and when."""
+
+    text: str
+    by: str
+    at: float
+
+
 class Host(HostMetrics, kw_only=True):
     """A host with its metrics and GPUs. Times are Unix seconds on the hub's clock.
 
@@ -102,6 +110,7 @@ class Host(HostMetrics, kw_only=True):
     addresses: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     maintenance: Maintenance | None = None
+    note: HostNote | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     gpus: list[Gpu] = field(default_factory=list)
 

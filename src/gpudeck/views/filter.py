@@ -11,8 +11,8 @@ A search is words that all have to fit a GPU: what the page's search box takes, 
     gpu05:3                         GPU 3 of the host gpu05
     xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
     -word                           none of it, also -free, -down, -critical
-    anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
-                                    address, or a GPU's own label: 0.5
+    anything else                   text in host, its note, label, model, user or UUID, the beginning of a word of a
+                                    command, an address, or a GPU's own label: 0.5
 
 web/src/fleet/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
 """
@@ -186,7 +186,8 @@ def _is_in(word: _Word, host: Host, gpu: Gpu | None) -> bool:
         return gpu is not None and _is_in_commands(text, gpu)
     if place == "xid":
         return gpu is not None and any(text in {"", code} for code in _xids(gpu))
-    return _is_in_host(text, host) or (gpu is not None and (_is_in_gpu(text, gpu) or _is_place(text, host, gpu)))
+    is_in_host = _is_in_host(text, host) or (host.note is not None and text in host.note.text.lower())
+    return is_in_host or (gpu is not None and (_is_in_gpu(text, gpu) or _is_place(text, host, gpu)))
 
 
 def _xids(gpu: Gpu) -> list[str]:

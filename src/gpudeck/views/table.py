@@ -29,9 +29,9 @@ GAP = 2
 _ANY = 10**6
 LEAST = 20
 """The fewest columns that a table or a box fits into."""
-_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◆▲✗…–·°×µ█░╭╮╰╯│├┤─"), "x")
+_OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◇◆⊖▲✗…–·°×µ█░╭╮╰╯│├┤─"), "x")
 """Each of them is one column wide."""
-_PLAIN = str.maketrans("●■◐◇◆⊖▲✗…–·×█░╭╮╰╯│├┤─�", "o#+%*x^!~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
+_PLAIN = str.maketrans("●■◐◇◆⊖▲✗…–·×█░╭╮╰╯│├┤─�", "o#+%*-^!~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
 
 
 class Column(Struct, frozen=True):

@@ -368,6 +368,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hosts/{host}/note": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * WriteNote
+         * @description Write a note on a host, in place of the one that it has. Everybody who may read sees it.
+         */
+        put: operations["ApiV1HostsNoteWriteNote"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/login": {
         parameters: {
             query?: never;
@@ -1208,6 +1228,22 @@ export interface components {
             alerts: components["schemas"]["Alert"][];
             time: number;
         };
+        /** Allocation */
+        Allocation: {
+            account?: string | null;
+            /** @default false */
+            is_suspended?: boolean;
+            /** @default  */
+            job?: string;
+            name?: string | null;
+            partition?: string | null;
+            qos?: string | null;
+            scheduler: string;
+            since?: number | null;
+            unknown?: string | null;
+            until?: number | null;
+            user?: string | null;
+        };
         /** Answer */
         Answer: {
             end: number;
@@ -1410,8 +1446,9 @@ export interface components {
         };
         /** Gpu */
         Gpu: {
+            allocation: components["schemas"]["Allocation"] | null;
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
+            availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
             availability_reason: string | null;
             clock_memory_mhz: number | null;
             clock_sm_mhz: number | null;
@@ -1430,7 +1467,7 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown" | null;
+            last_seen: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown" | null;
             maintenance: components["schemas"]["Maintenance"] | null;
             memory_temperature_celsius: number | null;
             memory_total_bytes: number | null;
@@ -1469,8 +1506,9 @@ export interface components {
          * @description The changed fields of a GPU except its metrics. Lists and `reasons` come whole.
          */
         GpuChange: {
+            allocation?: components["schemas"]["Allocation"] | null;
             /** @enum {unknown} */
-            availability?: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            availability?: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
             availability_reason?: string | null;
             display_name?: string;
             events?: components["schemas"]["ShownEvent"][];
@@ -1480,7 +1518,7 @@ export interface components {
             health_reason?: string | null;
             index?: number;
             label?: string;
-            last_seen?: ("busy" | "drained" | "free" | "idle" | "reserved" | "unknown") | null;
+            last_seen?: ("allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown") | null;
             maintenance?: components["schemas"]["Maintenance"] | null;
             name?: string;
             parent?: string | null;
@@ -1528,8 +1566,9 @@ export interface components {
         };
         /** GpuOfHost */
         GpuOfHost: {
+            allocation: components["schemas"]["Allocation"] | null;
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
+            availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
             availability_reason: string | null;
             clock_memory_mhz: number | null;
             clock_sm_mhz: number | null;
@@ -1550,7 +1589,7 @@ export interface components {
             index: number;
             label: string;
             /** @enum {null|string} */
-            last_seen: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown" | null;
+            last_seen: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown" | null;
             maintenance: components["schemas"]["Maintenance"] | null;
             memory_temperature_celsius: number | null;
             memory_total_bytes: number | null;
@@ -1733,6 +1772,7 @@ export interface components {
             name: string;
             network_receive_bytes_per_second: number | null;
             network_transmit_bytes_per_second: number | null;
+            note: components["schemas"]["HostNote"] | null;
             os: string | null;
             problems: string[];
             reasons: {
@@ -1765,6 +1805,7 @@ export interface components {
             last_report_at?: number | null;
             maintenance?: components["schemas"]["Maintenance"] | null;
             name?: string;
+            note?: components["schemas"]["HostNote"] | null;
             os?: string | null;
             problems?: string[];
             reasons?: {
@@ -1779,6 +1820,12 @@ export interface components {
             hosts: components["schemas"]["Host"][];
             /** @default 0 */
             total: number;
+        };
+        /** HostNote */
+        HostNote: {
+            at: number;
+            by: string;
+            text: string;
         };
         /** HostOrigin */
         HostOrigin: {
@@ -1946,6 +1993,10 @@ export interface components {
             rule?: string | null;
             start?: number | string | null;
         };
+        /** NewNote */
+        NewNote: {
+            text: string;
+        };
         /** NewPassword */
         NewPassword: {
             new: string;
@@ -2017,6 +2068,10 @@ export interface components {
         NextFree: {
             next_free: components["schemas"]["ShownSlot"] | null;
             time: number;
+        };
+        /** NoteAnswer */
+        NoteAnswer: {
+            note: components["schemas"]["HostNote"] | null;
         };
         /** OneSession */
         OneSession: {
@@ -2117,7 +2172,7 @@ export interface components {
         /** PreviewedGpu */
         PreviewedGpu: {
             /** @enum {string} */
-            availability: "free" | "busy" | "idle" | "reserved" | "drained" | "unknown";
+            availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
             display_name: string;
             host: string;
             label: string;
@@ -2224,7 +2279,8 @@ export interface components {
          * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
          *
          *         `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
-         *         the admin ("driver not answering for 12 s").
+         *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs in the order in which
+         *         Slurm counts them, empty where that is not known.
          */
         Report: {
             /** @default [] */
@@ -2253,6 +2309,8 @@ export interface components {
             os?: string | null;
             /** @default [] */
             problems?: string[];
+            /** @default [] */
+            slurm_gpus?: string[];
             /** @default {} */
             unknown?: {
                 [key: string]: string;
@@ -2346,8 +2404,9 @@ export interface components {
          * @description A GPU of the overview. What is left out is the model's, empty, null or, for `health`, ok.
          */
         ShortGpu: {
+            allocation?: components["schemas"]["Allocation"];
             /** @enum {unknown} */
-            availability: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            availability: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
             display_name?: string;
             /** @enum {unknown} */
             health?: "critical" | "ok" | "unknown" | "warning";
@@ -2356,7 +2415,7 @@ export interface components {
             index: number;
             label: string;
             /** @enum {unknown} */
-            last_seen?: "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            last_seen?: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
             maintenance?: components["schemas"]["Maintenance"];
             memory_total_bytes?: number | null;
             name?: string;
@@ -2382,6 +2441,7 @@ export interface components {
             maintenance: components["schemas"]["Maintenance"] | null;
             model?: components["schemas"]["GpuModel"];
             name: string;
+            note: components["schemas"]["HostNote"] | null;
             problems: string[];
             /** @enum {unknown} */
             status: "down" | "late" | "never_seen" | "up";
@@ -2584,6 +2644,7 @@ export interface components {
         };
         /** Totals */
         Totals: {
+            allocated: number;
             busy: number;
             drained: number;
             free: number;
@@ -3724,7 +3785,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only these states; may be given several times */
-                availability?: ("free" | "busy" | "idle" | "reserved" | "drained" | "unknown")[] | null;
+                availability?: ("free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown")[] | null;
                 /** @description At least this much memory, in GiB: 40G */
                 min_memory?: string | null;
                 model?: string | null;
@@ -4603,6 +4664,96 @@ export interface operations {
             };
             /** @description A configuration file names that host */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HostsNoteWriteNote: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A host's name or id */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewNote"];
+            };
+        };
+        responses: {
+            /** @description The note as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NoteAnswer"];
+                };
+            };
+            /** @description The text is too long */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -10,6 +10,9 @@ export const SPANS: readonly { length: string; label: string }[] = [
   { length: '7d', label: 'for a week' },
 ]
 
+/** Stands in `muted_by` of alerts of a host or GPU that is drained. */
+export const IN_MAINTENANCE = 'maintenance'
+
 export interface AlertText {
   title: string
   /** For how long, who acknowledged it, and notes. */
@@ -21,7 +24,7 @@ export interface AlertText {
 export function alertText(alert: Alert, now: number): AlertText {
   const parts = [`for ${duration(now - alert.since)}`]
   if (alert.acknowledged_by !== null) parts.push(`acknowledged by ${plain(alert.acknowledged_by)}`)
-  if (alert.muted_by !== null) parts.push('muted')
+  if (alert.muted_by !== null) parts.push(alert.muted_by === IN_MAINTENANCE ? 'muted: in maintenance' : 'muted')
   if (alert.note !== null) parts.push(plain(alert.note).replace(/\.$/, ''))
   return { title: plain(alert.title), aside: parts.join(' · '), action: plain(alert.action) }
 }

@@ -5,7 +5,7 @@
 import type { Availability, Gpu } from '../api/types'
 import type { Placed } from './arrange'
 import type { HostEntry } from '../stream/fleetModel'
-import { AVAILABILITIES } from '../ui/states'
+import { AVAILABILITIES, noCounts } from '../ui/states'
 import { plain } from '../ui/format'
 
 /** `host` is the board without groups. */
@@ -150,7 +150,7 @@ export function groupsOn(board: readonly Placed[]): Map<string, readonly Placed[
 
 /** What stands above a group, as it is now. */
 export function groupText(group: readonly Placed[]): GroupText {
-  const counts: Record<Availability, number> = { free: 0, busy: 0, idle: 0, reserved: 0, unknown: 0 }
+  const counts = noCounts()
   for (const { entry, shown } of group) {
     const { gpus } = entry.untracked
     for (const slot of shown) counts[gpus[slot]?.availability ?? 'unknown'] += 1

@@ -84,9 +84,9 @@ export function hasFooter(host: Host): boolean {
   return host.status !== 'never_seen'
 }
 
-/** Sentences on a card: up to two problems, and that of its silence. */
+/** Sentences on a card: up to two problems, that of its silence, and that of its maintenance. */
 export function noteCount(host: Host): number {
-  return Math.min(host.problems.length, 2) + (hasNoReportNote(host) ? 1 : 0)
+  return Math.min(host.problems.length, 2) + (hasNoReportNote(host) ? 1 : 0) + (host.maintenance ? 1 : 0)
 }
 
 /** Cards in as many columns as fit, each where there is room first: the order reads from left to right and down. */

@@ -1,11 +1,11 @@
 /**
  * The search: words that all have to fit a GPU.
  *
- *   free busy idle reserved unknown   its availability; several of them mean any of them
+ *   free busy idle reserved drained unknown   its availability; several of them mean any of them
  *   up late down never_seen         the status of its host; several mean any
  *   warning critical                its health; several mean any
  *   80G  >40G  >= 80G  <24G         its memory, in GiB as it is shown
- *   nobody                          nobody is using it: free or reserved
+ *   nobody                          nobody is using it: free, reserved or drained
  *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
  *   gpu05:3                         GPU 3 of the host gpu05
  *   xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
@@ -16,7 +16,7 @@
  * src/gpudeck/views/filter.py is the same for the command line and the API. tests/captures/filter-cases.json is tried on both.
  */
 import type { Availability, Gpu, HealthLevel, Host, HostStatus } from '../api/types'
-import { AVAILABILITIES } from '../ui/states'
+import { AVAILABILITIES, isUnused } from '../ui/states'
 import { lower } from '../ui/format'
 
 type Place = 'any' | 'host' | 'model' | 'user' | 'command' | 'xid'
@@ -70,7 +70,7 @@ const PLACES: ReadonlyMap<string, Place> = new Map((['host', 'model', 'user', 'c
 const XID = /^xid-?(\d*)$/
 const NAMED_XID = /\bxid (\d+)/gi
 /** The states of GPUs that nobody is using. */
-const UNUSED: readonly Availability[] = ['free', 'reserved']
+const UNUSED: readonly Availability[] = AVAILABILITIES.filter(isUnused)
 /** Words of earlier versions. */
 const RENAMED: ReadonlyMap<string, string> = new Map([
   ['held', 'idle'],
@@ -156,7 +156,7 @@ function word(token: string): Word {
 
 /** Which words of a query the host itself answers: the same for all its GPUs. */
 export function wordsInHost({ words }: Query, host: Host): readonly boolean[] {
-  return words.map(({ text, place }) => (place === 'any' || place === 'host') && isInHost(text, host))
+  return words.map(({ text, place }) => place === 'any' ? isInHost(text, host) || isInNote(text, host) : place === 'host' && isInHost(text, host))
 }
 
 /** Who asks for all GPUs of a host passes `inHost`. Each letter of a search asks this of every GPU. */
@@ -221,6 +221,10 @@ function isInGpu(word: Word, gpu: Gpu): boolean {
   // A state that is still being typed fits already: "fre".
   if (isInModel(word, gpu) || (word.amount !== null && fits(word.amount, gpu.memory_total_bytes)) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
   return text.length >= SHORTEST_OF_COMMAND && isInCommands(word, gpu)
+}
+
+function isInNote(text: string, { note }: Host): boolean {
+  return note ? lower(note.text).includes(text) : false
 }
 
 function isInHost(text: string, host: Host): boolean {

@@ -1,6 +1,8 @@
 /** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
 import type { Availability, Gpu, Host } from '../api/types'
+import { maintenanceText } from '../maintenance/maintenanceText'
 import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts, type Figure } from '../ui/format'
+import { isUnused } from '../ui/states'
 
 export interface GpuLine {
   uuid: string
@@ -11,6 +13,8 @@ export interface GpuLine {
   who: Figure
   /** Who reserved it, where somebody is on it: `reserved` where that is them. */
   reserved: Figure | null
+  /** That it will not become free, where somebody is on it. */
+  drained: Figure | null
   /** The people that `who` names, by login; empty where it names nobody. */
   users: readonly string[]
   utilization: Figure
@@ -36,7 +40,7 @@ export interface GpuLine {
 /** `now` is the hub's clock. */
 export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
   const isPast = host.status !== 'up'
-  const isUnused = gpu.availability === 'free' || gpu.availability === 'reserved'
+  const isEmpty = isUnused(gpu.availability)
   const isUnreadable = !isPast && gpu.availability === 'unknown' && gpu.utilization_percent === null
   const who = whoText(gpu, isPast, now)
   const line = {
@@ -46,11 +50,12 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     word: gpu.availability === 'idle' ? 'idle' : '',
     who,
     reserved: isPast ? null : reservedBy(gpu, now),
-    users: isPast || isUnused || gpu.availability === 'unknown' ? [] : gpu.users,
-    utilizationFraction: isUnused ? null : fraction(gpu.utilization_percent, 100),
-    utilization: isUnused || isUnreadable ? blank : figure(percent(gpu.utilization_percent), gpu, 'utilization_percent'),
-    memoryFraction: isUnused ? null : fraction(gpu.memory_used_bytes, gpu.memory_total_bytes),
-    memory: isUnused ? wholeMemory(gpu) : figure(memoryPair(gpu.memory_used_bytes, gpu.memory_total_bytes), gpu, 'memory_used_bytes'),
+    drained: gpu.maintenance && !isEmpty ? { text: 'in maintenance', title: maintenanceText(gpu.maintenance, now) } : null,
+    users: isPast || isEmpty || gpu.availability === 'unknown' ? [] : gpu.users,
+    utilizationFraction: isEmpty ? null : fraction(gpu.utilization_percent, 100),
+    utilization: isEmpty || isUnreadable ? blank : figure(percent(gpu.utilization_percent), gpu, 'utilization_percent'),
+    memoryFraction: isEmpty ? null : fraction(gpu.memory_used_bytes, gpu.memory_total_bytes),
+    memory: isEmpty ? wholeMemory(gpu) : figure(memoryPair(gpu.memory_used_bytes, gpu.memory_total_bytes), gpu, 'memory_used_bytes'),
     temperature: figure(celsius(gpu.temperature_celsius), gpu, 'temperature_celsius'),
     power: figure(watts(gpu.power_watts), gpu, 'power_watts'),
     since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
@@ -99,6 +104,7 @@ function whoText(gpu: Gpu, isPast: boolean, now: number): Figure {
   if (isPast) return { text: `last: ${lastText(gpu)}`, title: gpu.availability_reason ?? undefined }
   if (gpu.availability === 'free') return { text: 'free', title: undefined }
   if (gpu.availability === 'reserved') return { text: reservedText(gpu, now), title: undefined }
+  if (gpu.availability === 'drained') return sameTitle(gpu.maintenance ? maintenanceText(gpu.maintenance, now) : 'drained')
   if (gpu.availability === 'unknown') return sameTitle(gpu.availability_reason ?? 'unknown')
   return { text: usersText(gpu), title: usersTitle(gpu) }
 }
@@ -159,8 +165,8 @@ export function isHeat(gpu: Gpu): boolean {
 
 /** What is seen, in the order in which it is seen, so that who speaks to the page can say it; then what is only drawn. */
 function spokenText(gpu: Gpu, line: Omit<GpuLine, 'spoken'>): string {
-  const { label, who, reserved, word, utilization, memory, temperature, power, since } = line
-  const seen = [`GPU ${label}`, who.text, word, reserved?.text ?? '', utilization.text, memory.text, temperature.text, power.text, since.text]
+  const { label, who, reserved, drained, word, utilization, memory, temperature, power, since } = line
+  const seen = [`GPU ${label}`, who.text, word, reserved?.text ?? '', drained?.text ?? '', utilization.text, memory.text, temperature.text, power.text, since.text]
   const drawn = [who.text === gpu.availability || word === gpu.availability ? '' : gpu.availability, line.alarm ?? '']
   return [seen.filter((part) => part !== '').join(' '), ...drawn.filter((part) => part !== '')].join(', ')
 }

@@ -1,5 +1,6 @@
 /** The page of one GPU in words. */
 import type { Run } from '../api/history'
+import type { Maintenance } from '../api/maintenance'
 import type { Gpu, Host } from '../api/types'
 import { reservationText, type ReservationText } from '../reservations/currentReservation'
 import { gpuDetail, READING, type GpuDetail } from './gpuDetail'
@@ -32,6 +33,8 @@ export interface GpuPageText {
   /** Null where the list could not be read. */
   processes: ProcessRow[] | null
   reservation: ReservationText | null
+  label: string
+  maintenance: Maintenance | null
 }
 
 /** `now` is the hub's clock. `isRead`: what is not live is current too. */
@@ -47,6 +50,8 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     canReserve: host.status === 'up' && !isMissing(gpu),
     processes: processRows(gpu, host, now),
     reservation: reservationText(gpu, now),
+    label: plain(gpu.label),
+    maintenance: gpu.maintenance ?? null,
   }
 }
 

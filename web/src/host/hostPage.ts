@@ -1,4 +1,5 @@
 /** The page of one host in words. */
+import type { Maintenance } from '../api/maintenance'
 import type { Gpu, Host } from '../api/types'
 import { hostDetail, type HostDetail } from './hostDetail'
 import { reservationText, type ReservationText } from '../reservations/currentReservation'
@@ -17,6 +18,7 @@ export interface HostGpu {
   model: string
   power: string
   reservation: ReservationText | null
+  maintenance: Maintenance | null
   alarm: string | undefined
   isCritical: boolean
   /** Null where the list could not be read; `why` then says why. */
@@ -78,6 +80,7 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     model: plain(gpu.display_name),
     power: watts(gpu.power_watts),
     reservation: reservationText(gpu, now),
+    maintenance: gpu.maintenance ?? null,
     alarm: alarmText(gpu),
     isCritical: gpu.health === 'critical',
     processes: processRows(gpu, host, now),

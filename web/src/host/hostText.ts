@@ -1,6 +1,7 @@
 /** A host as text: its title, its footer, its row in the table, and the next step when it does not report. */
 import type { Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
+import { maintenanceText } from '../maintenance/maintenanceText'
 import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from '../ui/format'
 
 import { alarmText, isHeat } from '../gpu/gpuLine'
@@ -14,6 +15,10 @@ export interface HostText {
   status: string
   statusTitle: string | undefined
   isStale: boolean
+  /** Why and until when the whole host is drained; null: it is not. */
+  maintenance: string | null
+  /** What an admin noted about it; null: nothing. */
+  note: string | null
   /** Problems, with the next step. */
   notes: string[]
   free: string
@@ -29,6 +34,8 @@ export function hostText(entry: HostEntry, now: number): HostText {
     status: statusText(host, now),
     statusTitle: statusTitle(host, now),
     isStale,
+    maintenance: host.maintenance ? maintenanceText(host.maintenance, now) : null,
+    note: host.note ? plain(host.note.text) : null,
     notes: notes(host, now),
     free: freeText(entry),
     footer: [

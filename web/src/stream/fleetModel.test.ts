@@ -229,7 +229,7 @@ describe('a summary of a host', () => {
       fleet([host('gpu01', [busyGpu('ann', { temperature_celsius: 68, power_watts: 300 }), gpu({ temperature_celsius: null, utilization_percent: null, power_watts: null })])]),
     )
     expect(model.entries.get('gpu01')?.summary).toMatchObject({
-      counts: { free: 1, busy: 1, idle: 0, reserved: 0, unknown: 0 },
+      counts: { free: 1, busy: 1, idle: 0, reserved: 0, drained: 0, unknown: 0 },
       users: ['ann'],
       utilization: 97,
       hottest: 68,

@@ -9,6 +9,7 @@ import type { HubEvent } from '../api/events'
 import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, HostRows, OverviewDelta, Totals } from '../api/types'
 import { FleetRows } from './fleetRows'
 import { inventory } from './inventory'
+import { noCounts } from '../ui/states'
 import { Version, WatchedVersion } from './version.svelte'
 
 /** A snapshot; without rows no deltas of it follow. */
@@ -135,13 +136,13 @@ export class HostEntry {
     return now - this.readAt < OLD_AFTER_SECONDS
   }
 
-  /** Changes `host`, which is `base` or `detail`. True when it takes another shape on the board: its status or its problems
-   * changed. Needs `touch` after it. */
+  /** Changes `host`, which is `base` or `detail`. True when it takes another shape on the board: its status, its problems
+   * or its maintenance changed. Needs `touch` after it. */
   change(change: HostChange, host: Host = this.untracked): boolean {
     const { gpus, ...facts } = change
     Object.assign(host, facts)
     if (gpus !== undefined) this.changeGpus(gpus, host)
-    return change.status !== undefined || change.problems !== undefined
+    return change.status !== undefined || change.problems !== undefined || change.maintenance !== undefined
   }
 
   /** They come in the order in which they stand here, some left out. */
@@ -411,7 +412,7 @@ const SEVERITY: Record<HealthLevel, number> = { ok: 0, unknown: 1, warning: 2, c
 
 function summarize(host: Host): HostSummary {
   const summary: HostSummary = {
-    counts: { free: 0, busy: 0, idle: 0, reserved: 0, unknown: 0 },
+    counts: noCounts(),
     users: [],
     utilization: null,
     memoryUsed: null,

@@ -26,6 +26,7 @@ const SHORT_GPU = {
   events: [],
   reservation: null,
   reservation_conflict: null,
+  maintenance: null,
   reasons: all([...namesOf('gpu'), 'processes'], NOT_LOADED),
 }
 const SHORT_HOST = {

@@ -64,7 +64,7 @@ test('red is left to faults', () => {
   for (const colour of token('critical')) expect(hue(colour)).toSatisfy((value: number) => value < 12 || value > 348)
 })
 
-test.each(['free', 'busy', 'idle', 'reserved', 'unknown', 'critical', 'warning', 'accent', 'ink', 'muted'])('%s can be read on cards and on paper', (name) => {
+test.each(['free', 'busy', 'idle', 'reserved', 'drained', 'unknown', 'critical', 'warning', 'accent', 'ink', 'muted'])('%s can be read on cards and on paper', (name) => {
   const backs = [token('card'), token('paper')]
   token(name).forEach((colour, scheme) => {
     for (const back of backs) expect(contrast(colour, back[scheme]!), `${colour} on ${back[scheme]}`).toBeGreaterThanOrEqual(4.5)

@@ -38,6 +38,12 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
     shape: 'M6 .4L11.6 6L6 11.6L.4 6z',
     meaning: 'not in use, but reserved for now',
   },
+  drained: {
+    word: 'drained',
+    colour: 'var(--drained)',
+    shape: 'M6 1a5 5 0 1 1 0 10a5 5 0 1 1 0-10zM3 5v2h6v-2z',
+    meaning: 'not in use, but in maintenance',
+  },
   unknown: {
     word: 'unknown',
     colour: 'var(--unknown)',
@@ -50,7 +56,17 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
 export const AVAILABILITIES = Object.keys(STATES) as readonly Availability[]
 
 /** In a stacked chart, from the axis up: work at the bottom, and on it what is taken without work. */
-export const STACKED: readonly Availability[] = ['busy', 'idle', 'reserved', 'free', 'unknown']
+export const STACKED: readonly Availability[] = ['busy', 'idle', 'reserved', 'drained', 'free', 'unknown']
+
+/** Nobody is on such a GPU. */
+export function isUnused(state: Availability): boolean {
+  return state === 'free' || state === 'reserved' || state === 'drained'
+}
+
+/** None of each. */
+export function noCounts(): Record<Availability, number> {
+  return { free: 0, busy: 0, idle: 0, reserved: 0, drained: 0, unknown: 0 }
+}
 
 export function isAvailability(word: string): word is Availability {
   return Object.hasOwn(STATES, word)

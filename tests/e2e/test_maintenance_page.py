@@ -1,0 +1,71 @@
+"""Maintenance in a real browser: a host is drained, seen everywhere, and given back."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from e2e.axe import serious_violations
+from e2e.looking import is_wider_than_its_window
+from fakes.hubs import HubProcess
+from fakes.still_fleet import running_still_hub
+
+pytestmark = pytest.mark.browser
+Visits = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
+    with running_still_hub(tmp_path_factory.mktemp("still")) as hub:
+        yield hub
+
+
+def windows_of(hub: HubProcess) -> list[dict[str, Any]]:
+    return list(json.loads(hub.get("/api/v1/maintenance"))["maintenance"])
+
+
+def test_host_is_drained_until_tomorrow_seen_and_given_back(still: HubProcess, visit: Visits) -> None:
+    page = visit(f"{still.url}/#/host/gpu01")
+    page.get_by_role("button", name="Drain…").click()
+    form = page.get_by_role("form", name="Drain gpu01")
+    form.get_by_label("Reason").fill("new fans")
+    assert serious_violations(page) == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("In maintenance until").first).to_contain_text("09:00: new fans")
+    (window,) = windows_of(still)
+    assert (window["host"], window["gpu"], window["state"]) == ("gpu01", None, "running")
+    page.goto(f"{still.url}/?q=gpu01")
+    card = page.get_by_role("article", name="gpu01")
+    expect(card.locator(".note.drained")).to_contain_text("09:00: new fans")
+    # The GPU that alice is on works on, and says that it will not become free.
+    expect(card.get_by_role("row").nth(1)).to_contain_text("In maintenance until")
+    expect(card.get_by_role("row").nth(2)).to_contain_text("alice in maintenance")
+    expect(page.get_by_role("button", name="drained 1")).to_be_visible()
+    assert serious_violations(page) == []
+    page.goto(f"{still.url}/#/events")
+    listed = page.get_by_role("region", name="Maintenance")
+    expect(listed.get_by_role("listitem")).to_contain_text("new fans")
+    listed.get_by_role("button", name="End maintenance of gpu01").click()
+    expect(listed).to_have_count(0)
+    page.locator(".toast").get_by_role("button", name="Undo").click()
+    expect(listed.get_by_role("listitem")).to_contain_text("gpu01 until")
+    listed.get_by_role("button", name="End maintenance of gpu01").click()
+    expect(listed).to_have_count(0)
+    assert windows_of(still) == []
+
+
+def test_one_gpu_is_drained_on_a_phone_and_mistakes_are_named(still: HubProcess, visit: Visits) -> None:
+    page = visit(f"{still.url}/#/gpu/GPU-gpu01-0", width=390, height=780, color_scheme="dark")
+    page.get_by_role("button", name="Drain…").click()
+    form = page.get_by_role("form", name="Drain gpu01:0")
+    form.get_by_label("Reason").fill("memory test")
+    form.get_by_label("End").select_option("until I end it")
+    assert not is_wider_than_its_window(page)
+    assert serious_violations(page) == []
+    form.get_by_role("button", name="Drain").click()
+    expect(page.get_by_text("In maintenance: memory test")).to_be_visible()
+    page.get_by_role("button", name="End now").click()
+    expect(page.get_by_role("button", name="Drain…")).to_be_visible()
+    assert windows_of(still) == []
