@@ -27,6 +27,7 @@ NAMES = (
     "reservations",
     "alerts",
     "compat",
+    "slurm",
 )
 
 

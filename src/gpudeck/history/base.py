@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
-from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import By, Usage
 
@@ -24,7 +23,10 @@ Resolution = Literal["raw", "quarter_hour", "hour"]
 
 MOST_POINTS = 5_000
 MOST_SERIES = 512
-STATE_METRICS = tuple(f"gpus_{word}" for word in AVAILABILITIES)
+STATE_METRICS = (
+    *("gpus_free", "gpus_busy", "gpus_idle", "gpus_allocated"),
+    *("gpus_reserved", "gpus_drained", "gpus_unknown"),
+)
 """How many GPUs were in a state: of a host or the fleet their number on average, of one GPU its share of the time."""
 USER_METRICS = ("gpus_used", "gpus_active", "gpus_idle", "power_watts")
 """Of a user, all on average: GPUs in use, GPUs in use times their utilization, idle GPUs, and their power."""

@@ -118,7 +118,7 @@ class SchedulerService(Service):
         if key == self._joined:
             return
         self._joined = key
-        hosts = Hosts(fleet.hosts.values())
+        hosts = FleetHosts(fleet.hosts.values())
         marks: dict[str, SchedulerMark] = {}
         for reading in self._readings:
             marks |= find_marks(reading.state, reading.nodes, reading.problem, hosts)
@@ -128,7 +128,7 @@ class SchedulerService(Service):
         )
 
 
-class Hosts:
+class FleetHosts:
     """The hosts of a fleet by their names, whole and without their domains, in lower case."""
 
     def __init__(self, hosts: Iterable[HostState]) -> None:
@@ -146,7 +146,7 @@ class Hosts:
 
 
 def find_marks(
-    state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: Hosts
+    state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: FleetHosts
 ) -> Mapping[str, SchedulerMark]:
     """What a scheduler says of each GPU of its hosts, by UUID. Where it has never been read, any host may be one of
     its."""

@@ -60,19 +60,16 @@ _SETUP: Final = "export LC_ALL=C SLURM_TIME_FORMAT=%s"
 _OVERVIEW: Final = ("scontrol -o -d show node", f"squeue -h -a -o '{_JOBS_FORMAT}'", "scontrol -o show reservation")
 _DETAILS: Final = ("scontrol -o -d show job",)
 
-_RECORD: Final = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 _NAME: Final = re.compile(
     r"(?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?(?:HetJobId=\d+ HetJobOffset=\d+ )?"
     r"JobName=(.*?) (?:HetJobIdSet=\S+ )?UserId=",
     re.DOTALL,
 )
 _USED_BY_JOB: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)")
-_NODE: Final = re.compile(r"^NodeName=(\S+) ", re.MULTILINE)
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\[\]]*\])?(?: (?:Comment|Extra)=.*)?$", re.DOTALL)
 _GRES: Final = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\(([^()]*)\))?(?=,|$)")
 _INDEXES: Final = re.compile(r"IDX:([\d,-]+)")
 _SHARDS: Final = re.compile(r"shard(?::[^:,()]+)?:\d+\(([\d/,]+)\)")
-_RESERVATION: Final = re.compile(r"^ReservationName=(\S+) ", re.MULTILINE)
 
 
 class SlurmSettings(Struct, frozen=True):
@@ -137,15 +134,17 @@ class Slurm:
         finished = await asyncio.to_thread(
             run, program, seconds=seconds, bytes_at_most=BYTES_AT_MOST, body=script.encode(), stderr=subprocess.STDOUT
         )
-        parts = re.split(rf"^\n?{mark} (\d+)\n", finished.output.decode(errors="replace"), flags=re.MULTILINE)
-        if len(parts) != 2 * len(commands) + 1:
-            raise Temporary(
-                f"{self.origin}: the output ends too early: {_shorten(parts[-1]) or 'nothing was printed'}."
-            )
-        for command, text, code in zip(commands, parts[::2], parts[1::2], strict=False):
+        # A pattern over megabytes would stop the event loop for as long as it takes.
+        first, *rest = finished.output.decode(errors="replace").split(f"\n{mark} ")
+        if len(rest) != len(commands):
+            last = [first, *rest][-1]
+            raise Temporary(f"{self.origin}: the output ends too early: {_shorten(last) or 'nothing was printed'}.")
+        codes, texts = zip(*(part.split("\n", 1) for part in rest), strict=True)
+        printed = [first, *texts[:-1]]
+        for command, text, code in zip(commands, printed, codes, strict=True):
             if code != "0":
                 raise Temporary(f"{self.origin}: {command.split(' -')[0]} failed: {_shorten(text)}.")
-        return parts[:-1:2]
+        return printed
 
 
 def _shorten(text: str) -> str:
@@ -180,7 +179,7 @@ def read_jobs(text: str, scheduler: str) -> list[Job]:
 
 def read_details(text: str) -> dict[str, JobDetails]:
     """By job id. Of a job that is described twice nothing is known: one of the two is made up."""
-    found = list(_records(_RECORD, text))
+    found = list(_records("JobId", text))
     counts = Counter(number for number, _ in found)
     return {number: _read_details(record) for number, record in found if counts[number] == 1}
 
@@ -222,7 +221,7 @@ def join(
         for node in job.nodes:
             by_node.setdefault(node, []).append((job, details[job.id, job.started]))
     return SchedulerState(
-        {name: _join_node(name, line, by_node.get(name, []), scheduler) for name, line in _records(_NODE, nodes)},
+        {name: _join_node(name, line, by_node.get(name, []), scheduler) for name, line in _records("NodeName", nodes)},
         tuple(_read_reservations(reservations)),
     )
 
@@ -265,7 +264,7 @@ def _find_closed(line: str) -> str | None:
 
 
 def _read_reservations(text: str) -> Iterator[NodeReservation]:
-    for name, line in _records(_RESERVATION, text):
+    for name, line in _records("ReservationName", text):
         start, end, nodes = _time(_value(line, "StartTime")), _time(_value(line, "EndTime")), _value(line, "Nodes")
         if start is not None and end is not None and nodes not in _NOTHING:
             users = tuple(user for user in _value(line, "Users").split(",") if user not in _NOTHING)
@@ -281,12 +280,17 @@ def expand_nodes(text: str) -> list[str]:
         raise Wrong(f"Slurm printed a list of nodes that is not understood: {error}.") from error
 
 
-def _records(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
-    """The first word of each record, and the rest of it."""
-    found = list(start.finditer(text))
-    for place, match in enumerate(found, 1):
-        end = found[place].start() if place < len(found) else len(text)
-        yield match[1], text[match.end() : end].rstrip("\n")
+def _records(key: str, text: str) -> Iterator[tuple[str, str]]:
+    """The value of the key that each record begins with, and the rest of the record. Line by line: a pattern over
+    megabytes would stop the event loop for as long as it takes."""
+    record: list[str] = []
+    for line in [*text.split("\n"), f"{key}="]:
+        if line.startswith(f"{key}=") and record:
+            value, _, rest = "\n".join(record).partition(" ")
+            yield value[len(key) + 1 :], rest
+            record = []
+        if line.startswith(f"{key}=") or (record and line):
+            record.append(line)
 
 
 def _value(line: str, key: str) -> str:

@@ -12,7 +12,7 @@ const about: About = {
   started_at: NOW - 7200,
   tick_age_seconds: 0.2,
   viewers: 3,
-  totals: { gpus: 8, free: 8, busy: 0, idle: 0, reserved: 0, drained: 0, unknown: 0, hosts: 2, hosts_up: 1, users: 0, power_watts: null },
+  totals: { gpus: 8, free: 8, busy: 0, idle: 0, allocated: 0, reserved: 0, drained: 0, unknown: 0, hosts: 2, hosts_up: 1, users: 0, power_watts: null },
   sources: [{ via: 'push', hosts: 2, up: 1, late: 0, down: 1, never_seen: 0 }],
   ingest: { reports_per_second: null, reports_taken: 12_345, reports_outdated: 0, reports_other_source: 0, values_rejected: 0, poll_failures: 0, refused: { fleet_full: 2 } },
   database: { kind: 'sqlite', events: null, reason: 'the database does not answer', problem: null },

@@ -1,11 +1,11 @@
 /**
  * The search: words that all have to fit a GPU.
  *
- *   free busy idle reserved drained unknown   its availability; several of them mean any of them
+ *   free busy idle allocated reserved drained unknown   its availability; several of them mean any of them
  *   up late down never_seen         the status of its host; several mean any
  *   warning critical                its health; several mean any
  *   80G  >40G  >= 80G  <24G         its memory, in GiB as it is shown
- *   nobody                          nobody is using it: free, reserved or drained
+ *   nobody                          nobody is using it: free, allocated, reserved or drained
  *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
  *   gpu05:3                         GPU 3 of the host gpu05
  *   xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown

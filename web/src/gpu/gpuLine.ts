@@ -1,6 +1,7 @@
 /** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
 import type { Availability, Gpu, Host } from '../api/types'
 import { maintenanceText } from '../maintenance/maintenanceText'
+import { allocationText } from './allocationText'
 import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts, type Figure } from '../ui/format'
 import { isUnused } from '../ui/states'
 
@@ -104,7 +105,8 @@ function whoText(gpu: Gpu, isPast: boolean, now: number): Figure {
   if (isPast) return { text: `last: ${lastText(gpu)}`, title: gpu.availability_reason ?? undefined }
   if (gpu.availability === 'free') return { text: 'free', title: undefined }
   if (gpu.availability === 'reserved') return { text: reservedText(gpu, now), title: undefined }
-  if (gpu.availability === 'drained') return sameTitle(gpu.maintenance ? maintenanceText(gpu.maintenance, now) : 'drained')
+  if (gpu.availability === 'allocated') return sameTitle(gpu.allocation ? allocationText(gpu.allocation, now) : 'allocated')
+  if (gpu.availability === 'drained') return sameTitle(gpu.maintenance ? maintenanceText(gpu.maintenance, now) : (gpu.availability_reason ?? 'drained'))
   if (gpu.availability === 'unknown') return sameTitle(gpu.availability_reason ?? 'unknown')
   return { text: usersText(gpu), title: usersTitle(gpu) }
 }

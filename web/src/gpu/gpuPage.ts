@@ -1,6 +1,7 @@
 /** The page of one GPU in words. */
 import type { Run } from '../api/history'
 import type { Maintenance } from '../api/maintenance'
+import { allocationText } from './allocationText'
 import type { Gpu, Host } from '../api/types'
 import { reservationText, type ReservationText } from '../reservations/currentReservation'
 import { gpuDetail, READING, type GpuDetail } from './gpuDetail'
@@ -35,6 +36,8 @@ export interface GpuPageText {
   reservation: ReservationText | null
   label: string
   maintenance: Maintenance | null
+  /** The job that it was given to; empty where it was given to none. */
+  allocation: string
 }
 
 /** `now` is the hub's clock. `isRead`: what is not live is current too. */
@@ -52,6 +55,7 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     reservation: reservationText(gpu, now),
     label: plain(gpu.label),
     maintenance: gpu.maintenance ?? null,
+    allocation: gpu.allocation ? allocationText(gpu.allocation, now) : '',
   }
 }
 

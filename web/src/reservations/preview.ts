@@ -55,7 +55,7 @@ function previewRow(gpu: PreviewedGpu, now: number): PreviewRow {
     name: gpusText([{ ...gpu, is_there: true }]),
     model: `${plain(gpu.display_name)} · ${memory}`,
     use: useText(gpu, now),
-    isTaken: gpu.availability === 'busy' || gpu.availability === 'idle',
+    isTaken: gpu.availability === 'busy' || gpu.availability === 'idle' || gpu.availability === 'allocated',
   }
 }
 
@@ -63,6 +63,7 @@ function useText({ availability, users, reservation }: PreviewedGpu, now: number
   const reserved = reservation === null ? '' : `${reservation.kind === 'claim' ? 'claimed' : 'reserved'} by ${plain(reservation.user)} until ${timeText(reservation.until, now)}`
   if (availability === 'free') return 'free now'
   if (availability === 'unknown') return 'state unknown'
+  if (availability === 'allocated') return 'allocated to a job now'
   if (availability === 'reserved') return reserved === '' ? 'reserved now' : `now ${reserved}`
   const who = users === null || users.length === 0 ? ', user unknown' : ` by ${plain(users.join(', '))}`
   return `in use now${who}${availability === 'idle' ? ', idle' : ''}${reserved === '' ? '' : `; ${reserved}`}`

@@ -6,7 +6,7 @@ import type { FleetModel } from '../stream/fleetModel'
 const GPU_METRICS = ['utilization_percent', 'memory_used_bytes', 'temperature_celsius', 'power_watts'] as const
 const HOST_METRICS = ['cpu_percent', 'memory_used_bytes', 'last_report_at'] as const
 const NUMBERS = ['memory_used_bytes', 'utilization_percent'] as const
-const STATES = ['free', 'busy', 'idle', 'reserved', 'drained', 'unknown'] as const
+const STATES = ['free', 'busy', 'idle', 'allocated', 'reserved', 'drained', 'unknown'] as const
 const HEALTH = ['ok', 'warning', 'critical'] as const
 const STATUSES = ['up', 'up', 'late', 'down'] as const
 const USERS = [[], ['ann'], ['bob'], ['ann', 'bob'], ['cid']]

@@ -122,7 +122,7 @@ export function activeUsers(hosts: readonly Host[]): ActiveUser[] {
 }
 
 export function totals(changes: Partial<Totals> = {}): Totals {
-  return { gpus: 0, free: 0, busy: 0, idle: 0, reserved: 0, drained: 0, unknown: 0, hosts: 0, hosts_up: 0, users: 0, power_watts: null, ...changes }
+  return { gpus: 0, free: 0, busy: 0, idle: 0, allocated: 0, reserved: 0, drained: 0, unknown: 0, hosts: 0, hosts_up: 0, users: 0, power_watts: null, ...changes }
 }
 
 export function fleet(hosts: Host[], changes: Partial<Fleet> = {}): Fleet {

@@ -18,7 +18,7 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
     word: 'free',
     colour: 'var(--free)',
     shape: 'M6 1a5 5 0 1 1 0 10a5 5 0 1 1 0-10z',
-    meaning: 'not in use and not reserved',
+    meaning: 'not in use, not reserved and not allocated',
   },
   busy: {
     word: 'busy',
@@ -31,6 +31,12 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
     colour: 'var(--idle)',
     shape: 'M6 1a5 5 0 1 1 0 10a5 5 0 1 1 0-10zM6 2.4a3.6 3.6 0 1 0 0 7.2z',
     meaning: 'in use, but no work for 10 minutes',
+  },
+  allocated: {
+    word: 'allocated',
+    colour: 'var(--busy)',
+    shape: 'M2.5 1h7a1.5 1.5 0 0 1 1.5 1.5v7a1.5 1.5 0 0 1-1.5 1.5h-7a1.5 1.5 0 0 1-1.5-1.5v-7a1.5 1.5 0 0 1 1.5-1.5zM2.8 2.8v6.4h6.4v-6.4z',
+    meaning: 'a scheduler has given it to a job, but nothing runs on it',
   },
   reserved: {
     word: 'reserved',
@@ -56,16 +62,16 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
 export const AVAILABILITIES = Object.keys(STATES) as readonly Availability[]
 
 /** In a stacked chart, from the axis up: work at the bottom, and on it what is taken without work. */
-export const STACKED: readonly Availability[] = ['busy', 'idle', 'reserved', 'drained', 'free', 'unknown']
+export const STACKED: readonly Availability[] = ['busy', 'idle', 'allocated', 'reserved', 'drained', 'free', 'unknown']
 
 /** Nobody is on such a GPU. */
 export function isUnused(state: Availability): boolean {
-  return state === 'free' || state === 'reserved' || state === 'drained'
+  return state === 'free' || state === 'allocated' || state === 'reserved' || state === 'drained'
 }
 
 /** None of each. */
 export function noCounts(): Record<Availability, number> {
-  return { free: 0, busy: 0, idle: 0, reserved: 0, drained: 0, unknown: 0 }
+  return { free: 0, busy: 0, idle: 0, allocated: 0, reserved: 0, drained: 0, unknown: 0 }
 }
 
 export function isAvailability(word: string): word is Availability {
