@@ -15,6 +15,8 @@ export const MOST_ALERTS = 1000
 
 export const readAlerts = (signal?: AbortSignal): Promise<Answer<Schemas['AlertList']>> => request('get', '/api/v1/alerts', { query: { limit: MOST_ALERTS }, signal })
 export const acknowledge = (ids: string[]): Promise<Answer<Schemas['AcknowledgedAlerts']>> => request('post', '/api/v1/alerts/acknowledge', { body: { ids } })
+/** Those that are one's own. */
+export const unacknowledge = (ids: string[]): Promise<Answer<Schemas['AlertList']>> => request('post', '/api/v1/alerts/unacknowledge', { body: { ids } })
 export const readMutes = (signal?: AbortSignal): Promise<Answer<Schemas['MuteList']>> => request('get', '/api/v1/mutes', { signal })
 export const createMute = (mute: NewMute): Promise<Answer<Mute>> => request('post', '/api/v1/mutes', { body: mute })
 export const endMute = (id: string): Promise<Answer<Mute>> => request('delete', '/api/v1/mutes/{key}', { path: { key: id } })
