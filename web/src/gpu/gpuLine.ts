@@ -1,6 +1,7 @@
 /** A GPU in the words of one line, ready to be drawn: nothing here is a number any more. */
 import type { Availability, Gpu, Host } from '../api/types'
 import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts, type Figure } from '../ui/format'
+import { gpuLevel } from '../ui/states'
 
 export interface GpuLine {
   uuid: string
@@ -56,7 +57,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
     alarm: alarmText(gpu),
     isHot: isHeat(gpu),
-    isCritical: gpu.health === 'critical',
+    isCritical: gpuLevel(gpu.health) === 'critical',
     isPast,
   }
   return { ...line, spoken: spokenText(gpu, line) }
@@ -77,8 +78,8 @@ export function gpuCell(gpu: Gpu, host: Host, now: number): GpuCell {
   return {
     uuid: gpu.uuid,
     state: gpu.availability,
-    hasAlarm: gpu.health === 'warning' || gpu.health === 'critical',
-    isCritical: gpu.health === 'critical',
+    hasAlarm: gpuLevel(gpu.health) !== 'ok',
+    isCritical: gpuLevel(gpu.health) === 'critical',
     spoken: parts.filter((part) => part !== '').join(', ').replaceAll(DASH, 'unknown'),
   }
 }
@@ -148,7 +149,7 @@ function sinceText(gpu: Gpu, now: number): string {
 }
 
 export function alarmText(gpu: Gpu): string | undefined {
-  if (gpu.health !== 'warning' && gpu.health !== 'critical') return undefined
+  if (gpuLevel(gpu.health) === 'ok') return undefined
   return [`${gpu.health}: ${gpu.health_reason ?? 'no reason given'}`, gpu.health_action].filter(Boolean).join('. ')
 }
 

@@ -47,9 +47,9 @@ describe('the fleet', () => {
     const problem = (needs_attention: number, critical: number) => named(fleetKpis(now, { total: 9000, needs_attention, critical }, loading), 'Problems')
     expect(problem(0, 0)).toMatchObject({ text: '0', note: 'nothing needs attention' })
     expect(problem(0, 0)?.tone).toBeUndefined()
-    expect(problem(2, 0)).toMatchObject({ text: '2', tone: 'warning', note: '2 warnings' })
-    expect(problem(2, 1)).toMatchObject({ text: '2', tone: 'critical', note: '1 critical · 1 warning' })
-    expect(problem(1200, 1200)).toMatchObject({ text: '1,200', note: '1200 critical' })
+    expect(problem(2, 0)).toMatchObject({ text: '2', tone: 'warning', note: 'alerts: 2 warnings' })
+    expect(problem(2, 1)).toMatchObject({ text: '2', tone: 'critical', note: 'alerts: 1 critical, 1 warning' })
+    expect(problem(1200, 1200)).toMatchObject({ text: '1,200', note: 'alerts: 1,200 critical' })
   })
 
   it('is green only where something is free', () => {

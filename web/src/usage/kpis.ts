@@ -71,7 +71,7 @@ function partText(part: number, whole: number): string {
 
 function problemKpi({ needs_attention: open, critical }: AlertCounts): Kpi {
   const warnings = open - critical
-  const parts = [critical === 0 ? '' : `${critical} critical`, warnings === 0 ? '' : count(warnings, 'warning')].filter((part) => part !== '')
+  const parts = [critical === 0 ? '' : `${critical.toLocaleString('en')} critical`, warnings === 0 ? '' : count(warnings, 'warning')].filter((part) => part !== '')
   const tone = critical > 0 ? { tone: 'critical' as const } : warnings > 0 ? { tone: 'warning' as const } : {}
-  return { label: 'Problems', text: open.toLocaleString('en'), note: parts.join(' · ') || 'nothing needs attention', href: hrefOf('events'), ...tone }
+  return { label: 'Problems', text: open.toLocaleString('en'), note: parts.length === 0 ? 'nothing needs attention' : `alerts: ${parts.join(', ')}`, href: hrefOf('events'), ...tone }
 }
