@@ -21,6 +21,8 @@ import { parseQuery, toggleState } from './query'
 
 /** Above this many hosts the table is the better first view. */
 const CARDS_UP_TO_HOSTS = 100
+/** How often the time is looked at while no events come. */
+const CLOCK_MS = 500
 /** Seconds between two arrangements, and after the last sign of a person at work on the board. */
 const SETTLE_SECONDS = 2
 const ATTENDED_SECONDS = 5
@@ -70,7 +72,7 @@ export class FleetStore {
   private timer: ReturnType<typeof setInterval> | undefined
 
   readonly query = $derived(parseQuery(this.text))
-  readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now))
+  readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now, this.connectionError !== null))
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
@@ -145,7 +147,7 @@ export class FleetStore {
     // Events drive the clock while they come; the timer only takes over when they stop.
     this.timer = setInterval(() => {
       if (seconds() - this.now > 0.9) this.now = seconds()
-    }, 1000)
+    }, CLOCK_MS)
   }
 
   stop(): void {
