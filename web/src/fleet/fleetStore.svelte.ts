@@ -17,7 +17,7 @@ import { TotalsPoller, type ReadTotals } from '../stream/totalsPoller.svelte'
 import { groupsOn, labelsOf, type Grouping } from './groups'
 import type { View } from './moves'
 import { expandDelta, expandSnapshot } from '../stream/overview'
-import { parseQuery, toggleState } from './query'
+import { parseQuery, phrasesOf, toggleState } from './query'
 
 /** Above this many hosts the table is the better first view. */
 const CARDS_UP_TO_HOSTS = 100
@@ -41,6 +41,7 @@ export class FleetStore {
   group = $state<Grouping>('host')
   /** Labels by which hosts can be grouped. */
   labels = $state.raw<readonly string[]>([])
+  private phrases = $state.raw<readonly string[]>([])
   placed = $state.raw<readonly Placed[]>([])
   shownHosts = $state(0)
   connectionError = $state<ConnectionError | null>(null)
@@ -71,7 +72,7 @@ export class FleetStore {
   private seeTimer: ReturnType<typeof setTimeout> | undefined
   private timer: ReturnType<typeof setInterval> | undefined
 
-  readonly query = $derived(parseQuery(this.text))
+  readonly query = $derived(parseQuery(this.text, this.phrases))
   readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now, this.connectionError !== null))
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
@@ -260,6 +261,7 @@ export class FleetStore {
   private onSnapshot(fleet: FleetDocument, isWhole = true): void {
     this.fleet.load(fleet, isWhole, this.isOverview && this.isStreamed)
     this.labels = labelsOf(this.fleet.entries.values())
+    this.phrases = phrasesOf([...this.fleet.entries.values()].map(({ untracked }) => untracked))
     this.onEvent(true)
   }
 
