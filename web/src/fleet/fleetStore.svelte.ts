@@ -12,7 +12,7 @@ import { GREYED_AFTER_SECONDS, judgeLink, LOST_AFTER_SECONDS, RESTING } from '..
 import { readAddress, type Address } from './address'
 import { Arranger, inOldOrder, isSameArrangement, type Placed, type Sort } from './arrange'
 import type { BootstrapFleet } from '../stream/bootstrap'
-import { FleetModel, type FleetDocument } from '../stream/fleetModel'
+import { FleetModel, isSlice, type FleetDocument } from '../stream/fleetModel'
 import { TotalsPoller, type ReadTotals } from '../stream/totalsPoller.svelte'
 import { groupsOn, labelsOf, type Grouping } from './groups'
 import type { View } from './moves'
@@ -87,6 +87,14 @@ export class FleetStore {
   readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
+  /** How many of all GPUs, and of those that are shown, are MIG slices. */
+  readonly slices = $derived.by(() => {
+    this.fleet.pulse.read()
+    let sum = 0
+    for (const entry of this.fleet.entries.values()) sum += entry.slices
+    return sum
+  })
+  readonly shownSlices = $derived(this.placed.reduce((sum, { entry, shown }) => sum + (entry.slices === 0 ? 0 : shown.filter((slot) => isSlice(entry.untracked.gpus[slot]!)).length), 0))
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort, group: this.group })
   /** The hosts of each group; empty where the board is not in groups. */
   readonly groups: ReadonlyMap<string, readonly Placed[]> = $derived(groupsOn(this.placed))

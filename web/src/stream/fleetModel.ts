@@ -43,6 +43,7 @@ export class HostEntry {
   readonly version = new WatchedVersion()
   private summaryCache: HostSummary | null = null
   private inventoryCache: string | null = null
+  private slicesCache: number | null = null
   /** The host in full while it is in view of a large fleet; null where it is not, or where all hosts are streamed. */
   detail: Host | null = null
   /** What the overview last told of the figures of its GPUs, some seconds ago. */
@@ -135,11 +136,16 @@ export class HostEntry {
     this.touch()
   }
 
+  /** How many of its GPUs are MIG slices. Not tracked. */
+  get slices(): number {
+    return (this.slicesCache ??= this.untracked.gpus.filter(isSlice).length)
+  }
+
   replace(host: Host, readAt: number, isShort = false): void {
     this.base = host
     this.isBaseShort = isShort
     if (this.detail === null) this.readAt = isShort ? 0 : readAt
-    this.inventoryCache = null
+    this.inventoryCache = this.slicesCache = null
     this.touch()
   }
 
@@ -147,7 +153,7 @@ export class HostEntry {
   showDetail(host: Host | null, readAt = 0): void {
     this.detail = host
     this.readAt = readAt
-    this.inventoryCache = null
+    this.inventoryCache = this.slicesCache = null
     this.touch()
   }
 
@@ -203,6 +209,9 @@ const HOST_READ = readOf('host')
 function copy(names: readonly string[], from: Record<string, unknown> | undefined, to: Record<string, unknown>): void {
   if (from !== undefined) for (const name of names) to[name] = from[name] ?? null
 }
+
+/** They are labelled by their board and their own number, such as 0.5. */
+export const isSlice = ({ label }: Pick<Gpu, 'label'>): boolean => label.includes('.')
 
 const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
 const UNRANKED = -1
