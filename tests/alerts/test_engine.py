@@ -187,6 +187,12 @@ def test_many_alerts_acknowledged_at_once_are_one_event(count: int, titles: int)
     assert watched.engine.acknowledge_all(watched.engine.firing(), "bob", watched.clock.now) == 0
     assert len(watched.events) == titles
     assert {record.acknowledged_by for record in watched.engine.firing()} == {"ada"}
+    watched.events.clear()
+    assert watched.engine.withdraw_all(watched.engine.firing(), "bob", watched.clock.now) == []
+    assert len(watched.engine.withdraw_all(watched.engine.firing(), "ada", watched.clock.now)) == count
+    assert {event.kind for event in watched.events} == {"alert_unacknowledged"}
+    assert len(watched.events) == titles
+    assert {(record.state, record.acknowledged_by) for record in watched.engine.firing()} == {("firing", None)}
 
 
 def test_critical_alert_is_told_again_after_a_day_unless_acknowledged() -> None:

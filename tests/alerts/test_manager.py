@@ -11,6 +11,7 @@ from fakes.doors import make_auth
 from fakes.reports import make_gpu
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.message import Message
+from gpudeck.alerts.record import describe
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.alerts.store import AlertAsk, AlertStore
 from gpudeck.database.schema import alerts
@@ -231,3 +232,16 @@ def test_writer_goes_on_by_itself_and_says_when_the_database_is_away(house: Hous
 
     asyncio.run(asyncio.wait_for(live(), 20))
     assert problem[0] == "alerts are not kept: the hub's database does not take them now."
+
+
+@pytest.mark.parametrize(
+    ("fits", "text"),
+    [
+        ({"rule": "disk_full", "hosts": ["gpu08"]}, '"Disk full", host gpu08'),
+        ({"rule": "gpu_hot"}, '"GPU hot"'),
+        ({"rule": "gpu_*", "host": "gpu-1*", "labels": {"rack": "4"}}, "rules gpu_*, host gpu-1*, rack=4"),
+    ],
+)
+def test_mute_is_described_by_the_title_of_its_rule(fits: dict[str, Any], text: str) -> None:
+    mute = Mute(id="m", start=0.0, end=1.0, created_at=0.0, created_by="ada", reason="fans", **fits)
+    assert describe(mute) == text

@@ -54,6 +54,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/events"): (EVERYBODY, READERS),
     ("GET", "/api/v1/alerts"): (EVERYBODY, READERS),
     ("POST", "/api/v1/alerts/acknowledge"): (USERS, USERS),
+    ("POST", "/api/v1/alerts/unacknowledge"): (USERS, USERS),
     ("POST", "/api/v1/alerts/{key:str}/acknowledge"): (USERS, USERS),
     ("GET", "/api/v1/mutes"): (EVERYBODY, READERS),
     ("POST", "/api/v1/mutes"): (ADMINS, ADMINS),

@@ -135,6 +135,17 @@ def test_request_about_many_is_limited(desk: Desk, body: dict[str, Any]) -> None
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
 
 
+def test_own_acknowledgements_are_withdrawn_and_those_of_others_stay(desk: Desk) -> None:
+    own, theirs = (desk.list(f"?rule={rule}")[0]["id"] for rule in ("gpu_hot", "disk_full"))
+    desk.ask("POST", f"/api/v1/alerts/{theirs}/acknowledge", "user-token")
+    desk.ask("POST", f"/api/v1/alerts/{own}/acknowledge")
+    answer = desk.ask("POST", "/api/v1/alerts/unacknowledge", json={"ids": [own, theirs, "ffffffffff"]})
+    assert answer.status_code == 200, answer.text
+    told = [(one["id"], one["state"], one["acknowledged_by"]) for one in answer.json()["alerts"]]
+    assert told == [(own, "firing", None)]
+    assert [one["id"] for one in desk.list("?state=acknowledged")] == [theirs]
+
+
 def test_resolved_alerts_are_found_in_the_database(desk: Desk) -> None:
     desk.watched.report("gpu01", make_gpu(uuid="A"))
     desk.watched.post = lambda: None  # type: ignore[method-assign]

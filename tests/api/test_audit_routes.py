@@ -40,6 +40,7 @@ ROUTES = {
     "PATCH /api/v1/reservations/{number}": "change reservation",
     "DELETE /api/v1/reservations/{number}": "release reservation",
     "POST /api/v1/alerts/acknowledge": "acknowledge alert",
+    "POST /api/v1/alerts/unacknowledge": "unacknowledge alert",
     "POST /api/v1/alerts/{key}/acknowledge": "acknowledge alert",
     "POST /api/v1/mutes": "add mute",
     "DELETE /api/v1/mutes/{key}": "end mute",
@@ -127,6 +128,12 @@ def acknowledging_several(desk: Desk) -> httpx.Response:
     return desk.fill().call("POST /api/v1/alerts/acknowledge", {"ids": [alert_of(desk)]})
 
 
+def withdrawing(desk: Desk) -> httpx.Response:
+    ids = {"ids": [alert_of(desk)]}
+    desk.fill().call("POST /api/v1/alerts/acknowledge", ids)
+    return desk.call("POST /api/v1/alerts/unacknowledge", ids)
+
+
 def ending_a_mute(desk: Desk) -> httpx.Response:
     made = desk.fill().call("POST /api/v1/mutes", {"host": "gpu*", "for": "2h", "reason": "moving"})
     return desk.call(f"DELETE /api/v1/mutes/{made.json()['id']}")
@@ -175,6 +182,7 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "PATCH /api/v1/reservations/{number}": reservation("PATCH /api/v1/reservations/1", {"note": "longer"}),
     "DELETE /api/v1/reservations/{number}": reservation("DELETE /api/v1/reservations/1"),
     "POST /api/v1/alerts/acknowledge": acknowledging_several,
+    "POST /api/v1/alerts/unacknowledge": withdrawing,
     "POST /api/v1/alerts/{key}/acknowledge": acknowledging,
     "POST /api/v1/mutes": calling("POST /api/v1/mutes", {"rule": "gpu_hot", "for": "2h", "reason": "fans"}),
     "DELETE /api/v1/mutes/{key}": ending_a_mute,

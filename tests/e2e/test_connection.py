@@ -37,6 +37,8 @@ def test_a_lost_hub_is_seen_and_its_return_too(tmp_path: Path, chromium: Browser
         expect(page.locator(".live.live")).to_have_text("live")
         alive = free_colour(page)
         unknown = str(page.locator(".chip.unknown svg").evaluate("symbol => getComputedStyle(symbol).color"))
+    # Before it is said aloud.
+    expect(page.locator(".live")).to_have_attribute("data-phase", re.compile("waiting|lost"))
     expect(page.get_by_role("alert")).to_contain_text("No connection to the hub", timeout=15_000)
     expect(page).to_have_title("gpudeck")
     first = seconds_lost(page)

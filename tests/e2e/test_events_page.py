@@ -146,6 +146,8 @@ def test_hundreds_are_acknowledged_at_once_on_a_phone(tmp_path: Path, visit: Cal
         expect(page.get_by_role("status").filter(has_text="64 alerts acknowledged")).to_be_visible()
         assert sent == [f"{hub.url}/api/v1/alerts/acknowledge"]
         assert {alert["state"] for alert in alerts_of(hub)} == {"acknowledged"}
+        page.get_by_role("button", name="Undo").click()
+        expect(panel.get_by_role("heading")).to_contain_text("64 alerts need attention")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert serious_violations(page) == []
         page.close()

@@ -565,8 +565,14 @@ def test_page_fits_a_phone(desk: Desk, opened: Opens) -> None:
     assert not is_wider_than_its_window(page)
     assert serious_violations(page) == []
     page.get_by_role("button", name="Reserve", exact=True).click()
-    expect(page.get_by_role("dialog")).to_be_visible()
+    form = page.get_by_role("dialog")
+    expect(form).to_be_visible()
     assert not is_wider_than_its_window(page)
+    assert form.evaluate("form => form.scrollWidth <= form.clientWidth")
+    # The preview is below what fits: what the button would do is said beside it.
+    form.get_by_role("button", name="Tomorrow", exact=True).click()
+    expect(form.locator(".summary")).to_contain_text("1 GPU on gpu01, ")
+    expect(form.locator(".summary")).to_be_in_viewport()
     assert serious_violations(page) == []
 
 

@@ -11,7 +11,7 @@ from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
+from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Requester, ReservationRefused
 from gpudeck.reservations.store import ReservationAsk
 from reservations.fleet import ADA, BOB, DAY, FLEET, HOUR, NOW, ROOT, draft, make_calendar, make_fleet, make_gpu, run
@@ -109,6 +109,26 @@ def test_of_equal_gpus_one_that_nobody_is_on_now_is_reserved_for_later(database:
     fleet = make_fleet(make_gpu("X0", "gpu03", 0, "eve"), make_gpu("X1", "gpu03", 1))
     calendar = make_calendar(database)
     assert uuids(run(calendar.reserve(draft(count=1, start=24), BOB, fleet))) == ["X1"]
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+def test_of_equal_hosts_one_with_gpus_that_nobody_is_on_is_reserved_for_later(
+    database: Database, same_host: bool
+) -> None:
+    used = [make_gpu(f"U{index}", "gpu01", index, "eve") for index in range(2)]
+    half = [make_gpu("H0", "gpu02", 0, "eve"), make_gpu("H1", "gpu02", 1), make_gpu("H2", "gpu02", 2, "eve")]
+    unused = [make_gpu(f"F{index}", "gpu03", index) for index in range(4)]
+    calendar = make_calendar(database)
+
+    def ask(*gpus: ObservedGpu, count: int = 2) -> list[str]:
+        plan = run(calendar.preview(draft(count=count, start=24, same_host=same_host), BOB, make_fleet(*gpus)))
+        return [gpu.uuid for gpu in plan.gpus]
+
+    assert ask(*used, *half, *unused) == ["F0", "F1"]
+    # Half of what is needed is better than nothing; one host is better than two.
+    assert ask(*used, *half) == ["H1", "H0"]
+    # As many are unused on both: the smaller host, so that the larger stays whole.
+    assert ask(*used, *half, *unused, count=1) == ["H1"]
 
 
 def test_next_free_is_now_where_nothing_is_reserved(database: Database) -> None:

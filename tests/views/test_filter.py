@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.fleets import make
 from gpudeck.model.view import Fleet, Gpu, Host
-from gpudeck.views.filter import fits_bare_host, fits_gpu, join, parse_query, propose, split
+from gpudeck.views.filter import fits_bare_host, fits_gpu, join, parse_query, phrases_of, propose, split
 
 SHARED = json.loads((Path(__file__).parent.parent / "captures" / "filter-cases.json").read_text())
 HOSTS = [
@@ -22,7 +22,7 @@ HOSTS = [
 
 @pytest.mark.parametrize("case", SHARED["cases"], ids=lambda case: case["query"] or "nothing")
 def test_words_find_what_they_find_on_the_page(case: dict[str, Any]) -> None:
-    query = parse_query(case["query"])
+    query = parse_query(case["query"], phrases_of(HOSTS))
     gpus = [f"{host.name}/{gpu.label}" for host in HOSTS for gpu in host.gpus if fits_gpu(query, host, gpu)]
     bare = [host.name for host in HOSTS if not host.gpus and fits_bare_host(query, host)]
     assert (gpus, bare, list(query.unclear)) == (case["gpus"], case["bare_hosts"], case["unclear"])

@@ -252,6 +252,18 @@ class AlertEngine(AlertStateMachine):
             self._emit(make_event(now, "alert_acknowledged", f"{by} acknowledged {len(firing)} alerts"))
         return len(firing)
 
+    def withdraw_all(self, records: Iterable[AlertRecord], by: str, now: float) -> list[AlertRecord]:
+        """Take back what `by` has acknowledged: these fire as before, and are sent again when that is due."""
+        own = [record for record in records if record.state == "acknowledged" and record.acknowledged_by == by]
+        for record in own:
+            record.state, record.acknowledged_at, record.acknowledged_by = "firing", None, None
+            self._note(record)
+            if len(own) <= _MOST_TOLD:
+                self._tell_of(record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now)
+        if len(own) > _MOST_TOLD:
+            self._emit(make_event(now, "alert_unacknowledged", f"{by} withdrew {len(own)} acknowledgements"))
+        return own
+
     def hosts_called(self, name: str) -> set[str]:
         """The ids of hosts with an alert, by their name or id, whether they are in the fleet or not."""
         return {

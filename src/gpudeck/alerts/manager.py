@@ -118,6 +118,13 @@ class AlertManager:
             await self.flush()
         return {alert_id: record.show() for alert_id, record in firing.items()}
 
+    async def withdraw_all(self, alert_ids: Iterable[str], by: str) -> list[Alert]:
+        """Those that `by` had acknowledged and that fire again now. Written down at once. Raises Temporary."""
+        own = self.engine.withdraw_all(self.engine.find_all(set(alert_ids)).values(), by, self._now())
+        if own:
+            await self.flush()
+        return [record.show() for record in own]
+
     def remove_hosts(self, host_ids: Iterable[str]) -> int:
         """These hosts were removed: their alerts are resolved, and messages say so. Returns how many."""
         count = self.engine.remove_hosts(host_ids, self._now())

@@ -1,4 +1,5 @@
-"""/api/v1/alerts, /alerts/{id}/acknowledge, /alerts/acknowledge, /mutes, /mutes/{id} and /me/mutes.
+"""/api/v1/alerts, /alerts/{id}/acknowledge, /alerts/acknowledge, /alerts/unacknowledge,
+/mutes, /mutes/{id} and /me/mutes.
 
 Everyone who may read sees all of it. Users acknowledge and choose their own mutes, admins add mutes.
 """
@@ -34,7 +35,7 @@ _LONGEST = 366 * 86_400.0
 _SPAN = 'such as 2h, or "end" with a time'
 _NOT_FIRING = "no alert with the id {} fires."
 MOST_AT_ONCE = 1000
-"""Alerts that one request acknowledges, and hosts of one mute."""
+"""Alerts that one request is about, and hosts of one mute."""
 
 _Words = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
 _Id = Annotated[str, PathParameter(max_length=16, description="Its id", schema_extra={"pattern": "^[0-9a-f]{1,16}$"})]
@@ -153,6 +154,20 @@ async def acknowledge_several(
     await auth.audit.record_all(caller, "acknowledge alert", {f"alert {one.id}": one.title for one in done})
     failed = [FailedAlert(key, "unknown_alert", _NOT_FIRING.format(key)) for key in wanted if key not in found]
     return AcknowledgedAlerts(done, failed)
+
+
+@post(
+    "/api/v1/alerts/unacknowledge",
+    status_code=200,
+    opt=access("user"),
+    responses=documented(AlertList, "Those that need attention again", {400: f"No ids, or more than {MOST_AT_ONCE}"}),
+)
+async def unacknowledge(request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts) -> AlertList:
+    """Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are."""
+    caller = caller_of(request)
+    found = await alerts.withdraw_all(data.ids, caller.name)
+    await auth.audit.record_all(caller, "unacknowledge alert", {f"alert {one.id}": one.title for one in found})
+    return AlertList(found, clock.wall())
 
 
 @get("/api/v1/mutes", opt=access("read"))

@@ -67,10 +67,17 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 
 @command.command("ack")
 @click.argument("alert", metavar="ID")
+@click.option("--undo", is_flag=True, help="Withdraw your acknowledgement.")
 @hub_option
 @click.pass_context
-def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
+def acknowledge(ctx: click.Context, alert: str, *, undo: bool, hub: str) -> None:
     """Acknowledge alert ID: no more notifications are sent. It is resolved when its cause ends."""
+    if undo:
+        again = ask(_hub_of(ctx, hub), lambda client: client.unacknowledge(alert)).alerts
+        if not again:
+            raise UsageError(f"you have not acknowledged an alert {clean(alert)} that fires.")
+        click.echo(f"No longer acknowledged: {clean(again[0].title)}")
+        return
     made = ask(_hub_of(ctx, hub), lambda client: client.acknowledge(alert))
     click.echo(f"{clean(made.acknowledged_by or '')} acknowledged: {clean(made.title)}")
 

@@ -16,7 +16,7 @@ from gpudeck import __version__
 from gpudeck.client.answers import Identity, PersonalToken, read_answer
 from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure
 from gpudeck.model.address import check_hub_url, mask_password
-from gpudeck.model.alert import Alert, Mute
+from gpudeck.model.alert import Alert, AlertList, Mute
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.reservation import ShownReservation, ShownSlot
 from gpudeck.model.settings import is_loopback
@@ -201,6 +201,10 @@ class Client:
     def acknowledge(self, alert: str) -> Alert:
         """Look after an alert; the alert as it is then."""
         return self.read(self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge"), Alert)
+
+    def unacknowledge(self, alert: str) -> AlertList:
+        """Withdraw an acknowledgement of one's own; the alert as it is then, or none."""
+        return self.read(self._ask("POST", "/api/v1/alerts/unacknowledge", {"ids": [alert]}), AlertList)
 
     def mutes(self) -> bytes:
         """The mutes, as JSON (a list of model.alert.Mute below `mutes`)."""

@@ -37,6 +37,7 @@ KINDS: dict[str, str] = {
     "clock_confirmed": "the hub's clock is right",
     "alert_fired": "an alert fired",
     "alert_acknowledged": "an alert was acknowledged",
+    "alert_unacknowledged": "the acknowledgement of an alert was withdrawn",
     "alert_resolved": "an alert was resolved",
     "alert_muted": "alerts were muted",
     "alert_mute_ended": "a mute has ended",

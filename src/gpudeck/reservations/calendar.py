@@ -258,13 +258,13 @@ class ReservationCalendar:
         tiers = [find_named(wanted, known)] if wanted.any is None else self._matching(wanted.any, span, known)
         drained = self._drained(known)
         # Most find something soon: what is reserved a year ahead is read only for those who do not.
-        soon = span.end + SOON_SECONDS
-        slot = first_slot(
-            tiers, await self._store.search(ReservationAsk(start=span.start, end=soon)), wanted.any, span, drained
-        )
+        soon, in_use = span.end + SOON_SECONDS, _in_use(known)
+        near = await self._store.search(ReservationAsk(start=span.start, end=soon))
+        slot = first_slot(tiers, near, wanted.any, span, drained, in_use)
         if slot is not None and slot.end <= soon:
             return slot
-        return first_slot(tiers, await self._store.search(ReservationAsk(start=span.start)), wanted.any, span, drained)
+        later = await self._store.search(ReservationAsk(start=span.start))
+        return first_slot(tiers, later, wanted.any, span, drained, in_use)
 
     async def _decide(
         self,
@@ -306,13 +306,13 @@ class ReservationCalendar:
             if not is_admin and span.start <= self.now():
                 check_in_use(gpus, owner.logins, known)
             return gpus
-        tiers = self._matching(wanted.any, span, known)
+        tiers, in_use = self._matching(wanted.any, span, known), _in_use(known)
         taken = await writing.overlapping(None, span.start, span.end, but=but)
-        slot = first_slot(tiers, taken, wanted.any, span, drained)
+        slot = first_slot(tiers, taken, wanted.any, span, drained, in_use)
         if slot is not None and slot.start == span.start:
             return slot.gpus
-        later = first_slot(tiers, await writing.overlapping(None, span.start, None, but=but), wanted.any, span, drained)
-        raise describe_too_few(wanted.any, later)
+        later = await writing.overlapping(None, span.start, None, but=but)
+        raise describe_too_few(wanted.any, first_slot(tiers, later, wanted.any, span, drained, in_use))
 
     async def _check_free(
         self,
@@ -354,6 +354,10 @@ class ReservationCalendar:
         self.near = [*(one for one in self.near if one.id not in ids), *near]
         self.changes += 1
         self._changed()
+
+
+def _in_use(known: Known) -> set[str]:
+    return {uuid for uuid, gpu in known.items() if gpu.is_in_use}
 
 
 def show_at_gpu(reservation: Reservation) -> GpuReservation:

@@ -4,7 +4,7 @@ Pure: GPUs and the times at which each is taken in, a time and GPUs out."""
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -75,19 +75,26 @@ def _merge(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def find_slot(
-    gpus: Sequence[ReservedGpu], taken: Taken, *, count: int, length: float, earliest: float, same_host: bool = False
+    gpus: Sequence[ReservedGpu],
+    taken: Taken,
+    *,
+    count: int,
+    length: float,
+    earliest: float,
+    same_host: bool = False,
+    in_use: Collection[str] = (),
 ) -> FreeSlot | None:
-    """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds.
+    """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds. `in_use` are
+    those that somebody is on now.
 
-    Nothing becomes free but where something ends: only those moments are tried. Of several choices the one that leaves
-    the fewest GPUs of its host over is taken, so that whole hosts stay whole for those who need one.
+    Nothing becomes free but where something ends: only those moments are tried.
     """
     if count > len(gpus):
         return None
     ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if earliest < end < math.inf}
     for start in (earliest, *sorted(ends)):
         free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
-        chosen = choose(free, count, same_host=same_host)
+        chosen = choose(free, count, same_host=same_host, in_use=in_use)
         if chosen is not None:
             return FreeSlot(start, start + length, chosen)
     return None
@@ -99,19 +106,27 @@ def is_free(spans: Sequence[tuple[float, float]], start: float, end: float) -> b
     return before == 0 or spans[before - 1][1] <= start
 
 
-def choose(free: Sequence[ReservedGpu], count: int, *, same_host: bool) -> list[ReservedGpu] | None:
+def choose(
+    free: Sequence[ReservedGpu], count: int, *, same_host: bool, in_use: Collection[str] = ()
+) -> list[ReservedGpu] | None:
     """So many of them: of one host if any has enough, else of as few hosts as will do; None where there are not enough,
-    or not on one host."""
+    or not on one host.
+
+    Of several hosts the one of which the fewest have to be GPUs that somebody is on now; then the one that has the
+    fewest left over, so that whole hosts stay whole for those who need one; then the one with the most unused.
+    """
     hosts: dict[str, list[ReservedGpu]] = defaultdict(list)
     for gpu in free:
         hosts[gpu.host].append(gpu)
-    enough = [found for found in hosts.values() if len(found) >= count]
+    unused = {host: sum(gpu.uuid not in in_use for gpu in found) for host, found in hosts.items()}
+    enough = [host for host, found in hosts.items() if len(found) >= count]
     if enough:
-        return min(enough, key=len)[:count]
+        best = min(enough, key=lambda host: (-min(count, unused[host]), len(hosts[host]), -unused[host]))
+        return hosts[best][:count]
     if same_host or len(free) < count:
         return None
-    largest_first = sorted(hosts.values(), key=len, reverse=True)
-    return [gpu for found in largest_first for gpu in found][:count]
+    largest_first = sorted(hosts, key=lambda host: (-len(hosts[host]), -unused[host]))
+    return [gpu for host in largest_first for gpu in hosts[host]][:count]
 
 
 class Conflict(ReservationRefused):
@@ -184,6 +199,7 @@ def first_slot(
     request: GpuRequest | None,
     span: ReservationSpan,
     drained: Drained,
+    in_use: Collection[str] = (),
 ) -> FreeSlot | None:
     """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
     spans = taken_by(taken, drained)
@@ -195,6 +211,7 @@ def first_slot(
             length=span.length,
             earliest=span.start,
             same_host=request is not None and request.same_host,
+            in_use=in_use,
         )
         for gpus in tiers
     )

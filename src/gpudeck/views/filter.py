@@ -9,11 +9,13 @@ A search is words that all have to fit a GPU: what the page's search box takes, 
     nobody                          nobody is using it: free, allocated, reserved or drained
     user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
     gpu05:3                         GPU 3 of the host gpu05
-    xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
+    xid  xid79  xid 79  xid:79      a fault that the driver reported in the last day, or the reason why it is unknown
     -word                           none of it, also -free, -down, -critical
     anything else                   text in host, its note, label, model, user or UUID, the beginning of a word of a
-                                    command, an address, or a GPU's own label: 0.5
+                                    command or of what is wrong (fell off), a vendor, an address, or a GPU's own
+                                    label: 0.5
 
+Words that together are the value of a label are one: hall A.
 web/src/fleet/query.ts is the same on the page. tests/captures/filter-cases.json is tried on both.
 """
 
@@ -49,10 +51,12 @@ _NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
 _SHORT = 3
 _SHORTEST_OF_COMMAND = 3
 """Less text begins a word of nearly every command."""
+_SHORTEST_VENDOR = 3
+"""amd"""
 _MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?[kmgt]i?b?)")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?[kmgt]i?b?")
 _NO_UNIT = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?)")
-_TOKEN = re.compile(r'-?(?:[a-z0-9_]+:)?"[^"]*"|\S+')
+_TOKEN = re.compile(r'-?(?:[a-z0-9_]+[:=])?"[^"]*"|\S+')
 _PREFIX = re.compile(r"-?(?:[A-Za-z0-9_]+:)?")
 Fits = Callable[[Host, Gpu], bool]
 
@@ -76,9 +80,15 @@ class Query(Struct, frozen=True):
     unclear: tuple[str, ...]
 
 
-def parse_query(text: str) -> Query:
-    """Never fails: see `Query.unclear`."""
-    return read_tokens(split(text))
+def phrases_of(hosts: Iterable[Host]) -> list[str]:
+    """The values of labels that are more than one word, in lower case, the longest first."""
+    values = {value.lower() for host in hosts for value in host.labels.values() if " " in value}
+    return sorted(values, key=len, reverse=True)
+
+
+def parse_query(text: str, phrases: Iterable[str] = ()) -> Query:
+    """Never fails: see `Query.unclear`. `phrases` are words that belong together also without quotes."""
+    return read_tokens(split(text, phrases))
 
 
 def read_tokens(tokens: Iterable[str]) -> Query:
@@ -104,12 +114,25 @@ def read_tokens(tokens: Iterable[str]) -> Query:
     return Query(_by_kind(wanted), _by_kind(without), tuple(memory), tuple(words), tuple(unclear))
 
 
-def split(text: str) -> list[str]:
-    """Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is."""
-    joined = re.sub(r"([<>=]) +(?=[0-9])", r"\1", text.lower())
+def split(text: str, phrases: Iterable[str] = ()) -> list[str]:
+    """Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is, `xid 79` as `xid79`."""
+    joined = re.sub(r"([<>=]) +(?=[0-9])", r"\1", _quote_phrases(text.lower(), phrases))
     joined = re.sub(r"([<>=][0-9][0-9.]*) +(?=[kmgt]i?b?(?: |$))", r"\1", joined)
+    joined = re.sub(r"(^|[ -])xid +(?=[0-9]+(?: |$))", r"\1xid", joined)
     tokens = (token.replace('"', "") for token in _TOKEN.findall(joined))
     return [token for token in tokens if token]
+
+
+def _quote_phrases(text: str, phrases: Iterable[str]) -> str:
+    """As though they had been written with quotes: `room:hall a` is `room:"hall a"`."""
+    if " " not in text or '"' in text:
+        return text
+    for phrase in phrases:
+        at = text.find(phrase)
+        before, after = text[max(0, at - 1) : max(0, at)], text[at + len(phrase) :]
+        if at >= 0 and before in {"", " ", "-", ":", "="} and after[:1] in {"", " "}:
+            return f'{text[:at]}"{phrase}"{after}'
+    return text
 
 
 def join(arguments: Iterable[str]) -> str:
@@ -202,7 +225,8 @@ def _is_in_gpu(text: str, gpu: Gpu) -> bool:
         or (_is_amount(text, gpu) if _AMOUNT.fullmatch(text) else has_model(text, gpu.name, gpu.display_name))
         or _is_in_users(text, gpu)
         or gpu.availability.startswith(text)
-        or (len(text) >= _SHORTEST_OF_COMMAND and _is_in_commands(text, gpu))
+        or (len(text) >= _SHORTEST_OF_COMMAND and (_is_in_commands(text, gpu) or _is_in_reasons(text, gpu)))
+        or (len(text) >= _SHORTEST_VENDOR and gpu.vendor.startswith(text))
         # Short text stands in many a UUID by chance: "4090" is a model.
         or (len(text) >= 8 and text in gpu.uuid.lower())
     )
@@ -219,6 +243,8 @@ def _is_in_host(text: str, host: Host) -> bool:
     if text in host.name.lower() or text in host.display_name.lower():
         return True
     if any(_is_address(text, address.lower()) for address in host.addresses):
+        return True
+    if len(text) >= _SHORTEST_OF_COMMAND and any(_begins_word(text, problem.lower()) for problem in host.problems):
         return True
     return any(_is_label(text, key.lower(), value.lower()) for key, value in host.labels.items())
 
@@ -244,6 +270,12 @@ def _is_in_commands(text: str, gpu: Gpu) -> bool:
     """Whether a word of a command begins with it."""
     commands = (process.command for process in gpu.processes or () if process.command)
     return any(_begins_word(text, command.lower()) for command in commands)
+
+
+def _is_in_reasons(text: str, gpu: Gpu) -> bool:
+    """Whether a word of what is wrong with it begins with it."""
+    reasons = (reason for reason in (gpu.availability_reason, gpu.health_reason) if reason)
+    return any(_begins_word(text, reason.lower()) for reason in reasons)
 
 
 def _begins_word(text: str, command: str) -> bool:
@@ -274,7 +306,7 @@ def choose_words(fleet: Fleet, text: str) -> tuple[Fleet, Query]:
     Words that are exactly the names of hosts mean these hosts and no others: gpu1 is not gpu10, and of several names
     each counts. All other words mean what they mean on the page.
     """
-    tokens = split(text)
+    tokens = split(text, phrases_of(fleet.hosts))
     known = {host.name.lower(): host.name for host in fleet.hosts}
     named = [known[token] for token in tokens if token in known]
     query = read_tokens(token for token in tokens if token not in known)
@@ -304,7 +336,7 @@ def near_hosts(fleet: Fleet, name: str, most: int = 3) -> list[str]:
 def propose(fleet: Fleet, text: str) -> list[str]:
     """The nearest known word for each that fits nothing in the fleet by itself; `usr:ann` becomes `user:ann`."""
     found = []
-    for word in split(text):
+    for word in split(text, phrases_of(fleet.hosts)):
         bare = word.removeprefix("-")
         if not _fits_anything(fleet, bare) and (near := _nearest(fleet, bare)) is not None:
             found.append(f"-{near}" if word[:1] == "-" else near)

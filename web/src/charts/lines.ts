@@ -1,6 +1,6 @@
 /** From the hub's answers to the lines of a chart. */
 import type { Past, PastSeries } from '../api/history'
-import { orderColour, userColours } from '../ui/colours'
+import { orderColour, userColour } from '../ui/colours'
 import { gatherSmall, type Line } from './series'
 import type { Point } from '../api/history'
 
@@ -34,8 +34,7 @@ export function userLines(past: Past | null): Line[] {
     kind: 'area' as const,
   }))
   const shown = gatherSmall(lines, MOST_USERS, (count) => `${count} others`).sort((a, b) => place(a) - place(b))
-  const colours = userColours(shown.map(({ key, label }) => (place({ key }) === 0 ? label : null)))
-  return shown.map((line, at) => (line.key === 'rest' ? line : { ...line, colour: colours[at]! }))
+  return shown.map((line) => (line.key === 'rest' ? line : { ...line, colour: userColour(place(line) === 0 ? line.label : null) }))
 }
 
 /** Those without a name of their own lie on top. */

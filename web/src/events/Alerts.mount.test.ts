@@ -72,6 +72,9 @@ describe('alerts', () => {
     expect(asked).toEqual([{ method: 'POST', url: 'api/v1/alerts/acknowledge', body: { ids: alerts.map(({ id }) => id) } }])
     expect(page.querySelector('[role=alert] li')?.textContent).toBe('gpu0 has stopped reporting: no alert with the id a0 fires.')
     expect(toasts.shown.map(({ text }) => text)).toEqual(['299 alerts acknowledged'])
+    expect(toasts.undoLast()).toBe(true)
+    await settle()
+    expect(asked[1]).toEqual({ method: 'POST', url: 'api/v1/alerts/unacknowledge', body: { ids: alerts.slice(1).map(({ id }) => id) } })
   })
 
   it('are muted by the hundred in one request, which can be undone', async () => {

@@ -1,5 +1,5 @@
 /** Alerts by their cause, which is their rule, and below that by host; and mutes in words. Pure. */
-import type { Alert, Mute, NewMute } from '../api/alerts'
+import { isOpen, type Alert, type Mute, type NewMute } from '../api/alerts'
 import type { Severity } from '../api/events'
 import { count, duration, moment, plain } from '../ui/format'
 
@@ -28,10 +28,6 @@ const ABBREVIATIONS: Record<string, string> = { gpu: 'GPU', xid: 'XID', ecc: 'EC
 export function ruleTitle(rule: string): string {
   const words = plain(rule).split('_').map((word) => ABBREVIATIONS[word] ?? word).join(' ')
   return words.replace(/^\p{Ll}/u, (letter) => letter.toUpperCase())
-}
-
-export function isOpen({ severity, state, muted_by }: Alert): boolean {
-  return severity !== 'info' && state === 'firing' && muted_by === null
 }
 
 /** Those that need attention first, then the worst, then the largest. */

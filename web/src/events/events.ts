@@ -21,7 +21,7 @@ export const KINDS: readonly { kind: string; label: string }[] = [
   { kind: 'health_raised,health_cleared', label: 'health' },
   { kind: 'driver_changed,agent_changed', label: 'driver and agent versions' },
   { kind: 'duplicate_host', label: 'duplicate hosts' },
-  { kind: 'alert_fired,alert_acknowledged,alert_resolved,alert_muted,alert_mute_ended', label: 'alerts' },
+  { kind: 'alert_fired,alert_acknowledged,alert_unacknowledged,alert_resolved,alert_muted,alert_mute_ended', label: 'alerts' },
   { kind: 'maintenance_started,maintenance_ended,maintenance_changed', label: 'maintenance' },
   { kind: 'hub_started,hub_stopped,history_problem,history_recovered,history_damaged,clock_doubted,clock_confirmed', label: 'hub' },
 ]

@@ -1,6 +1,6 @@
 import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, describe, expect, it, vi } from 'vitest'
-import { busyGpu, GIB, gpu, host, NOW } from '../testing/samples'
+import { busyGpu, GIB, gpu, host, NOW, someAlert } from '../testing/samples'
 import { HostEntry } from '../stream/fleetModel'
 import HostCard from './HostCard.svelte'
 
@@ -78,6 +78,20 @@ describe('the card of a host', () => {
     expect(faults()).toEqual([true, false])
     change(entry, { id: 'gpu01', status: 'down' })
     expect(faults()).toEqual([true, true, true])
+  })
+
+  it('counts the alerts that need attention, in the colour of the worst', () => {
+    const entry = new HostEntry(host('gpu01', [gpu()]), NOW)
+    const page = show(entry)
+    expect(page.querySelector('.level')).toBeNull()
+    entry.showAlerts([someAlert({ severity: 'warning', title: '/data of gpu01 is 96 % full' })])
+    flushSync()
+    expect(page.querySelector('.level')?.className).toMatch(/level warning/)
+    expect(page.querySelector('.level')?.getAttribute('aria-label')).toBe('1 alert: /data of gpu01 is 96 % full')
+    entry.showAlerts([someAlert({ severity: 'critical' }), someAlert({ id: 'a2', severity: 'warning' })])
+    flushSync()
+    expect(page.querySelector('.level')?.className).toMatch(/level critical/)
+    expect(page.querySelector('.level')?.textContent?.trim()).toBe('2')
   })
 
   it('draws no bar for what is not known', () => {

@@ -1,5 +1,6 @@
 /** Which hosts and GPUs are shown, in which order, and which hosts are collapsed to one line. */
-import type { Gpu, HealthLevel, Host } from '../api/types'
+import { gpuLevel, LEVELS } from '../ui/states'
+import type { Gpu, Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { Groups, type Grouping, type Part } from './groups'
 import { matchesBareHost, matchesGpu, wordsInHost, type Query } from './query'
@@ -178,10 +179,9 @@ function shownGpus({ untracked: host }: HostEntry, query: Query): readonly numbe
 
 /** Nothing to take and nothing to worry about. */
 function isFull({ untracked: host, untrackedSummary: summary }: HostEntry): boolean {
-  return host.gpus.length > 0 && summary.counts.free === 0 && host.problems.length === 0 && HEALTH_SEVERITY[summary.health] < HEALTH_SEVERITY.warning
+  return host.gpus.length > 0 && summary.counts.free === 0 && host.problems.length === 0 && gpuLevel(summary.health) === 'ok'
 }
 
-const HEALTH_SEVERITY: Record<HealthLevel, number> = { critical: 3, warning: 2, unknown: 1, ok: 0 }
 const STATUS_SEVERITY = { down: 3, never_seen: 2, late: 1, up: 0 } as const
 /** How little may be hoped for: of a host that was never seen nothing is known. */
 const STATUS_ORDER = { never_seen: 3, down: 2, late: 1, up: 0 } as const
@@ -192,12 +192,18 @@ const WEIGHTS: Record<Exclude<Sort, 'model'>, (entry: HostEntry) => number> = {
   name: () => 0,
   utilization: ({ load }) => load.utilization ?? -Infinity,
   temperature: ({ load }) => load.hottest ?? -Infinity,
-  problems: ({ untracked: host, untrackedSummary: summary }) => STATUS_SEVERITY[host.status] * 100 + HEALTH_SEVERITY[summary.health] * 10 + Math.min(9, host.problems.length),
+  problems: weighProblems,
 }
 
 /** More free GPUs first, then reserved, idle, busy: what may become free soonest comes next. Silent hosts are last. */
 function weighFree({ untracked: host, untrackedSummary: { counts } }: HostEntry): number {
   return (((counts.free * MOST + counts.reserved) * MOST + counts.idle) * MOST + counts.busy) * 4 - STATUS_ORDER[host.status]
+}
+
+/** Silent hosts first, then by the worst that is wrong, then by how many alerts there are. */
+function weighProblems({ untracked: host, untrackedSummary: summary, untrackedLevel: level, untrackedAlerts: alerts }: HostEntry): number {
+  const parts = [STATUS_SEVERITY[host.status], LEVELS.indexOf(level), Math.min(99, alerts), LEVELS.indexOf(gpuLevel(summary.health)), Math.min(99, host.problems.length)]
+  return parts.reduce((weight, part) => weight * 100 + part, 0)
 }
 
 /** By the GPU that has been idle for longest. */

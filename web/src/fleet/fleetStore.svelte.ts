@@ -12,15 +12,17 @@ import { GREYED_AFTER_SECONDS, judgeLink, LOST_AFTER_SECONDS, RESTING } from '..
 import { readAddress, type Address } from './address'
 import { Arranger, inOldOrder, isSameArrangement, type Placed, type Sort } from './arrange'
 import type { BootstrapFleet } from '../stream/bootstrap'
-import { FleetModel, type FleetDocument } from '../stream/fleetModel'
+import { FleetModel, isSlice, type FleetDocument } from '../stream/fleetModel'
 import { TotalsPoller, type ReadTotals } from '../stream/totalsPoller.svelte'
 import { groupsOn, labelsOf, type Grouping } from './groups'
 import type { View } from './moves'
 import { expandDelta, expandSnapshot } from '../stream/overview'
-import { parseQuery, toggleState } from './query'
+import { parseQuery, phrasesOf, toggleState } from './query'
 
 /** Above this many hosts the table is the better first view. */
 const CARDS_UP_TO_HOSTS = 100
+/** How often the time is looked at while no events come. */
+const CLOCK_MS = 500
 /** Seconds between two arrangements, and after the last sign of a person at work on the board. */
 const SETTLE_SECONDS = 2
 const ATTENDED_SECONDS = 5
@@ -39,6 +41,7 @@ export class FleetStore {
   group = $state<Grouping>('host')
   /** Labels by which hosts can be grouped. */
   labels = $state.raw<readonly string[]>([])
+  private phrases = $state.raw<readonly string[]>([])
   placed = $state.raw<readonly Placed[]>([])
   shownHosts = $state(0)
   connectionError = $state<ConnectionError | null>(null)
@@ -69,8 +72,8 @@ export class FleetStore {
   private seeTimer: ReturnType<typeof setTimeout> | undefined
   private timer: ReturnType<typeof setInterval> | undefined
 
-  readonly query = $derived(parseQuery(this.text))
-  readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now))
+  readonly query = $derived(parseQuery(this.text, this.phrases))
+  readonly link = $derived(this.now < this.restsUntil ? RESTING : judgeLink(this.lastEventAt, this.now, this.connectionError !== null))
   /** The hub's clock, Unix seconds; it goes on ticking while the connection is lost. */
   readonly hubNow = $derived(this.now + this.hubOffset)
   readonly totals = $derived((this.fleet.pulse.read(), this.fleet.totals))
@@ -84,6 +87,14 @@ export class FleetStore {
   readonly problems = $derived((this.fleet.pulse.read(), this.fleet.problems))
   readonly view: View = $derived(this.viewChoice ?? ((this.totals?.hosts ?? 0) > CARDS_UP_TO_HOSTS ? 'table' : 'cards'))
   readonly shownGpus = $derived(this.placed.reduce((sum, placed) => sum + placed.shown.length, 0))
+  /** How many of all GPUs, and of those that are shown, are MIG slices. */
+  readonly slices = $derived.by(() => {
+    this.fleet.pulse.read()
+    let sum = 0
+    for (const entry of this.fleet.entries.values()) sum += entry.slices
+    return sum
+  })
+  readonly shownSlices = $derived(this.placed.reduce((sum, { entry, shown }) => sum + (entry.slices === 0 ? 0 : shown.filter((slot) => isSlice(entry.untracked.gpus[slot]!)).length), 0))
   readonly address: Address = $derived({ text: this.text, view: this.viewChoice, sort: this.sort, group: this.group })
   /** The hosts of each group; empty where the board is not in groups. */
   readonly groups: ReadonlyMap<string, readonly Placed[]> = $derived(groupsOn(this.placed))
@@ -145,7 +156,7 @@ export class FleetStore {
     // Events drive the clock while they come; the timer only takes over when they stop.
     this.timer = setInterval(() => {
       if (seconds() - this.now > 0.9) this.now = seconds()
-    }, 1000)
+    }, CLOCK_MS)
   }
 
   stop(): void {
@@ -258,6 +269,7 @@ export class FleetStore {
   private onSnapshot(fleet: FleetDocument, isWhole = true): void {
     this.fleet.load(fleet, isWhole, this.isOverview && this.isStreamed)
     this.labels = labelsOf(this.fleet.entries.values())
+    this.phrases = phrasesOf([...this.fleet.entries.values()].map(({ untracked }) => untracked))
     this.onEvent(true)
   }
 

@@ -202,6 +202,26 @@ describe('time', () => {
     expect(store.hubNow).toBeCloseTo(NOW + 11)
   })
 
+  it('is not called live two seconds after the hub has died', async () => {
+    snapshot()
+    browser.last.fail()
+    await vi.advanceTimersByTimeAsync(1000)
+    expect(store.link.phase).toBe('live')
+    await vi.advanceTimersByTimeAsync(1000)
+    expect(store.link).toMatchObject({ phase: 'waiting', greyed: false })
+  })
+
+  it('stays live while events of a slow network come late', async () => {
+    snapshot()
+    const phases: string[] = []
+    for (const pause of [1.2, 2.4, 0.1, 2.8, 0.2]) {
+      await vi.advanceTimersByTimeAsync(pause * 1000)
+      phases.push(store.link.phase)
+      snapshot()
+    }
+    expect(new Set(phases)).toEqual(new Set(['live']))
+  })
+
   it('is live again with the next event', async () => {
     snapshot()
     await vi.advanceTimersByTimeAsync(11_000)

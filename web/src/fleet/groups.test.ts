@@ -48,6 +48,7 @@ it('says what there is in a group', () => {
     title: 'H200',
     hosts: 3,
     gpus: 4,
+    slices: 0,
     states: [{ state: 'busy', count: 2 }, { state: 'idle', count: 1 }, { state: 'unknown', count: 1 }],
   })
 })

@@ -4,7 +4,7 @@
  */
 import type { Availability, Gpu } from '../api/types'
 import type { Placed } from './arrange'
-import type { HostEntry } from '../stream/fleetModel'
+import { isSlice, type HostEntry } from '../stream/fleetModel'
 import { AVAILABILITIES, noCounts } from '../ui/states'
 import { plain } from '../ui/format'
 
@@ -132,6 +132,8 @@ const WEIGH: Record<'model' | 'user' | 'label', (group: Group) => number> = {
 export interface GroupText {
   title: string
   gpus: number
+  /** Of these GPUs. */
+  slices: number
   hosts: number
   /** Only those that there are. */
   states: readonly { state: Availability; count: number }[]
@@ -151,10 +153,12 @@ export function groupsOn(board: readonly Placed[]): Map<string, readonly Placed[
 /** What stands above a group, as it is now. */
 export function groupText(group: readonly Placed[]): GroupText {
   const counts = noCounts()
+  let slices = 0
   for (const { entry, shown } of group) {
     const { gpus } = entry.untracked
+    if (entry.slices > 0) slices += shown.filter((slot) => isSlice(gpus[slot]!)).length
     for (const slot of shown) counts[gpus[slot]?.availability ?? 'unknown'] += 1
   }
   const states = AVAILABILITIES.map((state) => ({ state, count: counts[state] })).filter(({ count }) => count > 0)
-  return { title: plain(group[0]?.group?.slice(1) ?? ''), hosts: group.length, gpus: states.reduce((sum, { count }) => sum + count, 0), states }
+  return { title: plain(group[0]?.group?.slice(1) ?? ''), hosts: group.length, gpus: states.reduce((sum, { count }) => sum + count, 0), slices, states }
 }

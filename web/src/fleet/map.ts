@@ -5,7 +5,7 @@
 import type { Gpu, Host } from '../api/types'
 import type { Placed } from './arrange'
 import { CELLS_PER_LINE, type Heading } from './layout'
-import { AVAILABILITIES } from '../ui/states'
+import { AVAILABILITIES, gpuLevel, LEVELS, statusLevel } from '../ui/states'
 
 /** A host. A host without GPUs has one cell. */
 export interface Block {
@@ -187,8 +187,6 @@ export function findAgain({ blocks }: MapLayout, cell: MapCell): MapCell | null 
   return block === undefined ? null : { block, at: Math.max(0, at) }
 }
 
-/** How bad it is with a GPU, or with its host: it is shown in the colours of faults. */
-export const LEVELS = ['ok', 'warning', 'critical'] as const
 /** Numbers of looks: a state and a level each. */
 export const LOOKS = AVAILABILITIES.length * LEVELS.length
 
@@ -199,8 +197,8 @@ export function lookOf(code: number): { state: (typeof AVAILABILITIES)[number]; 
 const STATE_CODES = new Map(AVAILABILITIES.map((state, at) => [state, at * LEVELS.length]))
 
 function codeOf(host: Host, gpu: Gpu | undefined): number {
-  const isCritical = host.status === 'down' || gpu?.health === 'critical'
-  return STATE_CODES.get(gpu?.availability ?? 'unknown')! + (isCritical ? 2 : gpu?.health === 'warning' ? 1 : 0)
+  const level = host.status === 'down' ? statusLevel(host.status) : gpuLevel(gpu?.health ?? 'unknown')
+  return STATE_CODES.get(gpu?.availability ?? 'unknown')! + LEVELS.indexOf(level)
 }
 
 /** What is drawn in each cell, in the order of cells. */

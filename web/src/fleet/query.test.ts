@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import type { Host } from '../api/types'
 import { busyGpu, GIB, gpu, host } from '../testing/samples'
 import shared from '../../../tests/captures/filter-cases.json'
-import { explainUnclear, matchesBareHost, matchesGpu, parseQuery, toggleState } from './query'
+import { explainUnclear, matchesBareHost, matchesGpu, parseQuery, phrasesOf, toggleState } from './query'
 import { corrected, suggest } from './suggest'
 
 const lab = host('gpu07', [busyGpu('alice'), gpu({ name: 'NVIDIA H200', display_name: 'Big one', memory_total_bytes: 140.4 * GIB })], {
@@ -154,7 +154,7 @@ describe('the cases that the command line is tried with, too', () => {
   const hosts = shared.hosts as unknown as Host[]
 
   it.each(shared.cases)('$query', (expected) => {
-    const query = parseQuery(expected.query)
+    const query = parseQuery(expected.query, phrasesOf(hosts))
     const gpus = hosts.flatMap((each) => each.gpus.filter((gpu) => matchesGpu(query, each, gpu)).map((gpu) => `${each.name}/${gpu.label}`))
     const bare = hosts.filter((each) => each.gpus.length === 0 && matchesBareHost(query, each)).map((each) => each.name)
     expect({ gpus, bare_hosts: bare, unclear: query.unclear }).toEqual({ gpus: expected.gpus, bare_hosts: expected.bare_hosts, unclear: expected.unclear })

@@ -8,11 +8,12 @@
  *   nobody                          nobody is using it: free, allocated, reserved or drained
  *   user:ann host:gpu07 model:h200  text in that place only; command:train and rack:r01 (any label) too
  *   gpu05:3                         GPU 3 of the host gpu05
- *   xid  xid79  xid:79              a fault that the driver reported in the last day, or the reason why it is unknown
+ *   xid  xid79  xid 79  xid:79      a fault that the driver reported in the last day, or the reason why it is unknown
  *   -word                           none of it, also -free, -down, -critical
- *   anything else                   text in host, label, model, user or UUID, the beginning of a word of a command, an
- *                                   address, or a GPU's own label: 0.5
+ *   anything else                   text in host, label, model, user or UUID, the beginning of a word of a command or of what
+ *                                   is wrong (fell off), a vendor, an address, or a GPU's own label: 0.5
  *
+ * Words that together are the value of a label are one: hall A.
  * src/gpudeck/views/filter.py is the same for the command line and the API. tests/captures/filter-cases.json is tried on both.
  */
 import type { Availability, Gpu, HealthLevel, Host, HostStatus } from '../api/types'
@@ -79,16 +80,26 @@ const RENAMED: ReadonlyMap<string, string> = new Map([
 ])
 /** Less text begins a word of nearly every command. */
 const SHORTEST_OF_COMMAND = 3
+/** The shortest name of one: amd. */
+const SHORTEST_VENDOR = 3
 /** The words that are more than text. */
 export const KEYWORDS: readonly string[] = [...AVAILABILITIES, ...STATUSES, ...LEVELS, 'nobody', 'xid']
 
-export function parseQuery(text: string): Query {
+/** The values of labels that are more than one word, in lower case, the longest first. */
+export function phrasesOf(hosts: Iterable<Pick<Host, 'labels'>>): string[] {
+  const found = new Set<string>()
+  for (const { labels } of hosts) for (const key in labels) if (labels[key]!.includes(' ')) found.add(labels[key]!.toLowerCase())
+  return [...found].sort((a, b) => b.length - a.length)
+}
+
+/** `phrases` are words that belong together also without quotes. */
+export function parseQuery(text: string, phrases: readonly string[] = []): Query {
   const wanted = noKinds()
   const without = noKinds()
   const memory: MemoryBound[] = []
   const words: Word[] = []
   const unclear: string[] = []
-  for (const token of tokens(text)) {
+  for (const token of tokens(text, phrases)) {
     const bound = memoryBound(token)
     if (bound !== null) memory.push(bound)
     else if (addKind(wanted, token) || (token.startsWith('-') && addKind(without, token.slice(1)))) continue
@@ -126,11 +137,25 @@ export function explainUnclear(token: string): string {
   return renamed === undefined ? `“${token}” is not understood` : `“${token}” is now ${token.startsWith('-') ? '-' : ''}${renamed}`
 }
 
-/** Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is. */
-export function tokens(text: string): string[] {
-  const joined = text.toLowerCase().replace(/([<>=]) +(?=\d)/g, '$1').replace(/([<>=]\d[\d.]*) +(?=[kmgt]i?b?(?: |$))/g, '$1')
-  const found = joined.match(/-?(?:\w+:)?"[^"]*"|\S+/g) ?? []
+/** Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is, `xid 79` as `xid79`. */
+export function tokens(text: string, phrases: readonly string[] = []): string[] {
+  const joined = quotePhrases(text.toLowerCase(), phrases)
+    .replace(/([<>=]) +(?=\d)/g, '$1')
+    .replace(/([<>=]\d[\d.]*) +(?=[kmgt]i?b?(?: |$))/g, '$1')
+    .replace(/(^|[ -])xid +(?=\d+(?: |$))/g, '$1xid')
+  const found = joined.match(/-?(?:\w+[:=])?"[^"]*"|\S+/g) ?? []
   return found.map((token) => token.replaceAll('"', '')).filter((token) => token !== '')
+}
+
+/** As though they had been written with quotes: `room:hall a` is `room:"hall a"`. */
+function quotePhrases(text: string, phrases: readonly string[]): string {
+  if (!text.includes(' ') || text.includes('"')) return text
+  for (const phrase of phrases) {
+    const at = text.indexOf(phrase)
+    const end = at + phrase.length
+    if (at >= 0 && (at === 0 || ' -:='.includes(text[at - 1]!)) && (end === text.length || text[end] === ' ')) return `${text.slice(0, at)}"${phrase}"${text.slice(end)}`
+  }
+  return text
 }
 
 function isOneOf<T extends string>(values: readonly T[], token: string): token is T {
@@ -220,7 +245,12 @@ function isInGpu(word: Word, gpu: Gpu): boolean {
   const { text } = word
   // A state that is still being typed fits already: "fre".
   if (isInModel(word, gpu) || (word.amount !== null && fits(word.amount, gpu.memory_total_bytes)) || isInUsers(word, gpu) || gpu.availability.startsWith(text) || isInUuid(text, gpu)) return true
-  return text.length >= SHORTEST_OF_COMMAND && isInCommands(word, gpu)
+  return text.length >= SHORTEST_OF_COMMAND && (isInCommands(word, gpu) || isInReasons(word, gpu))
+}
+
+/** Whether a word of what is wrong with it begins with it. */
+function isInReasons({ text, commands }: Word, { availability_reason: why, health_reason: how }: Gpu): boolean {
+  return (why != null && remembered(commands, why, text, beginsWord)) || (how != null && remembered(commands, how, text, beginsWord))
 }
 
 function isInNote(text: string, { note }: Host): boolean {
@@ -230,6 +260,7 @@ function isInNote(text: string, { note }: Host): boolean {
 function isInHost(text: string, host: Host): boolean {
   if (lower(host.name).includes(text) || (host.display_name !== host.name && lower(host.display_name).includes(text))) return true
   for (const address of host.addresses ?? []) if (isAddress(text, address)) return true
+  if (text.length >= SHORTEST_OF_COMMAND) for (const problem of host.problems) if (beginsWord(text, problem.toLowerCase())) return true
   for (const key of Object.keys(host.labels)) if (isLabel(text, lower(key), lower(host.labels[key]!))) return true
   return false
 }
@@ -269,12 +300,13 @@ function beginsWord(text: string, command: string): boolean {
 }
 
 /** Most hosts have one model: the last answer is often the next. */
-function isInModel({ text, place, amount, names, last }: Word, { name, display_name: shown }: Gpu): boolean {
+function isInModel({ text, place, amount, names, last }: Word, { name, display_name: shown, vendor }: Gpu): boolean {
   if (name === last.name && shown === last.shown) return last.answer
   last.name = name
   last.shown = shown
   const test = amount === null || place === 'model' ? includes : includesAmount
-  return (last.answer = remembered(names, name, text, test) || (shown !== name && remembered(names, shown, text, test)))
+  const isVendor = place === 'any' && text.length >= SHORTEST_VENDOR && vendor.startsWith(text)
+  return (last.answer = isVendor || remembered(names, name, text, test) || (shown !== name && remembered(names, shown, text, test)))
 }
 
 function isInUsers({ text, names }: Word, { users }: Gpu): boolean {

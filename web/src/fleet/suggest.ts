@@ -1,7 +1,7 @@
 /** What may have been meant where nothing fits a search. src/gpudeck/views/filter.py suggests the same. */
 import type { Host } from '../api/types'
 import { lower } from '../ui/format'
-import { KEYWORDS, matchesBareHost, matchesGpu, parseQuery, tokens } from './query'
+import { KEYWORDS, matchesBareHost, matchesGpu, parseQuery, phrasesOf, tokens } from './query'
 
 const PLACES = ['host', 'model', 'user', 'command', 'xid']
 const SHORT = 3
@@ -9,7 +9,7 @@ const SHORT = 3
 /** The nearest known word for each that fits nothing by itself; `usr:ann` becomes `user:ann`. `isUnfit`: nothing fits all
  * of the text. */
 export function suggest(hosts: readonly Host[], text: string, isUnfit = false): { word: string; near: string }[] {
-  const words = tokens(text)
+  const words = tokens(text, phrasesOf(hosts))
   return words.flatMap((word) => {
     const bare = word.replace(/^-/, '')
     const isKnown = isUnfit && words.length === 1 && word === bare ? isKeyword(word) : fitsAnything(hosts, bare)

@@ -9,7 +9,7 @@ import { STATES } from '../ui/states'
 const THROTTLING: readonly { metric: string; label: string; colour: string }[] = [
   { metric: 'throttled_power', label: 'power throttling', colour: 'color-mix(in oklab, var(--warning) 55%, var(--card))' },
   { metric: 'throttled_thermal', label: 'thermal throttling', colour: 'var(--warning)' },
-  { metric: 'throttled_hardware', label: 'hardware throttling', colour: 'var(--critical)' },
+  { metric: 'throttled_hardware', label: 'hardware throttling', colour: 'color-mix(in oklab, var(--warning) 60%, var(--ink))' },
 ]
 
 const METRICS = ['utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', 'gpus_idle', ...THROTTLING.map(({ metric }) => metric)]

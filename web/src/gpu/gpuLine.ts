@@ -3,7 +3,7 @@ import type { Availability, Gpu, Host } from '../api/types'
 import { maintenanceText } from '../maintenance/maintenanceText'
 import { allocationText } from './allocationText'
 import { celsius, clockTime, DASH, duration, elapsed, fraction, gib, memoryPair, percent, plain, shortDuration, utcTime, watts, type Figure } from '../ui/format'
-import { isUnused } from '../ui/states'
+import { gpuLevel, isUnused } from '../ui/states'
 
 export interface GpuLine {
   uuid: string
@@ -62,7 +62,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
     alarm: alarmText(gpu),
     isHot: isHeat(gpu),
-    isCritical: gpu.health === 'critical',
+    isCritical: gpuLevel(gpu.health) === 'critical',
     isPast,
   }
   return { ...line, spoken: spokenText(gpu, line) }
@@ -83,8 +83,8 @@ export function gpuCell(gpu: Gpu, host: Host, now: number): GpuCell {
   return {
     uuid: gpu.uuid,
     state: gpu.availability,
-    hasAlarm: gpu.health === 'warning' || gpu.health === 'critical',
-    isCritical: gpu.health === 'critical',
+    hasAlarm: gpuLevel(gpu.health) !== 'ok',
+    isCritical: gpuLevel(gpu.health) === 'critical',
     spoken: parts.filter((part) => part !== '').join(', ').replaceAll(DASH, 'unknown'),
   }
 }
@@ -156,7 +156,7 @@ function sinceText(gpu: Gpu, now: number): string {
 }
 
 export function alarmText(gpu: Gpu): string | undefined {
-  if (gpu.health !== 'warning' && gpu.health !== 'critical') return undefined
+  if (gpuLevel(gpu.health) === 'ok') return undefined
   return [`${gpu.health}: ${gpu.health_reason ?? 'no reason given'}`, gpu.health_action].filter(Boolean).join('. ')
 }
 

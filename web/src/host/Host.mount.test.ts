@@ -59,7 +59,7 @@ describe('the page of a host', () => {
     expect(page.textContent).toContain('Reserve host')
     goDown()
     expect(page.querySelector('.greyed dl')).not.toBeNull()
-    expect(page.querySelector('header b.stale')?.textContent).toBe('down 30m')
+    expect(page.querySelector('header b.critical')?.textContent).toBe('down 30m')
     expect(page.textContent).not.toContain('Reserve host')
   })
 

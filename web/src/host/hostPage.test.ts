@@ -20,13 +20,14 @@ test('a host that is well has no problems and no test to run', () => {
 
 test('a host that is down says since when, and which command tells more', () => {
   const silent = text({ status: 'down', last_report_at: NOW - 180 })
-  expect(silent.notes[0]).toMatch(/^No report for 3m \(last at .*\)\. Check that the host is on and that gpudeck agent is running\.$/)
+  expect(silent.notes[0]?.level).toBe('critical')
+  expect(silent.notes[0]?.text).toMatch(/^No report for 3m \(last at .*\)\. Check that the host is on and that gpudeck agent is running\.$/)
   expect(silent.test).toBe('gpudeck hosts test gpu01')
 })
 
 test('all problems are listed once, however many there are', () => {
   const problems = ['one', 'two', 'three']
-  expect(text({ problems }).notes).toEqual(problems)
+  expect(text({ problems }).notes).toEqual(problems.map((text) => ({ text, level: 'warning' })))
 })
 
 test('unknown figures of the host are dashes with their reasons', () => {

@@ -8,7 +8,8 @@ import { inUnit } from '../ui/format'
 import type { HostEntry } from '../stream/fleetModel'
 import { bytes, bytesPair, DASH, fraction, gib, percent, plain, watts } from '../ui/format'
 import type { BigFigure } from '../gpu/gpuPage'
-import { hostText } from './hostText'
+import { hostText, noteLevel } from './hostText'
+import { alertLevel, gpuLevel, type Level } from '../ui/states'
 import { alarmText, gpuLine, type GpuLine } from '../gpu/gpuLine'
 import { processRows, type ProcessRow } from '../gpu/processes'
 
@@ -35,7 +36,7 @@ export interface HostDisk {
 export interface HostPageText {
   detail: HostDetail
   /** What is wrong, and what to do. */
-  notes: string[]
+  notes: { text: string; level: Level }[]
   figures: BigFigure[]
   gpus: HostGpu[]
   /** The host is not up: everything is from its last report. */
@@ -57,7 +58,7 @@ export function hostPageText(entry: HostEntry, now: number): HostPageText {
   const stale = notes.filter((note) => !host.problems.some((problem) => note.endsWith(plain(problem))))
   return {
     detail: hostDetail(entry, now),
-    notes: [...stale, ...host.problems.map(plain)],
+    notes: [...[...stale, ...host.problems.map(plain)].map((text) => ({ text, level: noteLevel(text, host) })), ...alertNotes(entry)],
     figures: figuresOf(entry, now),
     gpus: host.gpus.map((gpu) => gpuOf(gpu, host, now)),
     isStale: host.status !== 'up',
@@ -73,6 +74,13 @@ export function hostPageText(entry: HostEntry, now: number): HostPageText {
   }
 }
 
+/** What these alerts are about stands among the host's own problems. */
+const ELSEWHERE = new Set(['host_down', 'host_unreadable', 'gpu_lost', 'driver_not_answering'])
+
+function alertNotes({ alerts }: HostEntry): HostPageText['notes'] {
+  return alerts.filter(({ rule }) => !ELSEWHERE.has(rule)).map(({ title, severity }) => ({ text: plain(title), level: alertLevel(severity) }))
+}
+
 function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
   return {
     uuid: gpu.uuid,
@@ -82,7 +90,7 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     reservation: reservationText(gpu, now),
     maintenance: gpu.maintenance ?? null,
     alarm: alarmText(gpu),
-    isCritical: gpu.health === 'critical',
+    isCritical: gpuLevel(gpu.health) === 'critical',
     processes: processRows(gpu, host, now),
     why: plain(gpu.reasons['processes'] ?? 'the process list could not be read'),
   }

@@ -3,7 +3,7 @@ import type { Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { maintenanceText } from '../maintenance/maintenanceText'
 import { celsius, clockTime, count, DASH, duration, elapsed, fraction, memoryPair, percent, plain, watts } from '../ui/format'
-
+import { gpuLevel, statusLevel, worstLevel, type Level } from '../ui/states'
 import { alarmText, isHeat } from '../gpu/gpuLine'
 import type { Figure } from '../ui/format'
 import { NOT_LOADED } from '../stream/overview'
@@ -21,6 +21,8 @@ export interface HostText {
   note: string | null
   /** Problems, with the next step. */
   notes: string[]
+  /** Alerts that need attention, a sentence each; their number stands at the name. */
+  alerts: string[]
   free: string
   footer: { label: string; figure: Figure }[]
 }
@@ -37,6 +39,7 @@ export function hostText(entry: HostEntry, now: number): HostText {
     maintenance: host.maintenance ? maintenanceText(host.maintenance, now) : null,
     note: host.note ? plain(host.note.text) : null,
     notes: notes(host, now),
+    alerts: entry.alerts.map(({ title }) => plain(title)),
     free: freeText(entry),
     footer: [
       { label: 'cpu', figure: figure(percent(host.cpu_percent), host, 'cpu_percent') },
@@ -76,6 +79,12 @@ function notes(host: Host, now: number): string[] {
   const problems = host.problems.slice(0, 2).map(plain)
   if (host.problems.length > 2) problems[1] = `${count(host.problems.length - 1, 'more problem')}: ${problems[1]}`
   return hasNoReportNote(host) ? [noReportText(host, now), ...problems] : problems
+}
+
+/** Of one of the notes: a warning, unless the host is down or the GPU that it names is worse. */
+export function noteLevel(note: string, { status, gpus }: Host): Level {
+  const named = gpus.filter(({ label }) => note.startsWith(`GPU ${label} `))
+  return worstLevel(['warning', statusLevel(status), ...named.map(({ health }) => gpuLevel(health))])
 }
 
 /** What has to run on the host, by source; SSH needs nothing. */
@@ -122,7 +131,7 @@ export function rowText({ host, summary }: HostEntry, notes: readonly string[] =
     memoryFraction: fraction(summary.memoryUsed, summary.memoryTotal),
     hottest: celsius(summary.hottest),
     heat: hot === undefined ? undefined : `GPU ${hot.label}: ${alarmText(hot)}`,
-    isCritical: hot?.health === 'critical',
+    isCritical: gpuLevel(hot?.health ?? 'ok') === 'critical',
     power: watts(summary.power),
     cpu: figure(percent(host.cpu_percent), host, 'cpu_percent'),
     ram: figure(memoryPair(host.memory_used_bytes, host.memory_total_bytes), host, 'memory_used_bytes'),

@@ -75,6 +75,27 @@ describe('the form of a reservation', () => {
     expect(onDone).toHaveBeenCalled()
   })
 
+  it('reserves nothing that was not shown yet', async () => {
+    await show()
+    const button = document.querySelector<HTMLButtonElement>('button[type=submit]')!
+    const field = document.querySelector<HTMLInputElement>('input[inputmode=numeric], input[type=text], input:not([type])')!
+    field.value = '2'
+    field.dispatchEvent(new Event('input', { bubbles: true }))
+    flushSync()
+    expect([button.disabled, document.querySelector('.summary')?.textContent]).toEqual([true, 'Checking what is free…'])
+    document.querySelector('form')?.dispatchEvent(new Event('submit', { bubbles: true, cancelable: true }))
+    await wait()
+    expect(asked.map(({ url }) => url)).toEqual(['api/v1/reservations/preview', 'api/v1/reservations/preview'])
+    expect(button.disabled).toBe(false)
+    expect(document.querySelector('.summary')?.textContent).toMatch(/^4 GPUs on gpu07, .* \(1h\) 1 of 4 is in use now\.$/)
+  })
+
+  it('can be sent where nobody can say what it would take', async () => {
+    refusal = { error: { code: 'unavailable', message: 'later', hint: '' } }
+    await show()
+    expect(document.querySelector<HTMLButtonElement>('button[type=submit]')?.disabled).toBe(false)
+  })
+
   it('asks once for what was typed in one go, and for nothing that is no request', async () => {
     await show()
     await type('Note', 'paper')

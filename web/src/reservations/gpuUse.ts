@@ -2,32 +2,24 @@
 import type { Availability, Gpu, Host } from '../api/types'
 import { clockTime, count, plain } from '../ui/format'
 
-/** Since when so much of what the row stands for has been in use. */
-export interface UseStep {
-  /** Unix seconds; null where that is not known. */
-  since: number | null
-  /** 0 to 1. */
-  part: number
-}
-
 export interface GpuUse {
   state: Availability
   /** `ann`, `user unknown`, `not reporting`; of a host `7/8` in use. */
   who: string
   /** All of it in one sentence. */
   label: string
-  /** The oldest first. Of a host, one for each GPU in use. */
-  steps: readonly UseStep[]
+  /** How much of what the row stands for is not free, 0 to 1. */
+  part: number
 }
 
 /** Null where it is free, or where its reservation says all of it. `now` is the hub's clock. */
 export function gpuUse(gpu: Gpu, host: Host, now: number): GpuUse | null {
-  if (host.status !== 'up' || gpu.availability === 'unknown') return { state: 'unknown', who: host.status === 'up' ? 'unknown' : 'not reporting', label: plain(gpu.availability_reason ?? 'state unknown'), steps: [{ since: null, part: 1 }] }
+  if (host.status !== 'up' || gpu.availability === 'unknown') return { state: 'unknown', who: host.status === 'up' ? 'unknown' : 'not reporting', label: plain(gpu.availability_reason ?? 'state unknown'), part: 1 }
   if (gpu.availability !== 'busy' && gpu.availability !== 'idle') return null
   const who = gpu.users.length === 0 ? 'user unknown' : plain(gpu.users.join(', '))
   const since = gpu.since === null || Number.isNaN(gpu.since) ? null : gpu.since
   const label = `In use by ${gpu.users.length === 0 ? 'an unknown user' : who}${gpu.availability === 'idle' ? ', idle' : ''}${since === null ? '' : `, ${gpu.availability} since ${clockTime(since, now)}`}. Its end is not known`
-  return { state: gpu.availability, who, label, steps: [{ since, part: 1 }] }
+  return { state: gpu.availability, who, label, part: 1 }
 }
 
 /** Of all GPUs of a host; null where none of them is in use or unknown. */
@@ -40,7 +32,5 @@ export function hostUse(uses: readonly (GpuUse | null)[]): GpuUse | null {
   const inUse = taken.length - unknown
   const told = [...(inUse === 0 ? [] : [`${inUse} in use`]), ...(unknown === 0 ? [] : [`${unknown} unknown`])].join(', ')
   const who = inUse === 0 ? 'unknown' : `${inUse}/${uses.length}`
-  const starts = taken.map(({ steps }) => steps[0]?.since ?? null).sort((a, b) => (a ?? Infinity) - (b ?? Infinity))
-  const steps = starts.map((since, at) => ({ since, part: (at + 1) / uses.length }))
-  return { state, who, label: `${count(uses.length, 'GPU')}, ${told} now`, steps }
+  return { state, who, label: `${count(uses.length, 'GPU')}, ${told} now`, part: taken.length / uses.length }
 }

@@ -22,7 +22,9 @@ export interface PreviewText {
   /** `Nov 18, 00:00 – Nov 19, 00:00 (1d)` */
   time: string
   rows: PreviewRow[]
-  /** About all of them, where some are not free now. */
+  /** How many of them are not free now; empty where all are. */
+  inUse: string
+  /** The same, and what that means. */
   warning: string | null
   beside: { id: number; text: string }[]
   /** Where nothing else is reserved, or not all of it is listed. */
@@ -35,11 +37,13 @@ export function previewText({ gpus, reservations, is_cut, start, end }: Reservat
   const rows = gpus.map((gpu) => previewRow(gpu, now))
   const taken = rows.filter(({ isTaken }) => isTaken).length
   const startsLater = start > now
+  const inUse = taken === 0 ? '' : `${taken === gpus.length ? (taken === 1 ? 'It is' : 'All are') : `${taken} of ${gpus.length} ${taken === 1 ? 'is' : 'are'}`} in use now.`
   return {
     title: `${count(gpus.length, gpus.every(isSlice) ? 'MIG slice' : 'GPU')} on ${place}`,
     time: `${spanText(start, end, now)} (${lengthText(end - start)})`,
     rows,
-    warning: taken === 0 ? null : `${taken === gpus.length ? (taken === 1 ? 'It is' : 'All are') : `${taken} of ${gpus.length} ${taken === 1 ? 'is' : 'are'}`} in use now. gpudeck does not stop processes${startsLater ? ' when the reservation starts' : ''}.`,
+    inUse,
+    warning: taken === 0 ? null : `${inUse} gpudeck does not stop processes${startsLater ? ' when the reservation starts' : ''}.`,
     beside: reservations.map((each) => ({ id: each.id, text: conflictText(each, now) })),
     besideNote: reservations.length === 0 ? `Nothing else is reserved on ${hosts.length === 1 ? place : 'these hosts'} in this time.` : is_cut ? 'and more' : null,
   }

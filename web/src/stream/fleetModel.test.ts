@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { busyGpu, fleet, GIB, gpu, host, NOW, snapshot, someProcess, totals } from '../testing/samples'
+import { busyGpu, fleet, GIB, gpu, host, NOW, snapshot, someAlert, someProcess, totals } from '../testing/samples'
 import { FleetModel } from './fleetModel'
 
 let model: FleetModel
@@ -28,6 +28,28 @@ describe('a snapshot', () => {
     model.load(fleet([host('gpu02', [busyGpu('bob')])]))
     expect(model.entries.get('gpu02')).toBe(before)
     expect(before?.host.gpus[0]?.users).toEqual(['bob'])
+  })
+})
+
+describe('alerts that need attention', () => {
+  const disk = someAlert({ id: 'a1', host: 'gpu01', host_id: 'gpu01', severity: 'warning', title: '/data of gpu01 is 96 % full' })
+  const told = () => [...model.entries.values()].map(({ alerts, level }) => [alerts.map(({ id }) => id), level])
+
+  it('stand at their hosts, as many as the fleet counts, and go again', () => {
+    const muted = someAlert({ id: 'a2', host: 'gpu02', host_id: 'gpu02', muted_by: 'm1' })
+    const hub = someAlert({ id: 'a3', host: null, host_id: null })
+    apply({ alerts: [disk, muted, hub], alert_counts: { total: 3, needs_attention: 2, critical: 1 } })
+    expect(told()).toEqual([[['a1'], 'warning'], [[], 'ok']])
+    const before = versions()
+    apply({ alerts: [{ ...disk }, muted] })
+    expect(versions()).toEqual(before)
+    apply({ alerts: [{ ...disk, state: 'acknowledged' }] })
+    expect(told()).toEqual([[[], 'ok'], [[], 'ok']])
+  })
+
+  it('make a host as bad as the worst of them', () => {
+    apply({ alerts: [disk, someAlert({ id: 'a4', host: 'gpu01', host_id: 'gpu01', severity: 'critical' })] })
+    expect(told()[0]).toEqual([['a1', 'a4'], 'critical'])
   })
 })
 

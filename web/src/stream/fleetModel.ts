@@ -3,10 +3,11 @@
  *
  * A host that stays keeps its entry, so whatever is drawn for it stays too and only its figures change.
  */
-import type { Alert, AlertCounts } from '../api/alerts'
+import { isOpen, type Alert, type AlertCounts } from '../api/alerts'
 import catalog from '../api/catalog.json'
 import type { HubEvent } from '../api/events'
 import type { Availability, Delta, Fleet, Gpu, GpuChange, HealthLevel, Host, HostChange, HostRows, OverviewDelta, Totals } from '../api/types'
+import { alertLevel, gpuLevel, statusLevel, worstLevel, type Level } from '../ui/states'
 import { FleetRows } from './fleetRows'
 import { inventory } from './inventory'
 import { noCounts } from '../ui/states'
@@ -43,9 +44,11 @@ export class HostEntry {
   readonly version = new WatchedVersion()
   private summaryCache: HostSummary | null = null
   private inventoryCache: string | null = null
+  private slicesCache: number | null = null
   /** The host in full while it is in view of a large fleet; null where it is not, or where all hosts are streamed. */
   detail: Host | null = null
   /** What the overview last told of the figures of its GPUs, some seconds ago. */
+  private openAlerts: readonly Alert[] = []
   private sampled: Load = { utilization: null, hottest: null }
 
   /** `readAt`: the hub's time when all of the host was read. What is not live gets older from then on. `isBaseShort`:
@@ -106,11 +109,44 @@ export class HostEntry {
     return this.inventory.replace(/^\d+× /, '')
   }
 
+  /** Alerts of the host that need attention, the worst first. Tracked. */
+  get alerts(): readonly Alert[] {
+    this.version.read()
+    return this.openAlerts
+  }
+
+  /** How bad it is with the host, its GPUs and its alerts. Tracked. */
+  get level(): Level {
+    this.version.read()
+    return this.untrackedLevel
+  }
+
+  get untrackedLevel(): Level {
+    const { status, problems } = this.untracked
+    return worstLevel([statusLevel(status), gpuLevel(this.untrackedSummary.health), problems.length > 0 ? 'warning' : 'ok', ...this.openAlerts.map(({ severity }) => alertLevel(severity))])
+  }
+
+  get untrackedAlerts(): number {
+    return this.openAlerts.length
+  }
+
+  showAlerts(alerts: readonly Alert[]): void {
+    const key = (some: readonly Alert[]): string => some.map(({ id, severity, title }) => `${id} ${severity} ${title}`).join('\n')
+    if (key(alerts) === key(this.openAlerts)) return
+    this.openAlerts = alerts
+    this.touch()
+  }
+
+  /** How many of its GPUs are MIG slices. Not tracked. */
+  get slices(): number {
+    return (this.slicesCache ??= this.untracked.gpus.filter(isSlice).length)
+  }
+
   replace(host: Host, readAt: number, isShort = false): void {
     this.base = host
     this.isBaseShort = isShort
     if (this.detail === null) this.readAt = isShort ? 0 : readAt
-    this.inventoryCache = null
+    this.inventoryCache = this.slicesCache = null
     this.touch()
   }
 
@@ -118,7 +154,7 @@ export class HostEntry {
   showDetail(host: Host | null, readAt = 0): void {
     this.detail = host
     this.readAt = readAt
-    this.inventoryCache = null
+    this.inventoryCache = this.slicesCache = null
     this.touch()
   }
 
@@ -174,6 +210,9 @@ const HOST_READ = readOf('host')
 function copy(names: readonly string[], from: Record<string, unknown> | undefined, to: Record<string, unknown>): void {
   if (from !== undefined) for (const name of names) to[name] = from[name] ?? null
 }
+
+/** They are labelled by their board and their own number, such as 0.5. */
+export const isSlice = ({ label }: Pick<Gpu, 'label'>): boolean => label.includes('.')
 
 const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
 const UNRANKED = -1
@@ -289,6 +328,8 @@ export class FleetModel {
   alerts: readonly Alert[] = []
   /** Of all alerts: the hub sends the worst of them. */
   alertCounts: AlertCounts = { total: 0, needs_attention: 0, critical: 0 }
+  /** The ids of hosts with alerts that need attention. */
+  private alerted: ReadonlySet<string> = new Set()
   private isShort = false
   private sorted: HostEntry[] = []
   private names: ReadonlyMap<string, HostEntry[]> | null = null
@@ -332,6 +373,7 @@ export class FleetModel {
     this.problems = fleet.problems
     this.alerts = fleet.alerts
     this.alertCounts = fleet.alert_counts
+    this.shareAlerts()
     this.rankByName()
     this.beat(fleet.time, fleet.totals)
   }
@@ -342,6 +384,7 @@ export class FleetModel {
     if (renamed) this.rankByName()
     if (delta.problems !== undefined) this.problems = delta.problems
     if (delta.alerts !== undefined) this.alerts = delta.alerts
+    if (delta.alerts !== undefined || renamed) this.shareAlerts()
     if (delta.alert_counts !== undefined) this.alertCounts = delta.alert_counts
     if (delta.events !== undefined) this.tell(delta.events)
     if (delta.reservations !== undefined) this.reservationsChanged.bump()
@@ -361,6 +404,13 @@ export class FleetModel {
   /** Nothing is known of hosts in view that the overview does not say. */
   dropDetails(): void {
     this.details.load([], [], this.time)
+  }
+
+  private shareAlerts(): void {
+    const open = new Map<string, Alert[]>()
+    for (const alert of this.alerts) if (alert.host_id !== null && isOpen(alert)) open.set(alert.host_id, [...(open.get(alert.host_id) ?? []), alert])
+    for (const id of new Set([...this.alerted, ...open.keys()])) this.entries.get(id)?.showAlerts(open.get(id) ?? [])
+    this.alerted = new Set(open.keys())
   }
 
   private tell(events: readonly HubEvent[]): void {

@@ -6,7 +6,13 @@ it('is connecting before the first event', () => {
 })
 
 it('is live through a short hiccup', () => {
-  expect(judgeLink(100, 103.9)).toMatchObject({ phase: 'live', greyed: false })
+  expect(judgeLink(100, 102.9)).toMatchObject({ phase: 'live', greyed: false })
+  expect(judgeLink(100, 101.4, true)).toMatchObject({ phase: 'live', greyed: false })
+})
+
+it('is not called live for long when the connection broke, nor when nothing comes', () => {
+  expect(judgeLink(100, 101.5, true)).toMatchObject({ phase: 'waiting', greyed: false })
+  expect(judgeLink(100, 103)).toMatchObject({ phase: 'waiting', greyed: false })
 })
 
 it('says after a few seconds that the connection is lost, with the age', () => {

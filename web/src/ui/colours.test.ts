@@ -1,5 +1,7 @@
-import { expect, test } from 'vitest'
-import { orderColour, userColour, userColours, UNKNOWN_COLOUR } from './colours'
+import { beforeEach, expect, test } from 'vitest'
+import { forgetUserColours, orderColour, userColour, UNKNOWN_COLOUR } from './colours'
+
+beforeEach(forgetUserColours)
 
 test('a person has the same colour everywhere', () => {
   expect(userColour('alice')).toBe(userColour('alice'))
@@ -19,22 +21,33 @@ test('a hostile name is a colour like any other', () => {
   expect(userColour('red; } </style><script>')).toMatch(/^light-dark\(oklch\([\d. ]+\), oklch\([\d. ]+\)\)$/)
 })
 
-test('no two people in one chart look alike', () => {
-  const users = ['ivan', 'ruth', 'aylin', 'lukas', 'mira', 'jonas', 'emil', 'noor', 'hanna', 'greta', 'carol', 'dan']
-  const colours = userColours(users)
-  expect(new Set(colours).size).toBe(users.length)
-  expect(colours[0]).toBe(userColour('ivan'))
+const PEOPLE = ['ivan', 'ruth', 'aylin', 'lukas', 'mira', 'jonas', 'emil', 'noor', 'hanna', 'greta', 'carol', 'dan', 'zoe', 'kenji', 'amara', 'oskar', 'frieda', 'bob', 'alice', 'leila', 'paul', 'ines', 'tomas', 'vera']
+
+test('no two people on one page look alike, and each keeps the colour there', () => {
+  const first = PEOPLE.map((user) => userColour(user))
+  expect(new Set(first).size).toBe(24)
+  expect([...PEOPLE].reverse().map((user) => userColour(user))).toEqual([...first].reverse())
 })
 
-test('who is alone with a hue keeps it, whoever else is there', () => {
-  const [alice, bob] = ['alice', 'bob'].map((user) => userColour(user))
-  expect(userColours(['alice', null, 'bob'])).toEqual([alice, UNKNOWN_COLOUR, bob])
+test('who comes first to a hue has it, and another page begins anew', () => {
+  const [alone, other] = PEOPLE.flatMap((a) => PEOPLE.filter((b) => a !== b && own(a) === own(b)).map((b) => [a, b] as const))[0]!
+  forgetUserColours()
+  expect(userColour(alone)).toBe(own(alone))
+  expect(userColour(other)).not.toBe(own(other))
+  forgetUserColours()
+  expect(userColour(other)).toBe(own(alone))
 })
 
-test('more people than hues still have a colour each', () => {
-  const many = userColours(Array.from({ length: 40 }, (_, at) => `user${at}`))
+test('more people than colours still have a colour each', () => {
+  const many = Array.from({ length: 60 }, (_, at) => userColour(`user${at}`))
   expect(many.every((colour) => colour.startsWith('light-dark('))).toBe(true)
 })
+
+/** The colour of a person who is alone on a page. */
+function own(user: string): string {
+  forgetUserColours()
+  return userColour(user)
+}
 
 test('nobody is red', () => {
   const hues = Array.from({ length: 200 }, (_, at) => Number(/ (\d+)\)/.exec(userColour(`user${at}`))?.[1]))

@@ -1,8 +1,8 @@
 /**
  * Colours for people and for things that have an order.
  *
- * A person has the same hue in every view, every browser and every year, because it follows from the name alone. Within
- * one chart no two people look alike: who comes second to a hue gets the free one that is furthest from all others.
+ * A person's hue follows from the name, so that it is mostly the same in every view, every browser and every year. Who
+ * comes second to a hue on a page gets the free one that is furthest from all others, for that whole page.
  * Reds are left out: they stand for faults.
  */
 
@@ -25,28 +25,37 @@ function hash(text: string): number {
   return (value ^ (value >>> 15)) >>> 0
 }
 
-/** Null is who is not known. */
+/** On the page that is shown: the hue and the turn of each person, in the order in which they came. */
+const given = new Map<string, string>()
+
+/** Another page begins: its people are others. */
+export function forgetUserColours(): void {
+  given.clear()
+}
+
+/** Null is who is not known. The same person has the same colour all over a page; no two have the same up to 24 of them. */
 export function userColour(user: string | null): string {
-  return user === null ? UNKNOWN_COLOUR : hueColour(hash(user) % HUES)
+  if (user === null) return UNKNOWN_COLOUR
+  const known = given.get(user)
+  if (known !== undefined) return known
+  const colour = freeColour(hash(user) % HUES)
+  given.set(user, colour)
+  return colour
 }
 
-/** The colours of the people in one chart, who come in the order of their size: all different up to twelve of them. */
-export function userColours(users: readonly (string | null)[]): string[] {
-  const taken = new Set<number>()
-  return users.map((user) => {
-    if (user === null) return UNKNOWN_COLOUR
-    const own = hash(user) % HUES
-    const hue = taken.has(own) ? furthest(taken, own) : own
-    taken.add(hue)
-    return hueColour(hue)
-  })
-}
-
-/** The free hue with the most room around it; the first again when all are taken. */
-function furthest(taken: ReadonlySet<number>, own: number): number {
-  const free = Array.from({ length: HUES }, (_, hue) => hue).filter((hue) => !taken.has(hue))
-  const room = (hue: number): number => Math.min(...[...taken].map((other) => Math.min(Math.abs(hue - other), HUES - Math.abs(hue - other))))
-  return free.reduce((best, hue) => (best === own || room(hue) > room(best) ? hue : best), own)
+/** The person's own hue if nobody has it, else the free one with the most room around it; their own again when all are taken. */
+function freeColour(own: number): string {
+  const taken = new Set(given.values())
+  for (const turn of [0, 1]) {
+    const free = (hue: number): boolean => !taken.has(hueColour(hue, turn))
+    if (free(own)) return hueColour(own, turn)
+    const others = Array.from({ length: HUES }, (_, hue) => hue)
+    const apart = (a: number, b: number): number => Math.min(Math.abs(a - b), HUES - Math.abs(a - b))
+    const room = (hue: number): number => Math.min(...others.filter((other) => !free(other)).map((other) => apart(hue, other)))
+    const [best] = others.filter(free).sort((a, b) => room(b) - room(a))
+    if (best !== undefined) return hueColour(best, turn)
+  }
+  return hueColour(own)
 }
 
 /** The n-th of a few things that have an order, such as the GPUs of a host. */

@@ -127,6 +127,12 @@ export function count(value: number, one: string, many = `${one}s`): string {
   return `${value.toLocaleString('en')} ${value === 1 ? one : many}`
 }
 
+/** `124 GPUs, 11 MIG slices`, of `all` that are counted. */
+export function gpuCount(all: number, slices: number): string {
+  if (slices === 0) return count(all, 'GPU')
+  return [...(all > slices ? [count(all - slices, 'GPU')] : []), count(slices, 'MIG slice')].join(', ')
+}
+
 const SUFFIX: Record<string, string> = { percent: ' %', celsius: ' °C', watts: ' W', megahertz: ' MHz' }
 
 /** A unit that the page has never heard of is written out: better than not at all. */

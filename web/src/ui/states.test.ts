@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, it, test } from 'vitest'
-import { AVAILABILITIES, isAvailability, STACKED, STATES } from './states'
+import { alertLevel, AVAILABILITIES, gpuLevel, isAvailability, STACKED, STATES, statusLevel, worstLevel } from './states'
 
 const css = readFileSync(new URL('../app/app.css', import.meta.url), 'utf8')
 
@@ -58,6 +58,20 @@ describe('each state', () => {
   it('is known by its word', () => {
     expect([isAvailability('idle'), isAvailability('late'), isAvailability('toString')]).toEqual([true, false, false])
   })
+})
+
+test.each([
+  ['a host that is down', statusLevel('down'), 'critical'],
+  ['a host that is late', statusLevel('late'), 'warning'],
+  ['a host that was never seen', statusLevel('never_seen'), 'warning'],
+  ['a host that is up', statusLevel('up'), 'ok'],
+  ['a GPU that is lost', gpuLevel('critical'), 'critical'],
+  ['a GPU of which nothing is known', gpuLevel('unknown'), 'ok'],
+  ['an alert for information', alertLevel('info'), 'ok'],
+  ['the worst of several', worstLevel(['warning', 'critical', 'ok']), 'critical'],
+  ['nothing', worstLevel([]), 'ok'],
+])('%s has one level everywhere', (_, level, expected) => {
+  expect(level).toBe(expected)
 })
 
 test('red is left to faults', () => {

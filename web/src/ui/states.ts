@@ -1,5 +1,9 @@
-/** The states of a GPU as the page shows them: the word, the colour, the shape and the meaning of each, decided here alone. */
-import type { Availability } from '../api/types'
+/**
+ * The states of a GPU as the page shows them: the word, the colour, the shape and the meaning of each; and what is a fault
+ * (red) or a warning (amber). Decided here alone.
+ */
+import type { Availability, HealthLevel, Host } from '../api/types'
+import type { Severity } from '../api/events'
 
 export interface StateLook {
   /** As it is written, in search words too. */
@@ -58,6 +62,17 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
     meaning: 'not reporting, missing or unreadable; never counted as free',
   },
 }
+
+/** How bad something is, from the least on. Critical is red, a warning amber: `var(--critical)`, `var(--warning)`. */
+export const LEVELS = ['ok', 'warning', 'critical'] as const
+export type Level = (typeof LEVELS)[number]
+
+/** A GPU that is lost is critical. One of which nothing is known is grey, and its host says why. */
+export const gpuLevel = (health: HealthLevel): Level => (health === 'unknown' ? 'ok' : health)
+const STATUS_LEVELS: Record<Host['status'], Level> = { up: 'ok', late: 'warning', never_seen: 'warning', down: 'critical' }
+export const statusLevel = (status: Host['status']): Level => STATUS_LEVELS[status]
+export const alertLevel = (severity: Severity): Level => (severity === 'info' ? 'ok' : severity)
+export const worstLevel = (levels: readonly Level[]): Level => LEVELS[Math.max(0, ...levels.map((level) => LEVELS.indexOf(level)))]!
 
 export const AVAILABILITIES = Object.keys(STATES) as readonly Availability[]
 

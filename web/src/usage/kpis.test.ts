@@ -14,11 +14,11 @@ describe('the fleet', () => {
   const now = totals({ gpus: 135, free: 36, idle: 20, hosts: 24, hosts_up: 23, power_watts: 24_300 })
 
   it('is told by figures that say of what they are', () => {
-    const kpis = fleetKpis(now, NONE, known())
+    const kpis = fleetKpis(now, 0, NONE, known())
     expect(kpis.map(({ label, text, note }) => `${label}: ${text} ${note}`)).toEqual([
       'Free now: 36 of 135 GPUs',
       'Idle now: 20 in use without work',
-      'Utilization, 24 h: 46.4 % 115 active of 248 measured',
+      'Utilization, 24 h: 46.4 % 115 of 248 GPU-hours measured',
       'GPU-hours, 24 h: 270 of 376 monitored',
       'Power: 24.3 kW 23 of 24 hosts up',
       'Problems: 0 nothing needs attention',
@@ -26,41 +26,49 @@ describe('the fleet', () => {
   })
 
   it('shows a dash and the reason for what is not known, never a zero', () => {
-    const kpis = fleetKpis(totals({ power_watts: null }), NONE, loading)
+    const kpis = fleetKpis(totals({ power_watts: null }), 0, NONE, loading)
     expect(named(kpis, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'loading' })
     expect(named(kpis, 'GPU-hours, 24 h')).toMatchObject({ text: '–', note: 'loading' })
     expect(named(kpis, 'Power')).toMatchObject({ text: '–', note: 'no GPU reports power' })
-    const unmonitored = fleetKpis(now, NONE, known({ active_hours: null, measured_hours: 0 }, { coverage: null }))
+    const unmonitored = fleetKpis(now, 0, NONE, known({ active_hours: null, measured_hours: 0 }, { coverage: null }))
     expect(named(unmonitored, 'GPU-hours, 24 h')).toMatchObject({ text: '–', note: 'nothing recorded yet' })
     expect(named(unmonitored, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'nothing recorded yet' })
-    const unmeasured = fleetKpis(now, NONE, known({ active_hours: null, measured_hours: 0 }))
+    const unmeasured = fleetKpis(now, 0, NONE, known({ active_hours: null, measured_hours: 0 }))
     expect(named(unmeasured, 'Utilization, 24 h')).toMatchObject({ text: '–', note: 'not measured' })
   })
 
+  it('counts MIG slices apart, and says how much of the day it knows', () => {
+    const kpis = fleetKpis(now, 11, NONE, known({ measured_hours: 270 }, { coverage: 0.5 }))
+    expect(named(kpis, 'Free now')?.note).toBe('of 124 GPUs, 11 MIG slices')
+    expect(named(fleetKpis(now, 135, NONE, loading), 'Free now')?.note).toBe('of 135 MIG slices')
+    expect(named(kpis, 'Utilization, 24 h')?.note).toBe('115 of 270 GPU-hours in use')
+    expect(named(kpis, 'GPU-hours, 24 h')?.note).toBe('of 376 monitored · coverage 50 %')
+  })
+
   it('writes large numbers alike', () => {
-    const large = fleetKpis(totals({ gpus: 8000, free: 1190, hosts: 1000, hosts_up: 1000, power_watts: 9 }), NONE, loading)
+    const large = fleetKpis(totals({ gpus: 8000, free: 1190, hosts: 1000, hosts_up: 1000, power_watts: 9 }), 0, NONE, loading)
     expect(named(large, 'Free now')).toMatchObject({ text: '1,190', note: 'of 8,000 GPUs' })
     expect(named(large, 'Power')?.note).toBe('1,000 of 1,000 hosts up')
   })
 
   it('is red only where something is critical', () => {
-    const problem = (needs_attention: number, critical: number) => named(fleetKpis(now, { total: 9000, needs_attention, critical }, loading), 'Problems')
+    const problem = (needs_attention: number, critical: number) => named(fleetKpis(now, 0, { total: 9000, needs_attention, critical }, loading), 'Problems')
     expect(problem(0, 0)).toMatchObject({ text: '0', note: 'nothing needs attention' })
     expect(problem(0, 0)?.tone).toBeUndefined()
-    expect(problem(2, 0)).toMatchObject({ text: '2', tone: 'warning', note: '2 warnings' })
-    expect(problem(2, 1)).toMatchObject({ text: '2', tone: 'critical', note: '1 critical · 1 warning' })
-    expect(problem(1200, 1200)).toMatchObject({ text: '1,200', note: '1200 critical' })
+    expect(problem(2, 0)).toMatchObject({ text: '2', tone: 'warning', note: 'alerts: 2 warnings' })
+    expect(problem(2, 1)).toMatchObject({ text: '2', tone: 'critical', note: 'alerts: 1 critical, 1 warning' })
+    expect(problem(1200, 1200)).toMatchObject({ text: '1,200', note: 'alerts: 1,200 critical' })
   })
 
   it('is green only where something is free', () => {
-    expect(named(fleetKpis(now, NONE, loading), 'Free now')?.tone).toBe('free')
-    expect(named(fleetKpis(totals({ free: 0 }), NONE, loading), 'Free now')?.tone).toBeUndefined()
+    expect(named(fleetKpis(now, 0, NONE, loading), 'Free now')?.tone).toBe('free')
+    expect(named(fleetKpis(totals({ free: 0 }), 0, NONE, loading), 'Free now')?.tone).toBeUndefined()
   })
 })
 
 describe('a period', () => {
   it('has its price where there is one', () => {
-    expect(named(fleetKpis(totals(), NONE, known({ cost: 123.4 })), 'GPU-hours, 24 h')?.note).toBe('cost 123.40 EUR · of 376 monitored')
+    expect(named(fleetKpis(totals(), 0, NONE, known({ cost: 123.4 })), 'GPU-hours, 24 h')?.note).toBe('cost 123.40 EUR · of 376 monitored')
     expect(named(usageKpis(known({ cost: 123.4 }), true), 'Cost')?.text).toBe('123.40 EUR')
     expect(named(usageKpis(known(), false), 'Cost')).toBeUndefined()
   })

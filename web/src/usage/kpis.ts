@@ -1,7 +1,7 @@
 /** The large figures on top of a page. Each says of what it is; what is not known is a dash, and never a zero. */
 import type { AlertCounts } from '../api/alerts'
 import type { Totals, Usage } from '../api/types'
-import { count, DASH, watts } from '../ui/format'
+import { count, DASH, gpuCount, watts } from '../ui/format'
 import { hrefOf } from '../ui/route'
 import { amount, costText, measuredText, percentage, utilizationText } from './usage'
 
@@ -13,8 +13,8 @@ export interface Kpi {
   /** The colour of a state or a fault; undefined is ink. */
   tone?: 'free' | 'idle' | 'critical' | 'warning'
   href?: string
-  /** The name of the line that is drawn behind it. */
-  trend?: 'free' | 'utilization'
+  /** A line is drawn behind it. */
+  hasTrend?: true
 }
 
 /** The usage of a period; before it is there, `reason` says why. */
@@ -23,12 +23,12 @@ export interface UsageSoFar {
   reason: string
 }
 
-/** The fleet now, and its last day. */
-export function fleetKpis(totals: Totals, alerts: AlertCounts, day: UsageSoFar): Kpi[] {
+/** The fleet now, and its last day. `slices` of its GPUs are MIG slices. */
+export function fleetKpis(totals: Totals, slices: number, alerts: AlertCounts, day: UsageSoFar): Kpi[] {
   return [
-    { label: 'Free now', text: totals.free.toLocaleString('en'), note: `of ${count(totals.gpus, 'GPU')}`, trend: 'free', ...(totals.free > 0 ? { tone: 'free' as const } : {}) },
+    { label: 'Free now', text: totals.free.toLocaleString('en'), note: `of ${gpuCount(totals.gpus, slices)}`, hasTrend: true, ...(totals.free > 0 ? { tone: 'free' as const } : {}) },
     { label: 'Idle now', text: totals.idle.toLocaleString('en'), note: 'in use without work', ...(totals.idle > 0 ? { tone: 'idle' as const } : {}) },
-    { ...utilizationKpi('Utilization, 24 h', day), href: hrefOf('history', '', { range: '24h' }), trend: 'utilization' },
+    { ...utilizationKpi('Utilization, 24 h', day), href: hrefOf('history', '', { range: '24h' }) },
     { ...hoursKpi('GPU-hours, 24 h', day), href: hrefOf('history', '', { range: '24h' }) },
     { label: 'Power', text: watts(totals.power_watts), note: totals.power_watts === null ? 'no GPU reports power' : `${totals.hosts_up.toLocaleString('en')} of ${count(totals.hosts, 'host')} up` },
     problemKpi(alerts),
@@ -50,14 +50,19 @@ const NOTHING_YET = 'nothing recorded yet'
 function hoursKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
   if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
   const price = usage.total.cost == null ? '' : `cost ${costText(usage.total.cost, usage.currency)} · `
-  return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored` }
+  return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored${coverageText(usage.coverage)}` }
+}
+
+/** Where the hub did not see much of the period. */
+function coverageText(coverage: number): string {
+  return coverage >= 0.95 ? '' : ` · coverage ${Math.round(coverage * 100)} %`
 }
 
 function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
   if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
   const { active_hours: active, measured_hours: measured } = usage.total
   if (active === null || measured === 0) return { label, text: DASH, note: 'not measured' }
-  return { label, text: utilizationText(usage.total), note: `${amount(active)} active${measuredText(usage.total) || ` of ${amount(measured)} GPU-hours`}` }
+  return { label, text: utilizationText(usage.total), note: `${amount(active)} of ${amount(measured)} GPU-hours ${measuredText(usage.total) === '' ? 'in use' : 'measured'}` }
 }
 
 function costKpi({ usage, reason }: UsageSoFar): Kpi {
@@ -71,7 +76,7 @@ function partText(part: number, whole: number): string {
 
 function problemKpi({ needs_attention: open, critical }: AlertCounts): Kpi {
   const warnings = open - critical
-  const parts = [critical === 0 ? '' : `${critical} critical`, warnings === 0 ? '' : count(warnings, 'warning')].filter((part) => part !== '')
+  const parts = [critical === 0 ? '' : `${critical.toLocaleString('en')} critical`, warnings === 0 ? '' : count(warnings, 'warning')].filter((part) => part !== '')
   const tone = critical > 0 ? { tone: 'critical' as const } : warnings > 0 ? { tone: 'warning' as const } : {}
-  return { label: 'Problems', text: open.toLocaleString('en'), note: parts.join(' · ') || 'nothing needs attention', href: hrefOf('events'), ...tone }
+  return { label: 'Problems', text: open.toLocaleString('en'), note: parts.length === 0 ? 'nothing needs attention' : `alerts: ${parts.join(', ')}`, href: hrefOf('events'), ...tone }
 }
