@@ -260,11 +260,11 @@ class ReservationCalendar:
         # Most find something soon: what is reserved a year ahead is read only for those who do not.
         soon, in_use = span.end + SOON_SECONDS, _in_use(known)
         near = await self._store.search(ReservationAsk(start=span.start, end=soon))
-        slot = first_slot(tiers, near, wanted.any, span, drained, in_use)
+        slot = first_slot(tiers, near, wanted.any, span, drained, in_use=in_use)
         if slot is not None and slot.end <= soon:
             return slot
         later = await self._store.search(ReservationAsk(start=span.start))
-        return first_slot(tiers, later, wanted.any, span, drained, in_use)
+        return first_slot(tiers, later, wanted.any, span, drained, in_use=in_use)
 
     async def _decide(
         self,
@@ -308,11 +308,11 @@ class ReservationCalendar:
             return gpus
         tiers, in_use = self._matching(wanted.any, span, known), _in_use(known)
         taken = await writing.overlapping(None, span.start, span.end, but=but)
-        slot = first_slot(tiers, taken, wanted.any, span, drained, in_use)
+        slot = first_slot(tiers, taken, wanted.any, span, drained, in_use=in_use)
         if slot is not None and slot.start == span.start:
             return slot.gpus
         later = await writing.overlapping(None, span.start, None, but=but)
-        raise describe_too_few(wanted.any, first_slot(tiers, later, wanted.any, span, drained, in_use))
+        raise describe_too_few(wanted.any, first_slot(tiers, later, wanted.any, span, drained, in_use=in_use))
 
     async def _check_free(
         self,

@@ -199,6 +199,7 @@ def first_slot(
     request: GpuRequest | None,
     span: ReservationSpan,
     drained: Drained,
+    *,
     in_use: Collection[str] = (),
 ) -> FreeSlot | None:
     """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
