@@ -3,15 +3,15 @@
 Names, labels, sources and vendors are not recorded: they are today's, of hosts and GPUs that are still there.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample, Values
 from gpudeck.model.availability import Availability, FleetSettings
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity
+from gpudeck.model.catalog import GpuIdentity
 from gpudeck.model.health import judge_health, judge_wear
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, Totals
@@ -19,6 +19,7 @@ from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, T
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _NOT_RECORDED: Final = "not recorded"
+_OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
 _LATE_BEATS: Final = 3
 _AVAILABILITIES: Final[dict[int, Availability]] = {
     STATES.index("free"): "free",
@@ -47,6 +48,7 @@ class PastFleetBuilder:
         self._counts: dict[Availability, int] = dict.fromkeys(("free", "busy", "idle", "reserved", "unknown"), 0)
         self._hosts = self._hosts_up = self._recorded = 0
         self._users: set[str] = set()
+        self._reasons: dict[tuple[tuple[str, ...], str, bool], dict[str, str]] = {}
         self._watts: list[float] = []
         self._newest: float | None = None
         self._is_rolled = False
@@ -66,13 +68,9 @@ class PastFleetBuilder:
         if past.is_recorded:
             self._newest = max(sample.at, self._newest or sample.at)
         is_current = reason is None
-        numbers = {
-            name: HOST_METRICS[name].round(value)
-            for name, value in zip(HOST_NAMES, sample.values, strict=True)
-            if value is not None and is_current
-        }
+        numbers = _pick(HOST_NAMES, sample.values) if is_current else {}
         facts = None if known is None else known.facts
-        host = Host(
+        return Host(
             id=sample.host_id,
             name=sample.name,
             display_name=sample.name if known is None else known.display_name,
@@ -86,10 +84,8 @@ class PastFleetBuilder:
             driver_version=None if facts is None else facts.driver_version,
             reasons={name: reason or _NOT_RECORDED for name in self._host_names if name not in numbers},
             gpus=gpus,
+            **numbers,
         )
-        for name, value in numbers.items():
-            setattr(host, name, value)
-        return host
 
     def finish(self, *, demo: bool, version: str) -> PastFleet:
         """Everything but the hosts: they were given back one by one."""
@@ -142,13 +138,10 @@ class PastFleetBuilder:
         is_hardly_recorded = past.is_rolled and availability == "unknown"
         self._recorded += silent is None and not is_hardly_recorded
         # What was last read of a host that is silent may be anything by now.
-        values = dict(zip(GPU_NAMES, sample.values, strict=True)) if silent is None else {}
-        numbers = {name: GPU_METRICS[name].round(value) for name, value in values.items() if value is not None}
+        numbers = _pick(GPU_NAMES, sample.values) if silent is None else {}
         processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
         users = sorted({one.user for one in processes or () if one.user is not None})
-        reasons = {name: silent or _NOT_RECORDED for name in self._gpu_names if name not in numbers}
-        if processes is None:
-            reasons["processes"] = silent or _NOT_RECORDED
+        reasons = self._explain(tuple(numbers), silent or _NOT_RECORDED, has_processes=processes is not None)
         health = judge_health(
             None, numbers.get("temperature_celsius"), self._settings.health, wear=judge_wear(numbers), why_unread=silent
         )
@@ -159,7 +152,7 @@ class PastFleetBuilder:
         if since is None and availability in {"busy", "idle"} and began:
             since = min(began)
         identity = known or _guess_identity(sample)
-        gpu = Gpu(
+        return Gpu(
             uuid=sample.uuid,
             index=identity.index,
             label=sample.label,
@@ -179,10 +172,21 @@ class PastFleetBuilder:
             users=users,
             processes=processes,
             reasons=reasons,
+            **numbers,
         )
-        for name, number in numbers.items():
-            setattr(gpu, name, number)
-        return gpu
+
+    def _explain(self, known: tuple[str, ...], why: str, *, has_processes: bool) -> dict[str, str]:
+        """The reason of whatever is not known of a GPU. Many GPUs share one: nobody changes it."""
+        found = self._reasons.get((known, why, has_processes))
+        if found is None:
+            missing = [name for name in self._gpu_names if name not in known]
+            found = dict.fromkeys(missing if has_processes else [*missing, "processes"], why)
+            self._reasons[known, why, has_processes] = found
+        return found
+
+
+def _pick(names: tuple[str, ...], values: Values) -> dict[str, Any]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _guess_identity(sample: GpuSample) -> GpuIdentity:
@@ -201,13 +205,7 @@ def _guess_identity(sample: GpuSample) -> GpuIdentity:
 
 
 def _show(process: ProcessSample) -> ShownProcess:
-    unknown: Iterable[tuple[str, object]] = (
-        ("user", process.user),
-        ("command", process.command),
-        ("memory_used_bytes", process.memory_bytes),
-        ("utilization_percent", process.utilization_percent),
-        ("started_at", process.started_at),
-    )
+    known = process.user, process.command, process.memory_bytes, process.utilization_percent, process.started_at
     return ShownProcess(
         process.pid,
         process.user,
@@ -217,5 +215,7 @@ def _show(process: ProcessSample) -> ShownProcess:
         process.utilization_percent,
         process.container,
         process.job,
-        reasons={name: _NOT_RECORDED for name, value in unknown if value is None},
+        reasons={name: _NOT_RECORDED for name, value in zip(_OF_PROCESS, known, strict=True) if value is None}
+        if None in known
+        else {},
     )
