@@ -92,6 +92,11 @@ class EventLog:
         return problem if self._failed is None else f"{problem} {_UNREADABLE}"
 
     @property
+    def kept_seconds(self) -> float:
+        """For how long events are kept."""
+        return self._keep
+
+    @property
     def waiting(self) -> int:
         """How many are not in the database yet."""
         return len(self._waiting) + self._spilled

@@ -232,7 +232,8 @@ def decode_moment(body: bytes, at: float, metrics: Collection[str] | None = None
     if place < 0:
         return None
     before = millis[place - 1] if place else 0.0
-    rows, since = len(packed.gpus), [None] * len(packed.gpus)
+    rows = len(packed.gpus)
+    since: list[float | None] = [None] * rows
     if is_constant(packed.states):
         states = [int(state or 0) for state in _read_column(packed.states, rows, place)]
     else:

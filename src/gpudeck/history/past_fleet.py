@@ -1,4 +1,5 @@
-"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, and who is who.
+"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, who is who, and what the
+hub's database knows of that moment.
 
 Names, labels, sources and vendors are not recorded: they are today's, of hosts and GPUs that are still there.
 """
@@ -6,20 +7,26 @@ Names, labels, sources and vendors are not recorded: they are today's, of hosts 
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample, Values
+from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.availability import Availability, FleetSettings
 from gpudeck.model.catalog import GpuIdentity
-from gpudeck.model.health import judge_health, judge_wear
+from gpudeck.model.health import OK, judge_faults, judge_health, judge_wear
+from gpudeck.model.report import GpuEvent
+from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.times import show_utc
-from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, Totals
+from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownEvent, ShownProcess, Totals
 
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _NOT_RECORDED: Final = "not recorded"
 _OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
+_MOST_ALERTS: Final = 200
 _LATE_BEATS: Final = 3
 _AVAILABILITIES: Final[dict[int, Availability]] = {
     STATES.index("free"): "free",
@@ -27,6 +34,16 @@ _AVAILABILITIES: Final[dict[int, Availability]] = {
     STATES.index("idle"): "idle",
     STATES.index("reserved"): "reserved",
 }
+
+
+class PastContext(Struct):
+    """What else is known of a moment: reservations that counted and driver errors of the day before it by the GPU's
+    UUID, and alerts that fired, the worst first. `problems` are sentences about what is not known."""
+
+    reservations: dict[str, GpuReservation] = field(default_factory=dict)
+    faults: dict[str, list[ShownEvent]] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 class PastFleetBuilder:
@@ -39,10 +56,12 @@ class PastFleetBuilder:
         settings: FleetSettings,
         find_host: Callable[[str], HostState | None],
         metrics: frozenset[str] | None = None,
+        context: PastContext | None = None,
     ) -> None:
         self._at = at
         self._settings = settings
         self._find_host = find_host
+        self._context = context or PastContext()
         self._gpu_names = [name for name in GPU_NAMES if metrics is None or name in metrics]
         self._host_names = [name for name in HOST_NAMES if metrics is None or HOST_PREFIX + name in metrics]
         self._counts: dict[Availability, int] = dict.fromkeys(("free", "busy", "idle", "reserved", "unknown"), 0)
@@ -89,7 +108,8 @@ class PastFleetBuilder:
 
     def finish(self, *, demo: bool, version: str) -> PastFleet:
         """Everything but the hosts: they were given back one by one."""
-        gpus = sum(self._counts.values())
+        gpus, alerts = sum(self._counts.values()), self._context.alerts
+        unnoticed = [alert for alert in alerts if alert.state == "firing" and alert.severity != "info"]
         problems = []
         if self._hosts and not self._recorded:
             seen = "" if self._newest is None else f"; the last report before it is from {show_utc(self._newest)}"
@@ -106,7 +126,11 @@ class PastFleetBuilder:
                 users=len(self._users),
                 power_watts=round(sum(self._watts), 1) if self._watts else None,
             ),
-            problems=problems,
+            problems=[*problems, *self._context.problems],
+            alerts=alerts[:_MOST_ALERTS],
+            alert_counts=AlertCounts(
+                len(alerts), len(unnoticed), sum(alert.severity == "critical" for alert in unnoticed)
+            ),
             hosts=[],
             as_of=self._at,
             coverage=round(self._recorded / gpus, 4) if gpus else None,
@@ -142,8 +166,14 @@ class PastFleetBuilder:
         processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
         users = sorted({one.user for one in processes or () if one.user is not None})
         reasons = self._explain(tuple(numbers), silent or _NOT_RECORDED, has_processes=processes is not None)
+        faults = self._context.faults.get(sample.uuid, [])
         health = judge_health(
-            None, numbers.get("temperature_celsius"), self._settings.health, wear=judge_wear(numbers), why_unread=silent
+            None,
+            numbers.get("temperature_celsius"),
+            self._settings.health,
+            judge_faults([GpuEvent(at=one.at, code=one.code) for one in faults]) if faults else OK,
+            silent,
+            wear=judge_wear(numbers),
         )
         if availability != "unknown":
             self._users.update(users)
@@ -171,6 +201,8 @@ class PastFleetBuilder:
             health_action=health.action,
             users=users,
             processes=processes,
+            events=faults,
+            reservation=self._context.reservations.get(sample.uuid),
             reasons=reasons,
             **numbers,
         )
