@@ -12,7 +12,16 @@ from msgspec import Struct, field
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample, Values
+from gpudeck.history.sample import (
+    GPU_NAMES,
+    HOST_NAMES,
+    HOST_PREFIX,
+    STATES,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+    Values,
+)
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.availability import Availability, FleetSettings
 from gpudeck.model.catalog import GpuIdentity
@@ -24,10 +33,12 @@ from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownEvent, Sho
 
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
+_UNREAD: Final = "its state could not be read at that moment"
 _NOT_RECORDED: Final = "not recorded"
 _OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
 _MOST_ALERTS: Final = 200
 _LATE_BEATS: Final = 3
+_UNKNOWN: Final = STATES.index("unknown")
 _AVAILABILITIES: Final[dict[int, Availability]] = {
     STATES.index("free"): "free",
     STATES.index("busy"): "busy",
@@ -138,7 +149,7 @@ class PastFleetBuilder:
         )
 
     def _judge_status(self, past: PastHost) -> HostStatus:
-        if not past.is_recorded:
+        if not past.is_recorded or self._is_blank(past.sample):
             return "down"
         if past.is_rolled:
             return "up"
@@ -148,10 +159,20 @@ class PastFleetBuilder:
             return "up"
         return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
 
+    def _is_blank(self, sample: HostSample) -> bool:
+        """Whether nothing at all was read: a host that reports knows something of itself."""
+        return (
+            bool(self._host_names)
+            and not any(value is not None for value in sample.values)
+            and all(gpu.state == _UNKNOWN and gpu.processes is None for gpu in sample.gpus)
+        )
+
     def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
         """None where it reported."""
         if not past.is_recorded:
             return "nothing was recorded of this host before that moment"
+        if self._is_blank(past.sample):
+            return "nothing of this host could be read at that moment"
         return None if status == "up" else f"no report since {show_utc(past.sample.at)}"
 
     def _make_gpu(
@@ -193,7 +214,8 @@ class PastFleetBuilder:
             pci_address=identity.pci_address,
             availability=availability,
             availability_reason=silent
-            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None),
+            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None)
+            or (_UNREAD if availability == "unknown" else None),
             last_seen=_AVAILABILITIES.get(sample.state) if silent and past.is_recorded else None,
             since=since,
             health=health.level,
