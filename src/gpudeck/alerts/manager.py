@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.record import describe
+from gpudeck.alerts.record import AlertRecord, describe
 from gpudeck.alerts.store import AlertAsk, AlertStore
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
@@ -111,6 +111,10 @@ class AlertManager:
         Temporary."""
         shown = [_as_of(record.show(), at) for record in await self._store.find_firing(at)]
         return sorted(shown, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
+
+    async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
+        """See `AlertStore.find_between`. Raises Temporary."""
+        return await self._store.find_between(rules, start, end)
 
     async def acknowledge(self, alert_id: str, by: str) -> Alert | None:
         """None where no such alert fires. Raises Temporary where it cannot be written down."""

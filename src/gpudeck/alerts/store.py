@@ -79,6 +79,15 @@ class AlertStore(FleetStore):
         rows = (await self._database.execute(wanted.limit(MOST_FIRING))).scalars().all()
         return [record for row in rows if (record := _read(row)) is not None and (record.fired_at or at + 1) <= at]
 
+    async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
+        """Those of these rules that fired at some time from `start` until before `end`, of those that are kept."""
+        is_later = or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at > start)
+        wanted = select(alerts.c.body).where(
+            alerts.c.fleet == self._fleet, alerts.c.rule.in_(rules), alerts.c.fired_at < end, is_later
+        )
+        rows = (await self._database.execute(wanted.limit(MOST_FIRING))).scalars().all()
+        return [record for row in rows if (record := _read(row)) is not None and record.fired_at is not None]
+
     async def trim(self, now: float) -> None:
         """Delete alerts that were resolved long ago, of every fleet."""
         resolved, ended = alerts.c.resolved_at, alert_mutes.c.end

@@ -26,6 +26,7 @@ from gpudeck.api import (
     metrics,
     page,
     queue,
+    reliability,
     reservations,
     watches,
 )
@@ -64,7 +65,22 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, events, alerts, reservations, login, accounts, queue, watches, metrics, about, install),
+    *(
+        fleet,
+        hosts,
+        history,
+        events,
+        reliability,
+        alerts,
+        reservations,
+        login,
+        accounts,
+        queue,
+        watches,
+        metrics,
+        about,
+        install,
+    ),
     page,
 )
 """All routes that stand in one of these modules are served."""

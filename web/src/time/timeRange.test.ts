@@ -22,5 +22,5 @@ test('a link with a range of its own, and a page without one, stay as they are',
 })
 
 test('each page has a range before one is chosen', () => {
-  expect(['gpu', 'host', 'history', 'user', 'events', 'fleet'].map((page) => usualRange(page as 'gpu'))).toEqual(['24h', '24h', '7d', '30d', 'all', null])
+  expect(['gpu', 'host', 'history', 'reliability', 'user', 'events', 'fleet'].map((page) => usualRange(page as 'gpu'))).toEqual(['24h', '24h', '7d', '30d', '30d', 'all', null])
 })
