@@ -25,6 +25,7 @@ from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import MomentAsk, Store
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.hour import find_moment
+from gpudeck.history.past_fleet import PastContext
 from gpudeck.history.sample import ALL_NAMES
 from gpudeck.model.cpu_budget import THREAD_SECONDS
 
@@ -56,7 +57,9 @@ def measure(path: Path, now: float) -> list[Row]:
             ("open hour, those that the page shows", now - OPEN_AGO, SHOWN),
         ):
             wanted = MomentAsk(at, metrics)
-            one: list[Question] = [partial(encode_past, hub=hub, ask=wanted, visibility=EVERYTHING)]
+            one: list[Question] = [
+                partial(encode_past, hub=hub, ask=wanted, visibility=EVERYTHING, context=PastContext())
+            ]
             best = min((uvloop.run(ask(store, now, one)) for _ in range(BEST_OF // 2)), key=lambda found: found[0])
             rows += [
                 (name, f"{best[0]:.2f} s", "≤ 0.3 s", f"{best[0] / reference[0]:.3f} ×"),

@@ -52,6 +52,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/runs"): (EVERYBODY, READERS),
     ("GET", "/api/v1/runs/{run:int}"): (EVERYBODY, READERS),
     ("GET", "/api/v1/events"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/reliability"): (EVERYBODY, READERS),
     ("GET", "/api/v1/alerts"): (EVERYBODY, READERS),
     ("POST", "/api/v1/alerts/acknowledge"): (USERS, USERS),
     ("POST", "/api/v1/alerts/unacknowledge"): (USERS, USERS),

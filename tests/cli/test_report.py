@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from fakes.hubs import gpudeck
+from gpudeck.model.reliability import FaultEvidence, Reliability, ReliabilityRow
 from gpudeck.model.view import Day, Usage, UsageRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
@@ -192,3 +193,37 @@ def test_a_base_install_can_report(tmp_path: Path) -> None:
     with hub_with() as hub:
         answer = gpudeck(tmp_path, "report", "--format", "csv", "--hub", hub.url, PYTHONPATH=str(tmp_path))
     assert (answer.returncode, answer.stderr) == (0, "")
+
+
+FLAKY = msgspec.json.encode(
+    Reliability(
+        "gpu",
+        T0,
+        T0 + 86_400,
+        2,
+        [
+            ReliabilityRow(
+                "gpu07", "id", 3, 7200.0, 0.0, "GPU-1", "4", None, [FaultEvidence("xid", "XID 79", 3, True, T0 + 60)]
+            )
+        ],
+        ["Something is not included."],
+    )
+)
+
+
+def test_reliability_is_a_table_with_its_evidence(tmp_path: Path) -> None:
+    with hub_with(FLAKY) as hub:
+        done = gpudeck(tmp_path, "report", "--reliability", "--since", "7d", "--hub", hub.url)
+    ((path, query),) = hub.asked
+    assert (path, query["by"]) == ("/api/v1/reliability", "gpu")
+    (row,) = [line for line in done.stdout.splitlines() if "gpu07:4" in line]
+    assert row.split() == ["gpu07:4", "3", "2h", "0m", "–", "3", "×", "XID", "79"]
+    assert "1 more had faults." in done.stdout
+    assert "Something is not included." in done.stdout
+
+
+@pytest.mark.parametrize("options", [("--by", "gpu"), ("--reliability", "--by", "user"), ("--reliability", "--daily")])
+def test_what_does_not_go_together_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with hub_with(FLAKY) as hub:
+        assert gpudeck(tmp_path, "report", *options, "--hub", hub.url).returncode == 2
+    assert hub.asked == []

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import send
 from fakes.reports import make_gpu
 from fakes.waiting import wait_until
+from gpudeck.model.report import GpuEvent
 
 pytestmark = pytest.mark.browser
 HOT_HOSTS = 220
@@ -184,3 +186,30 @@ def test_page_fits_a_phone(quiet: HubProcess, visit: Callable[..., Page], name: 
     page = visit(f"{quiet.url}/#/{name}", width=390, color_scheme="dark")
     expect(page.get_by_text(words)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_flakiest_gpu_is_found_from_any_page(tmp_path: Path, visit: Callable[..., Page]) -> None:
+    with running_quietly(tmp_path) as hub:
+        now = time.time()
+        faults = [GpuEvent(now - 60, 79, None, "GPU has fallen off the bus.")]
+        send(
+            hub, make_envelope("gpu02", gpus=[make_gpu(uuid="GPU-flaky")], interval_seconds=300.0, collected_at=now - 1)
+        )
+        flaky = make_gpu(uuid="GPU-flaky", events=faults)
+        send(hub, make_envelope("gpu02", gpus=[flaky], interval_seconds=300.0, collected_at=now, sequence=2))
+        wait_until(lambda: json.loads(hub.get("/api/v1/reliability"))["rows"], "a fault that is counted")
+        page = visit(hub.url)
+        page.get_by_role("navigation", name="Pages").get_by_role("link", name="Reliability").click()
+        row = page.locator("tbody tr")
+        expect(row).to_have_count(1)
+        expect(row.get_by_role("rowheader")).to_have_text("gpu02:0")
+        expect(row).to_contain_text("1 × XID 79")
+        assert serious_violations(page) == []
+        page.get_by_role("button", name="hosts", exact=True).click()
+        expect(page).to_have_url(re.compile(r"#/reliability\?by=host$"))
+        expect(row.get_by_role("rowheader")).to_have_text("gpu02")
+        page.get_by_role("button", name="90d", exact=True).click()
+        expect(page).to_have_url(re.compile(r"by=host&range=90d$"))
+        row.get_by_role("link", name="events").click()
+        expect(page).to_have_url(re.compile(r"#/events\?host=gpu02&range=90d$"))
+        page.close()

@@ -225,8 +225,21 @@ def test_a_button_chooses_the_range(demo: HubProcess, busy: dict[str, Any], visi
         page.get_by_role("button", name=name, exact=True).click()
         expect(page).to_have_url(re.compile(f"{written}$"))
         expect(page.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
-    page.get_by_role("button", name="24h", exact=True).click()
-    expect(page).to_have_url(re.compile(f"/gpu/{re.escape(busy['uuid'])}$"))
+
+
+def test_the_range_goes_along_to_other_pages_and_back(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+    page = open_gpu(visit, demo, busy)
+    page.get_by_role("button", name="7d", exact=True).click()
+    for link in ("History", "Events", "History"):
+        page.get_by_role("navigation", name="Pages").get_by_role("link", name=link).click()
+        expect(page).to_have_url(re.compile(rf"#/{link.lower()}\?range=7d$"))
+        expect(page.get_by_role("button", name="7d", exact=True)).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="this month", exact=True).click()
+    page.goto(f"{demo.url}/#/gpu/{busy['uuid']}")
+    expect(page).to_have_url(re.compile(r"range=month$"))
+    page.go_back()
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"#/history\?range=7d$"))
 
 
 def test_runs_on_it_are_those_of_the_api(demo: HubProcess, busy: dict[str, Any], shown: Page) -> None:

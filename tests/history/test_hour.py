@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpudeck.history import hour as hours
 from gpudeck.history.codec import Damaged, add_checksum, encode_matrix
@@ -88,14 +89,8 @@ def test_a_moment_is_that_of_the_whole_hour(metrics: frozenset[str] | None) -> N
         found, expected = decode_moment(body, float(at), metrics), find_moment(hour, float(at))
         assert (found is None) == (expected is None) == bool(at < hour.times[0])
         if found is not None and expected is not None:
-            assert (found.at, found.covered, found.gpus) == (expected.at, expected.covered, expected.gpus)
-            assert np.array_equal(found.states, expected.states)
-            assert_same(found.since, expected.since)
-            assert found.metrics.keys() == expected.metrics.keys()
-            for name, values in expected.metrics.items():
-                assert_same(found.metrics[name], values)
-            assert repr(found.host) == repr(expected.host)
-            assert repr(found.runs) == repr(expected.runs)
+            assert found.covered == pytest.approx(expected.covered)
+            assert replace(found, covered=0.0) == replace(expected, covered=0.0)
 
 
 def test_only_the_metrics_asked_for_are_there() -> None:

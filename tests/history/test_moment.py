@@ -14,7 +14,7 @@ from fakes.waiting import wait_until
 from gpudeck.history.base import HistoryRefused, MomentAsk, PastHost
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.past_fleet import PastFleetBuilder
-from gpudeck.history.sample import GPU_NAMES, STATES, GpuSample, HostSample
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATES, GpuSample, HostSample
 from gpudeck.history.settings import DAY, HistorySettings
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import RetentionClock
@@ -148,6 +148,19 @@ def test_a_silent_host_is_down_and_nothing_on_it_looks_free(store: EmbeddedStore
     assert {gpu.power_watts for gpu in hosts[STRANGE].gpus} == {None}
     assert {gpu.last_seen for gpu in hosts[STRANGE].gpus} <= {"free", "busy", "idle"}
     assert (fleet.totals.unknown, fleet.totals.hosts, fleet.totals.hosts_up, fleet.coverage) == (3, 2, 1, 0.4)
+
+
+def test_a_host_of_which_nothing_was_read_is_down_and_an_unknown_state_has_its_reason() -> None:
+    def look(gpu: GpuSample, cpu: float | None) -> Host:
+        own = (cpu, *(None,) * (len(HOST_NAMES) - 1))
+        sample = HostSample("id-1", "gpu01", START, 10.0, own, (gpu,))
+        return PastFleetBuilder(START + 5, FleetSettings(), lambda _: None).add(PastHost(sample, [None]))
+
+    gpu = GpuSample("GPU-1", "0", "H200", STATES.index("unknown"), NOTHING, None)
+    blank, unread = look(gpu, None), look(gpu, 3.5)
+    assert (blank.status, unread.status) == ("down", "up")
+    assert blank.gpus[0].availability_reason == "nothing of this host could be read at that moment"
+    assert unread.gpus[0].availability_reason == "its state could not be read at that moment"
 
 
 def test_counts_are_those_of_the_gpus(store: EmbeddedStore, taken: list[HostSample]) -> None:

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.message import Message
-from gpudeck.alerts.record import describe
+from gpudeck.alerts.record import AlertRecord, describe
 from gpudeck.alerts.store import AlertAsk, AlertStore
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
 from gpudeck.model.alert import Alert, AlertState, Mute
 from gpudeck.model.clock import RetentionClock
-from gpudeck.model.event import Event, make_event
+from gpudeck.model.event import SEVERITIES, Event, make_event
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,16 @@ class AlertManager:
     async def find_resolved(self, ask: AlertAsk) -> list[Alert]:
         """Resolved ones, the newest first. Raises Temporary."""
         return await self._store.find_resolved(ask)
+
+    async def find_firing(self, at: float) -> list[Alert]:
+        """Those that fired at that moment, as they were then, the worst first; mutes of the past are not kept. Raises
+        Temporary."""
+        shown = [_as_of(record.show(), at) for record in await self._store.find_firing(at)]
+        return sorted(shown, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
+
+    async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
+        """See `AlertStore.find_between`. Raises Temporary."""
+        return await self._store.find_between(rules, start, end)
 
     async def acknowledge(self, alert_id: str, by: str) -> Alert | None:
         """None where no such alert fires. Raises Temporary where it cannot be written down."""
@@ -204,3 +214,11 @@ class AlertManager:
         for sent in noted:
             self.engine.note_sent(sent, self._now())
         await self._write()
+
+
+def _as_of(alert: Alert, at: float) -> Alert:
+    """Without what happened to it later."""
+    then = replace(alert, state="acknowledged", resolved_at=None, muted_by=None, note=None)
+    if alert.acknowledged_at is not None and alert.acknowledged_at <= at:
+        return then
+    return replace(then, state="firing", acknowledged_at=None, acknowledged_by=None)

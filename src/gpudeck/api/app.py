@@ -27,6 +27,7 @@ from gpudeck.api import (
     metrics,
     page,
     queue,
+    reliability,
     reservations,
     watches,
 )
@@ -66,8 +67,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, events, alerts, maintenance, reservations, login, accounts, queue, watches, metrics),
-    *(about, install, page),
+    *(fleet, hosts, history, events, reliability, alerts, maintenance, reservations, login, accounts, queue, watches),
+    *(metrics, about, install, page),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -20,7 +20,7 @@ from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json
 from gpudeck.api.columns import encode_columns
 from gpudeck.api.history import TheHistory, answer_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, Limit, Offset, page_of, read_time
-from gpudeck.api.past import encode_past, read_metrics
+from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import AVAILABILITY_CODES, Rows, rows_of
 from gpudeck.fleet.gpu import GpuState, encode_gpus
@@ -57,6 +57,7 @@ async def read_fleet(
     hub: TheHub,
     policy: ThePolicy,
     history: TheHistory,
+    services: TheServices,
     request: HubRequest,
     shape: Annotated[
         Literal["objects", "columns"],
@@ -82,7 +83,8 @@ async def read_fleet(
             raise ValidationException("shape: the fleet of a past moment is not available as columns")
         now = history.now()
         ask = MomentAsk(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
-        body = await history.ask(lambda store: encode_past(store, hub, ask, visibility))
+        context = await read_context(services, ask.at, now)
+        body = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
         return await answer_past(request, body, is_over=ask.at < now - SETTLED_SECONDS)
 
     async def make() -> Iterable[bytes]:

@@ -24,7 +24,8 @@ from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
 from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import Me, TheAuth, describe_caller
-from gpudeck.api.past import view_past
+from gpudeck.api.past import read_context, view_past
+from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
 from gpudeck.fleet.columns import BUSY, FREE, IDLE, RESERVED
 from gpudeck.fleet.host import HostState
@@ -270,12 +271,13 @@ async def read_page(
     policy: ThePolicy,
     auth: TheAuth,
     history: TheHistory,
+    services: TheServices,
     request: HubRequest,
     host: FromPath[str | None] = None,
 ) -> Response[bytes]:
     """The page for browsers, the table for terminals; `term` decides where the client's name does not."""
     if wants_text(request.headers.get("user-agent", ""), request.query_params.get("term")):
-        return await _answer_in_text(hub, policy, history, request, host)
+        return await _answer_in_text(services, history, request, host)
     if host is not None:
         raise NotFoundException("no such page")
     index = PAGE / "index.html"
@@ -314,9 +316,9 @@ async def _answer_page(html: bytes, hub: Hub, policy: Policy, auth: Auth, reques
 
 
 async def _answer_in_text(
-    hub: Hub, policy: Policy, history: HistoryQueries, request: HubRequest, host: str | None
+    services: ApiServices, history: HistoryQueries, request: HubRequest, host: str | None
 ) -> Response[bytes]:
-    caller = caller_of(request)
+    hub, policy, caller = services.hub, services.policy, caller_of(request)
     headers = {"Vary": "User-Agent, Term", "Cache-Control": "no-store"}
     try:
         policy.check("read", caller)
@@ -328,7 +330,7 @@ async def _answer_in_text(
         options = read_text_options(parameters, request.headers.get("term", ""), host)
         pause = read_refresh(parameters.get("refresh"))
         if "at" in parameters:
-            answer = await _render_past(hub, policy.visibility(caller), history, parameters["at"], options)
+            answer = await _render_past(services, policy.visibility(caller), history, parameters["at"], options)
         else:
             answer = await hub.stream.answer(policy.visibility(caller), render_text, options)
     except NotUnderstood as error:
@@ -339,12 +341,14 @@ async def _answer_in_text(
 
 
 async def _render_past(
-    hub: Hub, visibility: Visibility, history: HistoryQueries, at: str, options: TextOptions
+    services: ApiServices, visibility: Visibility, history: HistoryQueries, at: str, options: TextOptions
 ) -> TextAnswer:
     """The fleet as it was recorded. Raises NotUnderstood."""
+    hub, now = services.hub, history.now()
     try:
-        ask = MomentAsk(parse_time(at, history.now()), None, hub.fleet.settings.forget_after)
-        return await history.ask(lambda store: render_text(view_past(store, hub, ask, visibility), options))
+        ask = MomentAsk(parse_time(at, now), None, hub.fleet.settings.forget_after)
+        context = await read_context(services, ask.at, now)
+        return await history.ask(lambda store: render_text(view_past(store, hub, ask, visibility, context), options))
     except ValueError as error:
         raise NotUnderstood(f"at: {clean(str(error))}") from error
     except HistoryRefused as error:

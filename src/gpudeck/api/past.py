@@ -2,20 +2,35 @@
 that the event loop goes on.
 """
 
+import math
+import re
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 
 from gpudeck import __version__
+from gpudeck.alerts.store import KEEP as ALERTS_KEPT
+from gpudeck.api.services import ApiServices
+from gpudeck.events.store import MOST_EVENTS, EventAsk
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import HistoryRefused, MomentAsk, Store
 from gpudeck.history.metrics import suggest
-from gpudeck.history.past_fleet import PastFleetBuilder
+from gpudeck.history.past_fleet import PastContext, PastFleetBuilder
 from gpudeck.history.sample import ALL_NAMES
+from gpudeck.history.settings import DAY
+from gpudeck.model.errors import Temporary
+from gpudeck.model.health import find_xid
+from gpudeck.model.occupancy import FAULT_SECONDS, show_event
+from gpudeck.model.report import GpuEvent
 from gpudeck.model.view import Host, PastFleet
+from gpudeck.reservations.calendar import show_at_gpu
+from gpudeck.reservations.store import MOST_LISTED as MOST_RESERVATIONS
+from gpudeck.reservations.store import ReservationAsk
 
+_XID: Final = re.compile(r"XID (\d{1,9}) ")
 _encoder = msgspec.json.Encoder()
 
 
@@ -30,9 +45,55 @@ def read_metrics(text: str | None) -> frozenset[str] | None:
     return names
 
 
-def encode_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility) -> bytes:
+async def read_context(services: ApiServices, at: float, now: float) -> PastContext:
+    """What the database knows of that moment. One part that cannot be read hides no other: it is among the problems."""
+    context = PastContext()
+    for what, read in (
+        ("reservations", _add_reservations),
+        ("alerts", _add_alerts),
+        ("driver errors", _add_faults),
+    ):
+        try:
+            await read(context, services, at, now)
+        except Temporary:
+            context.problems.append(
+                f"The {what} of that moment cannot be read now: the hub's database does not answer."
+            )
+    return context
+
+
+async def _add_reservations(context: PastContext, services: ApiServices, at: float, now: float) -> None:
+    found = await services.reservations.search(ReservationAsk(start=at, end=math.nextafter(at, math.inf)))
+    context.reservations |= {gpu.uuid: show_at_gpu(one) for one in found for gpu in one.gpus}
+    if len(found) >= MOST_RESERVATIONS:
+        context.problems.append(f"Only {MOST_RESERVATIONS:,} reservations of that moment are shown.")
+
+
+async def _add_alerts(context: PastContext, services: ApiServices, at: float, now: float) -> None:
+    context.alerts += await services.alerts.find_firing(at)
+    if at < now - ALERTS_KEPT:
+        days = round(ALERTS_KEPT / DAY)
+        context.problems.append(f"Alerts that were resolved more than {days} days ago are no longer kept.")
+
+
+async def _add_faults(context: PastContext, services: ApiServices, at: float, now: float) -> None:
+    ask = EventAsk(start=at - FAULT_SECONDS, end=at + 0.001, kinds=("xid",), limit=MOST_EVENTS)
+    found = await services.events.find(ask)
+    for event in reversed(found):
+        code = _XID.match(event.title)
+        if event.gpu is not None and code is not None:
+            text = event.detail.removesuffix(find_xid(int(code[1])).action).rstrip(" .")
+            fault = GpuEvent(at=event.at, code=int(code[1]), text=text)
+            context.faults.setdefault(event.gpu, []).append(show_event(fault, event.user))
+    if len(found) >= MOST_EVENTS:
+        context.problems.append(f"Only the newest {MOST_EVENTS:,} driver errors of the day before are shown.")
+    if at - FAULT_SECONDS < now - services.events.kept_seconds:
+        context.problems.append("Driver errors of that time are no longer kept.")
+
+
+def encode_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, context: PastContext) -> bytes:
     """As JSON (see model.view.PastFleet), the hosts by name. Raises HistoryRefused."""
-    builder = _builder(hub, ask)
+    builder = _builder(hub, ask, context)
     hosts = [
         ((host.name, host.id), _encoder.encode(visibility.host(host))) for host in _make_hosts(store, ask, builder)
     ]
@@ -41,17 +102,17 @@ def encode_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility) 
     return b"".join((head[:begin], b",".join([encoded for _, encoded in sorted(hosts)]), head[begin:]))
 
 
-def view_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility) -> PastFleet:
+def view_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, context: PastContext) -> PastFleet:
     """The same as structs."""
-    builder = _builder(hub, ask)
+    builder = _builder(hub, ask, context)
     hosts = sorted(_make_hosts(store, ask, builder), key=attrgetter("name", "id"))
     fleet = builder.finish(demo=hub.stream.demo, version=__version__)
     fleet.hosts = [visibility.host(host) for host in hosts]
     return fleet
 
 
-def _builder(hub: Hub, ask: MomentAsk) -> PastFleetBuilder:
-    return PastFleetBuilder(ask.at, hub.fleet.settings, hub.fleet.hosts.get, ask.metrics)
+def _builder(hub: Hub, ask: MomentAsk, context: PastContext) -> PastFleetBuilder:
+    return PastFleetBuilder(ask.at, hub.fleet.settings, hub.fleet.hosts.get, ask.metrics, context)
 
 
 def _make_hosts(store: Store, ask: MomentAsk, builder: PastFleetBuilder) -> Iterator[Host]:

@@ -1,4 +1,4 @@
-"""gpudeck report: who used how many GPU-hours, how well, and what of the period was observed."""
+"""gpudeck report: who used how many GPU-hours, how well, and what of the period was observed; and what was flaky."""
 
 import time
 
@@ -11,7 +11,10 @@ from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
+from gpudeck.model.errors import UsageError
+from gpudeck.model.reliability import Reliability
 from gpudeck.model.view import Usage
+from gpudeck.views.reliability import render_reliability
 from gpudeck.views.usage import render_usage
 
 _EXAMPLES = """\b
@@ -21,16 +24,15 @@ Examples:
   gpudeck report --since 2026-10-01 --until 2026-10-31 --format csv > october.csv
   gpudeck report --by host --since 7d --daily         day by day
   gpudeck report --format json | jq '.total.gpu_hours'
+  gpudeck report --reliability --since 90d            the flakiest GPUs, with the evidence
 """
 
 
 @click.command("report", epilog=_EXAMPLES)
 @click.option(
     "--by",
-    type=click.Choice(["user", "host", "model", "group"]),
-    default="user",
-    show_default=True,
-    help="What to group by.",
+    type=click.Choice(["user", "host", "model", "group", "gpu"]),
+    help="What to group by; with --reliability gpu or host. [default: user, with --reliability gpu]",
 )
 @click.option(
     "--since",
@@ -48,9 +50,12 @@ Examples:
     show_default=True,
     help="The output format; json is the hub's answer.",
 )
+@click.option("--reliability", is_flag=True, help="Rank GPUs or hosts by faults, lost time and throttling instead.")
 @click.option("--daily", is_flag=True, help="Show each day separately, in the time zone of this machine.")
 @hub_option
-def command(*, by: str, since: str, until: str | None, form: str, daily: bool, hub: str) -> None:
+def command(
+    *, by: str | None, since: str, until: str | None, form: str, reliability: bool, daily: bool, hub: str
+) -> None:
     """Report who used the GPUs: GPU-hours, active and idle hours, peak memory, energy and cost.
 
     Unknown values are a dash. Without --until, `yesterday` and `last-month` are complete periods; all others end now.
@@ -59,8 +64,30 @@ def command(*, by: str, since: str, until: str | None, form: str, daily: bool, h
     check_output()
     zone = local_zone()
     start, end = read_period(since, until, time.time(), zone)
-    query = {"by": by, "start": repr(start), "end": repr(end)} | ({"daily": "true", "zone": zone} if daily else {})
+    if reliability:
+        _report_reliability(by or "gpu", start, end, form, daily=daily, zone=zone, hub=hub)
+        return
+    if by == "gpu":
+        raise UsageError("--by gpu needs --reliability: usage is by user, host, model or group.")
+    query = {"by": by or "user", "start": repr(start), "end": repr(end)} | (
+        {"daily": "true", "zone": zone} if daily else {}
+    )
     _print(ask(hub, lambda client: client.usage(query)), form, daily=daily, zone=zone, hub=hub)
+
+
+def _report_reliability(by: str, start: float, end: float, form: str, *, daily: bool, zone: str, hub: str) -> None:
+    if by not in {"gpu", "host"}:
+        raise UsageError(f"--reliability ranks by gpu or host, not by {by}.")
+    if daily or form == "csv":
+        raise UsageError("--reliability is available as a table or as --format json, without --daily.")
+    query = {"by": by, "start": repr(start), "end": repr(end)}
+    body = ask(hub, lambda client: client.reliability(query))
+    found = read_answer(body, Reliability, hub)
+    if form == "json":
+        click.echo(body)
+    else:
+        text = render_reliability(found, load_zone(zone), width=terminal_width(), colour=wants_colour())
+        click.echo(text, nl=False)
 
 
 def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:

@@ -163,6 +163,11 @@ class Client:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/usage?{_write(query)}")
 
+    def reliability(self, query: Mapping[str, str]) -> bytes:
+        """The flakiest GPUs or hosts, as JSON (see model.reliability). `query` is what stands behind the question
+        mark."""
+        return self._get(f"/api/v1/reliability?{_write(query)}")
+
     def history(self, query: Mapping[str, str]) -> bytes:
         """A metric over time, as JSON (see history.base.Answer). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/history?{_write(query)}")

@@ -16,7 +16,7 @@ from gpudeck.database.background import BackgroundWriter
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.events.store import EventAsk, EventStore, FaultCount, LostTime
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
@@ -92,6 +92,11 @@ class EventLog:
         return problem if self._failed is None else f"{problem} {_UNREADABLE}"
 
     @property
+    def kept_seconds(self) -> float:
+        """For how long events are kept."""
+        return self._keep
+
+    @property
     def waiting(self) -> int:
         """How many are not in the database yet."""
         return len(self._waiting) + self._spilled
@@ -124,6 +129,15 @@ class EventLog:
         """The newest first, with what was added just now. Raises Temporary."""
         await self._writer.flush()
         return await self._ask_past(partial(self._store.find, ask))
+
+    async def count_faults(self, start: float, end: float) -> list[FaultCount]:
+        """See `EventStore.count_faults`. Raises Temporary."""
+        await self._writer.flush()
+        return await self._ask_past(partial(self._store.count_faults, start, end))
+
+    async def lost_times(self, start: float, end: float) -> list[LostTime]:
+        """See `EventStore.lost_times`. Raises Temporary."""
+        return await self._ask_past(partial(self._store.lost_times, start, end))
 
     async def known_hosts(self) -> dict[str, float | None]:
         """See `EventStore.known_hosts`. Raises Temporary."""

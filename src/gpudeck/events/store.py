@@ -1,11 +1,11 @@
 """The events in the database, those of each fleet by themselves: a simulated one is never mixed with the real one."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select
 
 from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import events as table
@@ -15,6 +15,9 @@ from gpudeck.model.text import clean
 MOST_EVENTS = 1000
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
+_FAULTS = ("xid", "gpu_lost", "health_raised", "host_down", "flapping", "host_rebooted")
+_LOSSES = ("host_down", "host_up", "host_seen", "gpu_lost", "gpu_found", "gpu_moved")
+_LONGEST_LOSS = 365 * 86_400.0
 _STATUS = ("host_seen", "host_up", "host_down")
 
 
@@ -33,6 +36,31 @@ class EventAsk(Struct, frozen=True, kw_only=True):
     text: str | None = None
     limit: int = 100
     before: str | None = None
+
+
+class FaultCount(NamedTuple):
+    """How often something happened to a GPU, or where `gpu` is None to a host. `title` is that of driver errors."""
+
+    host: str
+    host_id: str
+    gpu: str | None
+    label: str | None
+    kind: str
+    severity: str
+    title: str
+    times: int
+    last_at: float
+
+
+class LostTime(NamedTuple):
+    """For how many seconds a GPU was lost, or where `gpu` is None a host was down."""
+
+    host: str
+    host_id: str
+    gpu: str | None
+    label: str | None
+    seconds: float
+    last_at: float
 
 
 class EventStore(FleetStore):
@@ -58,6 +86,36 @@ class EventStore(FleetStore):
         wanted = select(*_COLUMNS).where(*self._conditions(ask)).order_by(table.c.id.desc())
         found = await self._database.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
         return [Event(**row) for row in found.mappings()]
+
+    async def count_faults(self, start: float, end: float) -> list[FaultCount]:
+        """What went wrong from `start` until before `end`, by host, GPU and kind; driver errors by their title."""
+        columns = table.c
+        title = case((columns.kind == "xid", columns.title), else_="")
+        whose = (columns.host_id, columns.gpu, columns.kind, columns.severity, title)
+        counted = [func.max(columns.host), columns.host_id, columns.gpu, func.max(columns.label), columns.kind]
+        counted += [columns.severity, title, func.count(), func.max(columns.at)]
+        wanted = select(*counted).where(*self._conditions(EventAsk(start=start, end=end, kinds=_FAULTS)))
+        rows = await self._database.execute(wanted.where(columns.host_id.is_not(None)).group_by(*whose))
+        return [FaultCount(row[0] or row[1], *row[1:]) for row in rows.all()]
+
+    async def lost_times(self, start: float, end: float) -> list[LostTime]:
+        """From each event of a loss until the next about the same host or GPU, as far as it lies in that time. Losses
+        that began up to a year before are included."""
+        columns, lost = table.c, ("host_down", "gpu_lost")
+        until = func.lead(columns.at).over(
+            partition_by=func.coalesce(columns.gpu, columns.host_id), order_by=columns.id
+        )
+        ask = EventAsk(start=start - _LONGEST_LOSS, end=end, kinds=_LOSSES)
+        spans = select(
+            columns.host, columns.host_id, columns.gpu, columns.label, columns.kind, columns.at, until.label("until")
+        )
+        of = spans.where(*self._conditions(ask), columns.host_id.is_not(None)).subquery().c
+        last = case((or_(of.until.is_(None), of.until > end), end), else_=of.until)
+        first = case((of.at < start, start), else_=of.at)
+        counted = [func.max(of.host), of.host_id, of.gpu, func.max(of.label), func.sum(last - first), func.max(of.at)]
+        wanted = select(*counted).where(of.kind.in_(lost), last > start).group_by(of.host_id, of.gpu)
+        rows = await self._database.execute(wanted)
+        return [LostTime(row[0] or row[1], *row[1:]) for row in rows.all()]
 
     async def known_hosts(self) -> dict[str, float | None]:
         """The ids of all hosts that were ever seen: since when one is down, where that was the last event of it."""

@@ -12,9 +12,10 @@ Hours, quarter hours and journal entries are framed by `add_checksum`: version, 
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Final
+from itertools import accumulate
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -60,6 +61,9 @@ _WORDS: Final = msgspec.msgpack.encode(
     """.split()  # noqa: SIM905 - one name a line would be forty lines
 )
 _FINEST: Final = 1e-6
+_UNZIGZAGGED: Final = bytes(((number >> 1) ^ -(number & 1)) & 255 for number in range(256))
+"""For `bytes.translate`: the number of one byte, as a signed one."""
+T = TypeVar("T")
 
 
 class Damaged(ValueError):
@@ -116,12 +120,18 @@ def decode_matrix(blob: bytes) -> Floats:
     return _decode(blob, _unpack_matrix)
 
 
-def decode_column(blob: bytes, place: int) -> Floats:
-    """One sample of all rows, as `decode_matrix(blob)[:, place]` in a part of the time. Raises Damaged."""
+def decode_column(blob: bytes, place: int) -> list[float | None]:
+    """One sample of all rows, as `decode_matrix(blob)[:, place]` in a part of the time; None is unknown. Raises
+    Damaged."""
     return _decode(blob, partial(_unpack_column, place=place))
 
 
-def _decode(blob: bytes, unpack: Callable[[_PackedMatrix], Floats]) -> Floats:
+def is_constant(blob: bytes) -> bool:
+    """Whether every sample of a matrix is like its first. Raises Damaged."""
+    return _decode(blob, lambda packed: not packed.steps and not packed.flags & _GAPS)
+
+
+def _decode(blob: bytes, unpack: Callable[[_PackedMatrix], T]) -> T:
     try:
         if blob[:1] != _FIRST:
             raise Damaged(
@@ -311,35 +321,68 @@ def _unpack_matrix(packed: _PackedMatrix) -> Floats:
     return matrix
 
 
-def _unpack_column(packed: _PackedMatrix, place: int) -> Floats:
-    if not 0 <= place < packed.samples:
-        raise Damaged(f"a matrix of {packed.samples} samples has none at {place}")
-    if packed.flags & _NOTHING or not packed.rows:
-        return np.full(packed.rows, np.nan)
-    column = _unpack_bases(packed)
+def _unpack_column(packed: _PackedMatrix, place: int) -> list[float | None]:
+    """Without arrays, but for sums: a call of numpy costs more than the eight numbers of most hosts."""
+    rows, samples, flags = packed.rows, packed.samples, packed.flags
+    if not 0 <= place < samples:
+        raise Damaged(f"a matrix of {samples} samples has none at {place}")
+    if flags & _NOTHING or not rows:
+        return [None] * rows
+    steps = [_one_base(packed)] * rows if flags & _ONE_BASE else list(accumulate(_signed(packed.bases, rows)))
     if packed.steps:
-        is_steps = bool(packed.flags & _AS_STEPS)
-        varying = slice(None) if packed.flags & _ALL_VARY else _unpack_varying(packed)
-        count = packed.rows if isinstance(varying, slice) else int(np.count_nonzero(varying))
-        width = packed.samples - is_steps
-        numbers = _unpack_planes(packed.steps, count * width).reshape(count, width)
-        above = _unzigzag(numbers[:, :place]).sum(axis=1, dtype=np.int64) if is_steps else numbers[:, place]
-        column[varying] += above.astype(np.int64)
-    values = from_steps(column, packed.precision)
-    if packed.flags & _GAPS:
-        width = (packed.samples + 7) // 8
-        bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
-        values[bits[:, place // 8] & (0x80 >> place % 8) == 0] = np.nan
-    return values
+        varying = range(rows) if flags & _ALL_VARY else np.flatnonzero(_unpack_varying(packed)).tolist()
+        for row, above in zip(varying, _steps_until(packed, len(varying), place), strict=True):
+            steps[row] += above
+    precision = full_precision(packed.precision)
+    column: list[float | None] = (
+        [step / float(-packed.precision) for step in steps]
+        if packed.precision < 0
+        else [step * precision for step in steps]
+    )
+    if flags & _GAPS:
+        width = (samples + 7) // 8
+        bits = _inflate(packed.known, rows * width)[place // 8 :: width]
+        return [value if bit & 0x80 >> place % 8 else None for value, bit in zip(column, bits, strict=True)]
+    return column
+
+
+def _steps_until(packed: _PackedMatrix, count: int, place: int) -> Sequence[int]:
+    """How far each of the rows that change is from its base at `place`."""
+    is_steps = bool(packed.flags & _AS_STEPS)
+    width = packed.samples - is_steps
+    if not is_steps:
+        return _join_planes([_inflate(plane, count * width)[place::width] for plane in packed.steps])
+    if len(packed.steps) == 1:
+        plain = _inflate(packed.steps[0], count * width).translate(_UNZIGZAGGED)
+        signed: NDArray[Any] = np.frombuffer(plain, dtype=np.int8)
+    else:
+        signed = _unzigzag(_unpack_planes(packed.steps, count * width))
+    sums: list[int] = np.add.reduce(signed.reshape(count, width)[:, :place], axis=1, dtype=np.int64).tolist()
+    return sums
+
+
+def _signed(planes: list[bytes], count: int) -> Iterator[int]:
+    return ((number >> 1) ^ -(number & 1) for number in _join_planes([_inflate(plane, count) for plane in planes]))
+
+
+def _join_planes(planes: list[bytes]) -> Sequence[int]:
+    """Numbers from their first, second … bytes."""
+    if len(planes) == 1:
+        return planes[0]
+    return [int.from_bytes(number, "little") for number in zip(*planes, strict=True)]
 
 
 def _unpack_bases(packed: _PackedMatrix) -> _Whole:
     if packed.flags & _ONE_BASE:
-        number = int.from_bytes(b"".join(packed.bases), "little") if max(map(len, packed.bases), default=1) == 1 else -1
-        if not 0 <= number < 1 << 64:
-            raise Damaged("the one base of all rows is none")
-        return np.full(packed.rows, (number >> 1) ^ -(number & 1), dtype=np.int64)
+        return np.full(packed.rows, _one_base(packed), dtype=np.int64)
     return _unzigzag(_unpack_planes(packed.bases, packed.rows)).cumsum(dtype=np.int64)
+
+
+def _one_base(packed: _PackedMatrix) -> int:
+    number = int.from_bytes(b"".join(packed.bases), "little") if max(map(len, packed.bases), default=1) == 1 else -1
+    if not 0 <= number < 1 << 64:
+        raise Damaged("the one base of all rows is none")
+    return (number >> 1) ^ -(number & 1)
 
 
 def _unpack_rows(packed: _PackedMatrix, bases: _Whole, whole: _Whole) -> None:

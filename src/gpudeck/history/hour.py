@@ -27,6 +27,8 @@ from gpudeck.history.codec import (
     encode_matrix,
     find_precision,
     from_steps,
+    full_precision,
+    is_constant,
     pack_names,
     read_matrix,
     short_precision,
@@ -116,20 +118,21 @@ class RunMoment(NamedTuple):
 
     run: int
     gpu: int
-    memory: float
-    utilization: float
+    memory: float | None
+    utilization: float | None
 
 
 class HourMoment(Struct):
-    """One sample of an hour. `since` is when each GPU's state began, NaN where it is the same since the hour began."""
+    """One sample of an hour; None is unknown. `since` is when each GPU's state began, None where it is the same since
+    the hour began."""
 
     at: float
     covered: float
     gpus: list[int]
-    states: Bytes
-    since: Floats
-    metrics: dict[str, Floats]
-    host: dict[str, float]
+    states: list[int]
+    since: list[float | None]
+    metrics: dict[str, list[float | None]]
+    host: dict[str, float | None]
     runs: list[RunMoment]
 
 
@@ -181,8 +184,10 @@ def encode_hour(hour: Hour) -> bytes:
 
 def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
     """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged."""
-    packed, times, covered, states = _decode_states(body)
+    packed, millis, beyond = _unpack_times(body)
+    times, covered = packed.start + millis / 1000, (beyond + _since_before(millis)) / 1000
     samples = len(times)
+    states = _read_states(packed, samples)
     shape = states.shape
     hour = Hour(packed.start, times, covered, packed.gpus, states)
     names = unpack_names(packed.names)
@@ -200,8 +205,9 @@ def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bo
     return hour
 
 
-def _decode_states(body: bytes) -> tuple[_PackedHour, Floats, Floats, Bytes]:
-    """With its times, what each sample covers, and the GPUs' states."""
+def _unpack_times(body: bytes) -> tuple[_PackedHour, Floats, Floats]:
+    """With the milliseconds of its samples since its start, and how much longer each covers than since the one before
+    it."""
     try:
         packed = _unpack(strip_checksum(HOUR_VERSION, body))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -209,40 +215,56 @@ def _decode_states(body: bytes) -> tuple[_PackedHour, Floats, Floats, Bytes]:
     moments = decode_matrix(packed.moments)
     if len(moments) != 2:
         raise Damaged(f"the moments of an hour are {len(moments)} rows")
-    times, beyond = moments
+    return packed, moments[0], moments[1]
+
+
+def _read_states(packed: _PackedHour, samples: int) -> Bytes:
     with np.errstate(invalid="ignore"):
-        states = read_matrix(packed.states, len(packed.gpus), len(times)).astype(np.uint8)
-    covered = beyond + _since_before(times)
-    return packed, packed.start + times / 1000, covered / 1000, states
+        return read_matrix(packed.states, len(packed.gpus), samples).astype(np.uint8)
 
 
 def decode_moment(body: bytes, at: float, metrics: Collection[str] | None = None) -> HourMoment | None:
     """The last sample until `at`, as `find_moment` of the whole hour in a part of the time; None where all are later.
     Raises Damaged."""
-    packed, times, covered, states = _decode_states(body)
-    place = int(np.searchsorted(times, at, side="right")) - 1
+    packed, millis, beyond = _unpack_times(body)
+    times = packed.start + millis / 1000
+    place = int(times.searchsorted(at, side="right")) - 1
     if place < 0:
         return None
-    names = unpack_names(packed.names)
-    own_names, own = unpack_names(packed.host_names), decode_column(packed.host, place)
-    if len(names) != len(packed.metrics) or not len(own_names) == len(own) == len(packed.host_precisions):
+    before = millis[place - 1] if place else 0.0
+    rows = len(packed.gpus)
+    since: list[float | None] = [None] * rows
+    if is_constant(packed.states):
+        states = [int(state or 0) for state in _read_column(packed.states, rows, place)]
+    else:
+        table = _read_states(packed, len(times))
+        states, since = table[:, place].tolist(), _since(times, table, place)
+    names, own_names = unpack_names(packed.names), unpack_names(packed.host_names)
+    if len(names) != len(packed.metrics) or len(own_names) != len(packed.host_precisions):
         raise Damaged("the names of metrics do not fit the metrics")
-    found = {names[which]: decode_column(packed.metrics[which], place) for which in split_wanted(metrics, names)}
-    if any(len(values) != len(packed.gpus) for values in found.values()):
-        raise Damaged("a metric has not as many rows as there are GPUs")
+    places = split_wanted(metrics, own_names, HOST_PREFIX)
+    own = _read_column(packed.host, len(own_names), place) if places else ()
     return HourMoment(
         float(times[place]),
-        float(covered[place]),
+        float((beyond[place] + (millis[place] - before)) / 1000),
         packed.gpus,
-        states[:, place],
-        _since(times, states, place),
-        found,
-        {
-            own_names[which]: float(from_steps(own[which], packed.host_precisions[which]))
-            for which in split_wanted(metrics, own_names, HOST_PREFIX)
-        },
-        [] if packed.runs is None else _runs_at(packed.runs, len(packed.gpus), place),
+        states,
+        since,
+        {names[which]: _read_column(packed.metrics[which], rows, place) for which in split_wanted(metrics, names)},
+        {own_names[which]: _from_step(own[which], packed.host_precisions[which]) for which in places},
+        [] if packed.runs is None else _runs_at(packed.runs, rows, place),
     )
+
+
+def _read_column(blob: bytes, rows: int, place: int) -> list[float | None]:
+    column = decode_column(blob, place)
+    if len(column) != rows:
+        raise Damaged(f"a table has {len(column)} rows and not {rows}")
+    return column
+
+
+def _from_step(step: float | None, short: float) -> float | None:
+    return None if step is None else step / -short if short < 0 else step * full_precision(short)
 
 
 def find_moment(hour: Hour, at: float) -> HourMoment | None:
@@ -254,42 +276,44 @@ def find_moment(hour: Hour, at: float) -> HourMoment | None:
         float(hour.times[place]),
         float(hour.covered[place]),
         hour.gpus,
-        hour.states[:, place],
+        hour.states[:, place].tolist(),
         _since(hour.times, hour.states, place),
-        {name: table[:, place] for name, table in hour.metrics.items()},
-        {name: float(line[place]) for name, line in hour.host.items()},
+        {name: or_none(table[:, place]) for name, table in hour.metrics.items()},
+        {name: or_none(line[place : place + 1])[0] for name, line in hour.host.items()},
         [
-            RunMoment(one.run, one.gpu, float(one.memory[place]), float(one.utilization[place]))
+            RunMoment(one.run, one.gpu, *or_none(np.array([one.memory[place], one.utilization[place]])))
             for one in hour.runs
             if one.present[place]
         ],
     )
 
 
-def _since(times: Floats, states: Bytes, place: int) -> Floats:
-    """When the state of each GPU at `place` began; NaN where that was before the hour."""
-    since = np.full(len(states), np.nan)
+def or_none(values: Floats) -> list[float | None]:
+    """None in place of each NaN."""
+    found: list[float | None] = values.tolist()
+    return [None if value != value else value for value in found]  # noqa: PLR0124 - NaN
+
+
+def _since(times: Floats, states: Bytes, place: int) -> list[float | None]:
+    """When the state of each GPU at `place` began; None where that was before the hour."""
+    since: list[float | None] = [None] * len(states)
     for row in np.flatnonzero((states[:, : place + 1] != states[:, place : place + 1]).any(axis=1)).tolist():
         differs = np.flatnonzero(states[row, :place] != states[row, place])
-        since[row] = times[differs[-1] + 1]
+        since[row] = float(times[differs[-1] + 1])
     return since
 
 
 def _runs_at(packed: _Runs, gpus: int, place: int) -> list[RunMoment]:
-    tables = [
-        np.concatenate([decode_column(part, place) for part in parts])
+    present, memory, utilization = (
+        [value for part in parts for value in decode_column(part, place)]
         for parts in (packed.present, packed.memory, packed.utilization)
-        if parts
-    ]
-    if [len(table) for table in tables] != [len(packed.runs)] * 3 or len(packed.rows) != len(packed.runs):
+    )
+    if {len(present), len(memory), len(utilization), len(packed.rows)} != {len(packed.runs)}:
         raise Damaged("the runs of an hour do not fit together")
     if not all(0 <= row < gpus for row in packed.rows):
         raise Damaged("the runs of an hour do not fit together")
-    present, memory, utilization = tables
-    return [
-        RunMoment(packed.runs[which], packed.rows[which], float(memory[which]), float(utilization[which]))
-        for which in np.flatnonzero(present > 0).tolist()
-    ]
+    found = zip(packed.runs, packed.rows, memory, utilization, strict=True)
+    return [RunMoment(*one) for one, is_there in zip(found, present, strict=True) if is_there]
 
 
 def _since_before(times: Floats) -> Floats:

@@ -7,17 +7,16 @@ for most of it, and the runs that touched it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentAsk, PastHost, PastRun
-from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
+from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment, or_none
 from gpudeck.history.rollup import Quarters, Roll
 from gpudeck.history.sample import (
     ALL_NAMES,
-    GPU_NAMES,
     HOST_NAMES,
     NOTHING,
     GpuSample,
@@ -25,6 +24,7 @@ from gpudeck.history.sample import (
     ProcessSample,
     Values,
 )
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.times import show_utc
 
@@ -95,17 +95,17 @@ def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
         float(quarters.start + place * QUARTER),
         float(QUARTER),
         quarters.gpus,
-        np.where(is_short, UNKNOWN, states).astype(np.uint8),
-        np.full(len(quarters.gpus), np.nan),
+        np.where(is_short, UNKNOWN, states).tolist(),
+        [None] * len(quarters.gpus),
         {name: _mean(roll, place) for name, roll in quarters.metrics.items()},
-        {name: float(_mean(roll, place)[0]) for name, roll in quarters.host.items()},
+        {name: _mean(roll, place)[0] for name, roll in quarters.host.items()},
         [],
     )
 
 
-def _mean(roll: Roll, place: int) -> Any:
+def _mean(roll: Roll, place: int) -> list[float | None]:
     seconds = roll.seconds[:, place]
-    return np.divide(roll.sum[:, place], seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+    return or_none(np.divide(roll.sum[:, place], seconds, out=np.full(len(seconds), np.nan), where=seconds > 0))
 
 
 class _FoundRuns(Struct):
@@ -137,7 +137,7 @@ def _make_hosts(
 def _make_host(
     host: KnownHost, found: HourMoment, gpus: Mapping[int, KnownGpu], runs: _FoundRuns, *, is_rolled: bool
 ) -> PastHost:
-    states, since = found.states.tolist(), found.since.tolist()
+    states = found.states
     rows = [row for row, gpu in enumerate(found.gpus) if gpu in gpus and states[row] != ABSENT]
     of_gpu: dict[int, list[tuple[PastRun, RunMoment | None]]] = {}
     for moment in found.runs:
@@ -148,30 +148,34 @@ def _make_host(
             for row, gpu in enumerate(found.gpus):
                 if gpu in run.gpus:
                     of_gpu.setdefault(row, []).append((run, None))
-    values = _values(found.metrics, GPU_NAMES, len(found.gpus))
-    own = _values({name: np.array([value]) for name, value in found.host.items()}, HOST_NAMES, 1)[0]
+    nothing = [None] * len(found.gpus)
+    columns = (
+        nothing if (column := found.metrics.get(name)) is None else _round(column, metric, is_rolled=is_rolled)
+        for name, metric in GPU_METRICS.items()
+    )
+    values: list[Values] = list(zip(*columns, strict=True))
+    own = tuple(_round([found.host.get(name)], metric, is_rolled=is_rolled)[0] for name, metric in HOST_METRICS.items())
     samples, begun = [], []
     for row in rows:
         known, there = gpus[found.gpus[row]], of_gpu.get(row, ())
         processes = None if states[row] == UNKNOWN else tuple(_make_process(run, moment) for run, moment in there)
         samples.append(GpuSample(known.uuid, known.label, known.model, states[row], values[row], processes))
-        begun.append(None if since[row] != since[row] else since[row])
+        begun.append(found.since[row])
     sample = HostSample(host.host_id, host.name, found.at, found.covered, own, tuple(samples))
     return PastHost(sample, begun, is_rolled=is_rolled)
 
 
-def _values(metrics: Mapping[str, Any], names: tuple[str, ...], rows: int) -> list[Values]:
-    """A tuple a row, in the order of `names`; None is unknown."""
-    table = np.full((len(names), rows), None, dtype=object)
-    for place, name in enumerate(names):
-        values = metrics.get(name)
-        if values is not None:
-            table[place] = np.where(np.isnan(values), None, values)
-    return [tuple(row) for row in table.T.tolist()]
+def _round(values: list[float | None], metric: Metric, *, is_rolled: bool) -> list[float | None]:
+    """To the metric's precision, an int where that is whole. Samples have it already."""
+    if is_rolled:
+        return [None if value is None else metric.round(value) for value in values]
+    if metric.precision >= 1:
+        return [None if value is None else int(value) for value in values]
+    return [None if value is None else round(value, 6) for value in values]
 
 
 def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
-    memory, utilization = (np.nan, np.nan) if moment is None else (moment.memory, moment.utilization)
+    memory, utilization = (None, None) if moment is None else (moment.memory, moment.utilization)
     return ProcessSample(
         run.pid,
         run.started_at,
@@ -179,8 +183,8 @@ def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
         run.command,
         run.container,
         run.job,
-        None if np.isnan(memory) else int(memory),
-        None if np.isnan(utilization) else utilization,
+        None if memory is None else int(memory),
+        utilization,
     )
 
 

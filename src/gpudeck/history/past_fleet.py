@@ -1,26 +1,55 @@
-"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, and who is who.
+"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, who is who, and what the
+hub's database knows of that moment.
 
 Names, labels, sources and vendors are not recorded: they are today's, of hosts and GPUs that are still there.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct, field
 
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.history.base import PastHost
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATES, GpuSample, ProcessSample
+from gpudeck.history.sample import (
+    GPU_NAMES,
+    HOST_NAMES,
+    HOST_PREFIX,
+    STATES,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+    Values,
+)
+from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.availability import AVAILABILITIES, Availability, FleetSettings
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity
-from gpudeck.model.health import judge_health, judge_wear
+from gpudeck.model.catalog import GpuIdentity
+from gpudeck.model.health import OK, judge_faults, judge_health, judge_wear
+from gpudeck.model.report import GpuEvent
+from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.times import show_utc
-from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownProcess, Totals
+from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownEvent, ShownProcess, Totals
 
 _ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
 _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
+_UNREAD: Final = "its state could not be read at that moment"
 _NOT_RECORDED: Final = "not recorded"
+_OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
+_MOST_ALERTS: Final = 200
 _LATE_BEATS: Final = 3
+_UNKNOWN: Final = STATES.index("unknown")
 _AVAILABILITIES: Final = {STATES.index(word): word for word in AVAILABILITIES if word != "unknown"}
+
+
+class PastContext(Struct):
+    """What else is known of a moment: reservations that counted and driver errors of the day before it by the GPU's
+    UUID, and alerts that fired, the worst first. `problems` are sentences about what is not known."""
+
+    reservations: dict[str, GpuReservation] = field(default_factory=dict)
+    faults: dict[str, list[ShownEvent]] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 class PastFleetBuilder:
@@ -33,15 +62,18 @@ class PastFleetBuilder:
         settings: FleetSettings,
         find_host: Callable[[str], HostState | None],
         metrics: frozenset[str] | None = None,
+        context: PastContext | None = None,
     ) -> None:
         self._at = at
         self._settings = settings
         self._find_host = find_host
+        self._context = context or PastContext()
         self._gpu_names = [name for name in GPU_NAMES if metrics is None or name in metrics]
         self._host_names = [name for name in HOST_NAMES if metrics is None or HOST_PREFIX + name in metrics]
         self._counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self._hosts = self._hosts_up = self._recorded = 0
         self._users: set[str] = set()
+        self._reasons: dict[tuple[tuple[str, ...], str, bool], dict[str, str]] = {}
         self._watts: list[float] = []
         self._newest: float | None = None
         self._is_rolled = False
@@ -61,13 +93,9 @@ class PastFleetBuilder:
         if past.is_recorded:
             self._newest = max(sample.at, self._newest or sample.at)
         is_current = reason is None
-        numbers = {
-            name: HOST_METRICS[name].round(value)
-            for name, value in zip(HOST_NAMES, sample.values, strict=True)
-            if value is not None and is_current
-        }
+        numbers = _pick(HOST_NAMES, sample.values) if is_current else {}
         facts = None if known is None else known.facts
-        host = Host(
+        return Host(
             id=sample.host_id,
             name=sample.name,
             display_name=sample.name if known is None else known.display_name,
@@ -81,14 +109,13 @@ class PastFleetBuilder:
             driver_version=None if facts is None else facts.driver_version,
             reasons={name: reason or _NOT_RECORDED for name in self._host_names if name not in numbers},
             gpus=gpus,
+            **numbers,
         )
-        for name, value in numbers.items():
-            setattr(host, name, value)
-        return host
 
     def finish(self, *, demo: bool, version: str) -> PastFleet:
         """Everything but the hosts: they were given back one by one."""
-        gpus = sum(self._counts.values())
+        gpus, alerts = sum(self._counts.values()), self._context.alerts
+        unnoticed = [alert for alert in alerts if alert.state == "firing" and alert.severity != "info"]
         problems = []
         if self._hosts and not self._recorded:
             seen = "" if self._newest is None else f"; the last report before it is from {show_utc(self._newest)}"
@@ -105,7 +132,11 @@ class PastFleetBuilder:
                 users=len(self._users),
                 power_watts=round(sum(self._watts), 1) if self._watts else None,
             ),
-            problems=problems,
+            problems=[*problems, *self._context.problems],
+            alerts=alerts[:_MOST_ALERTS],
+            alert_counts=AlertCounts(
+                len(alerts), len(unnoticed), sum(alert.severity == "critical" for alert in unnoticed)
+            ),
             hosts=[],
             as_of=self._at,
             coverage=round(self._recorded / gpus, 4) if gpus else None,
@@ -113,7 +144,7 @@ class PastFleetBuilder:
         )
 
     def _judge_status(self, past: PastHost) -> HostStatus:
-        if not past.is_recorded:
+        if not past.is_recorded or self._is_blank(past.sample):
             return "down"
         if past.is_rolled:
             return "up"
@@ -123,10 +154,20 @@ class PastFleetBuilder:
             return "up"
         return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
 
+    def _is_blank(self, sample: HostSample) -> bool:
+        """Whether nothing at all was read: a host that reports knows something of itself."""
+        return (
+            bool(self._host_names)
+            and not any(value is not None for value in sample.values)
+            and all(gpu.state == _UNKNOWN and gpu.processes is None for gpu in sample.gpus)
+        )
+
     def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
         """None where it reported."""
         if not past.is_recorded:
             return "nothing was recorded of this host before that moment"
+        if self._is_blank(past.sample):
+            return "nothing of this host could be read at that moment"
         return None if status == "up" else f"no report since {show_utc(past.sample.at)}"
 
     def _make_gpu(
@@ -137,15 +178,18 @@ class PastFleetBuilder:
         is_hardly_recorded = past.is_rolled and availability == "unknown"
         self._recorded += silent is None and not is_hardly_recorded
         # What was last read of a host that is silent may be anything by now.
-        values = dict(zip(GPU_NAMES, sample.values, strict=True)) if silent is None else {}
-        numbers = {name: GPU_METRICS[name].round(value) for name, value in values.items() if value is not None}
+        numbers = _pick(GPU_NAMES, sample.values) if silent is None else {}
         processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
         users = sorted({one.user for one in processes or () if one.user is not None})
-        reasons = {name: silent or _NOT_RECORDED for name in self._gpu_names if name not in numbers}
-        if processes is None:
-            reasons["processes"] = silent or _NOT_RECORDED
+        reasons = self._explain(tuple(numbers), silent or _NOT_RECORDED, has_processes=processes is not None)
+        faults = self._context.faults.get(sample.uuid, [])
         health = judge_health(
-            None, numbers.get("temperature_celsius"), self._settings.health, wear=judge_wear(numbers), why_unread=silent
+            None,
+            numbers.get("temperature_celsius"),
+            self._settings.health,
+            judge_faults([GpuEvent(at=one.at, code=one.code) for one in faults]) if faults else OK,
+            silent,
+            wear=judge_wear(numbers),
         )
         if availability != "unknown":
             self._users.update(users)
@@ -154,7 +198,7 @@ class PastFleetBuilder:
         if since is None and availability in {"busy", "idle"} and began:
             since = min(began)
         identity = known or _guess_identity(sample)
-        gpu = Gpu(
+        return Gpu(
             uuid=sample.uuid,
             index=identity.index,
             label=sample.label,
@@ -165,7 +209,8 @@ class PastFleetBuilder:
             pci_address=identity.pci_address,
             availability=availability,
             availability_reason=silent
-            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None),
+            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None)
+            or (_UNREAD if availability == "unknown" else None),
             last_seen=_AVAILABILITIES.get(sample.state) if silent and past.is_recorded else None,
             since=since,
             health=health.level,
@@ -173,11 +218,24 @@ class PastFleetBuilder:
             health_action=health.action,
             users=users,
             processes=processes,
+            events=faults,
+            reservation=self._context.reservations.get(sample.uuid),
             reasons=reasons,
+            **numbers,
         )
-        for name, number in numbers.items():
-            setattr(gpu, name, number)
-        return gpu
+
+    def _explain(self, known: tuple[str, ...], why: str, *, has_processes: bool) -> dict[str, str]:
+        """The reason of whatever is not known of a GPU. Many GPUs share one: nobody changes it."""
+        found = self._reasons.get((known, why, has_processes))
+        if found is None:
+            missing = [name for name in self._gpu_names if name not in known]
+            found = dict.fromkeys(missing if has_processes else [*missing, "processes"], why)
+            self._reasons[known, why, has_processes] = found
+        return found
+
+
+def _pick(names: tuple[str, ...], values: Values) -> dict[str, Any]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _guess_identity(sample: GpuSample) -> GpuIdentity:
@@ -196,13 +254,7 @@ def _guess_identity(sample: GpuSample) -> GpuIdentity:
 
 
 def _show(process: ProcessSample) -> ShownProcess:
-    unknown: Iterable[tuple[str, object]] = (
-        ("user", process.user),
-        ("command", process.command),
-        ("memory_used_bytes", process.memory_bytes),
-        ("utilization_percent", process.utilization_percent),
-        ("started_at", process.started_at),
-    )
+    known = process.user, process.command, process.memory_bytes, process.utilization_percent, process.started_at
     return ShownProcess(
         process.pid,
         process.user,
@@ -212,5 +264,7 @@ def _show(process: ProcessSample) -> ShownProcess:
         process.utilization_percent,
         process.container,
         process.job,
-        reasons={name: _NOT_RECORDED for name, value in unknown if value is None},
+        reasons={name: _NOT_RECORDED for name, value in zip(_OF_PROCESS, known, strict=True) if value is None}
+        if None in known
+        else {},
     )

@@ -156,7 +156,8 @@ class Fleet(Struct, kw_only=True):
 
 class PastFleet(Fleet, kw_only=True):
     """The fleet as it was recorded at the moment `as_of`, which is also its `time`. Names, labels and sources are
-    today's; alerts, faults and reservations are not part of it.
+    today's. Alerts are those that fired then, reservations those that counted, as they are kept today; what is no
+    longer kept, or cannot be read, is among `problems`. Conflicts of reservations and mutes are not recorded.
 
     `coverage` is the part of the GPUs known then whose state was recorded (0–1); None where no GPU was known.
     `resolution` is what it was made from: where samples are no longer kept, the means of the quarter hour.

@@ -713,6 +713,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/reliability": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadReliability
+         * @description The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts.
+         */
+        get: operations["ApiV1ReliabilityReadReliability"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/reports": {
         parameters: {
             query?: never;
@@ -1419,6 +1439,15 @@ export interface components {
             code: string;
             id: string;
             message: string;
+        };
+        /** FaultEvidence */
+        FaultEvidence: {
+            count: number;
+            is_incident: boolean;
+            kind: string;
+            last_at: number;
+            seconds: number | null;
+            title: string;
         };
         /** FirstAccount */
         FirstAccount: {
@@ -2283,6 +2312,28 @@ export interface components {
             error: components["schemas"]["ErrorDetail"];
             next_free?: components["schemas"]["ShownSlot"] | null;
             reservation?: components["schemas"]["ShownReservation"] | null;
+        };
+        /** Reliability */
+        Reliability: {
+            /** @enum {string} */
+            by: "gpu" | "host";
+            end: number;
+            problems: string[];
+            rows: components["schemas"]["ReliabilityRow"][];
+            start: number;
+            total: number;
+        };
+        /** ReliabilityRow */
+        ReliabilityRow: {
+            evidence: components["schemas"]["FaultEvidence"][];
+            gpu: string | null;
+            host: string;
+            host_id: string;
+            incidents: number;
+            label: string | null;
+            lost_seconds: number;
+            model: string | null;
+            throttled_seconds: number;
         };
         /** RemovedHost */
         RemovedHost: {
@@ -6511,6 +6562,98 @@ export interface operations {
                 };
             };
             /** @description No such request */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ReliabilityReadReliability: {
+        parameters: {
+            query?: {
+                /** @description Rank GPUs or hosts */
+                by?: "gpu" | "host";
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description At most so many rows */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The worst first, with the evidence */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Reliability"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;

@@ -1,11 +1,11 @@
-/** Keys that work on every page: `/` `?` and `g` with the first letter of a page. */
+/** Keys that work on every page: `/` `?` and `g` with a letter of a page. */
 import type { PageName } from '../ui/route'
 
 export type Command = 'search' | 'help' | { go: PageName }
 
 /** Milliseconds in which the second of two keys has to follow the first. */
 export const PAIR_MS = 1500
-const TARGETS: Record<string, PageName> = { f: 'fleet', p: 'people', h: 'history', e: 'events', r: 'reservations', a: 'about' }
+const TARGETS: Record<string, PageName> = { f: 'fleet', p: 'people', h: 'history', e: 'events', r: 'reservations', l: 'reliability', a: 'about' }
 
 export class Shortcuts {
   private waitsUntil = 0

@@ -10,7 +10,7 @@ function event(changes: Partial<HubEvent> = {}): HubEvent {
   return { id: 'a', title: 'gpu01 has stopped reporting', detail: '', ...base, ...changes }
 }
 
-const read = (query: string) => readFilter(new URLSearchParams(query))
+const read = (query: string) => readFilter(new URLSearchParams(query), 1_800_000_000)
 
 describe('the filter', () => {
   it('is asked of the hub as the address says, and the worse with the bad', () => {

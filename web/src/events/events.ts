@@ -1,5 +1,6 @@
 /** Events as the page lists them: which fit the address, in which order, under which day. */
 import type { HubEvent, Severity } from '../api/events'
+import { readPeriod } from '../time/period'
 import { duration, MONTHS, pad, plain, utcTime } from '../ui/format'
 
 /** Empty means everything. */
@@ -10,6 +11,9 @@ export interface EventFilter {
   gpu: string
   user: string
   q: string
+  /** Unix seconds; empty: no bound. */
+  start: string
+  end: string
 }
 
 /** Words for the choice of kinds: each stands for the hub's own words. Kinds of tomorrow are found by the search. */
@@ -28,11 +32,13 @@ export const KINDS: readonly { kind: string; label: string }[] = [
 
 /** At least that bad. */
 const SEVERITIES: Record<EventFilter['severity'], string> = { '': '', warning: 'warning,critical', critical: 'critical' }
-const NAMES = ['kind', 'severity', 'host', 'gpu', 'user', 'q'] as const
+const NAMES = ['kind', 'severity', 'host', 'gpu', 'user', 'q', 'start', 'end'] as const
 
-export function readFilter(params: URLSearchParams): EventFilter {
+/** `now` is the hub's clock. */
+export function readFilter(params: URLSearchParams, now: number): EventFilter {
   const read = (name: string): string => (params.get(name) ?? '').slice(0, 256)
   const severity = read('severity')
+  const period = readPeriod(params, now, 'all')
   return {
     kind: read('kind'),
     severity: severity === 'warning' || severity === 'critical' ? severity : '',
@@ -40,6 +46,8 @@ export function readFilter(params: URLSearchParams): EventFilter {
     gpu: read('gpu'),
     user: read('user'),
     q: read('q'),
+    start: period.name === 'all' ? '' : String(Math.floor(period.start)),
+    end: period.isOpen ? '' : String(Math.ceil(period.end)),
   }
 }
 
@@ -49,8 +57,9 @@ export function questionOf(filter: EventFilter): Record<string, string> {
   return Object.fromEntries(NAMES.map((name) => [name, asked[name]]).filter(([, value]) => value !== ''))
 }
 
+/** Whether it leaves out events of the time range. */
 export function isFiltered(filter: EventFilter): boolean {
-  return Object.keys(questionOf(filter)).length > 0
+  return Object.keys(questionOf({ ...filter, start: '', end: '' })).length > 0
 }
 
 /** Whether an event that comes live belongs into the list, by the rules of the hub. */
@@ -64,6 +73,8 @@ export function fits(event: HubEvent, filter: EventFilter): boolean {
     (asked.host === undefined || asked.host === event.host || asked.host === event.host_id) &&
     (asked.gpu === undefined || asked.gpu === event.gpu) &&
     (asked.user === undefined || asked.user === event.user) &&
+    event.at >= Number(asked.start ?? 0) &&
+    event.at < Number(asked.end ?? Infinity) &&
     text.includes((asked.q ?? '').toLowerCase())
   )
 }

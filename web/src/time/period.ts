@@ -1,13 +1,13 @@
 /**
  * Which time a report is about, in the viewer's zone: days begin and end there, also where a day has 23 or 25 hours.
  *
- * In an address: `range=7d`, `range=last-month`, `from=2026-03-01&to=2026-03-31` (whole days, both of them), or
- * `start=…&end=…` in Unix seconds, which is what a drag over a chart asks for.
+ * In an address: `range=7d`, `range=last-month`, `range=5400` (the last 5400 seconds), `from=2026-03-01&to=2026-03-31`
+ * (whole days, both of them), or `start=…&end=…` in Unix seconds, which is what a drag over a chart asks for.
  */
 import { MONTHS, pad } from '../ui/format'
 
 export interface Period {
-  /** One of PERIODS, or `custom`. */
+  /** One of PERIODS, a number of seconds until now, `custom`, or `all`, which begins with time itself. */
   name: string
   /** Unix seconds. */
   start: number
@@ -17,6 +17,8 @@ export interface Period {
 }
 
 export const PERIODS: readonly { name: string; label: string; title: string }[] = [
+  { name: '1h', label: '1h', title: 'The last hour' },
+  { name: '6h', label: '6h', title: 'The last 6 hours' },
   { name: '24h', label: '24h', title: 'The last 24 hours' },
   { name: '7d', label: '7d', title: 'The last 7 days' },
   { name: '30d', label: '30d', title: 'The last 30 days' },
@@ -35,8 +37,8 @@ const FIRST_YEAR = 2000
 const unix = (date: Date): number => date.getTime() / 1000
 
 /** `now` is the hub's clock. What makes no sense is the usual period. */
-export function readPeriod(params: URLSearchParams, now: number): Period {
-  return exactPeriod(params, now) ?? wholeDays(params.get('from'), params.get('to'), now) ?? namedPeriod(params.get('range') ?? USUAL_PERIOD, now) ?? (namedPeriod(USUAL_PERIOD, now) as Period)
+export function readPeriod(params: URLSearchParams, now: number, usual = USUAL_PERIOD): Period {
+  return exactPeriod(params, now) ?? wholeDays(params.get('from'), params.get('to'), now) ?? namedPeriod(params.get('range') ?? usual, now) ?? (namedPeriod(usual, now) as Period)
 }
 
 function exactPeriod(params: URLSearchParams, now: number): Period | null {
@@ -63,6 +65,12 @@ function namedPeriod(name: string, now: number): Period | null {
 function startOf(name: string, now: number): number | null {
   const end = toTheMinute(now)
   switch (name) {
+    case 'all':
+      return 0
+    case '1h':
+      return end - HOUR
+    case '6h':
+      return end - 6 * HOUR
     case '24h':
       return end - DAY
     case '7d':
@@ -79,7 +87,7 @@ function startOf(name: string, now: number): number | null {
     case 'last-month':
       return monthStart(now, -1)
     default:
-      return null
+      return /^\d{2,9}$/.test(name) && Number(name) >= MINUTE ? end - Number(name) : null
   }
 }
 
@@ -143,7 +151,7 @@ export const MOST_DAYS = 400
 /** What stands in the address for it. */
 export function addressOf(period: Period): Record<string, string> {
   const none = { range: '', from: '', to: '', start: '', end: '' }
-  if (period.name !== 'custom') return { ...none, range: period.name === USUAL_PERIOD ? '' : period.name }
+  if (period.name !== 'custom') return { ...none, range: period.name }
   const { from, to } = daysOf(period)
   const isWhole = dayStart(from) === period.start && (period.isOpen || dayStart(to, 1) === period.end)
   return isWhole ? { ...none, from, to } : { ...none, start: String(Math.round(period.start)), end: String(Math.round(period.end)) }

@@ -3,12 +3,22 @@ import { boundsOf, pan, PRESETS, presetOf, rangeOf, readRange, settle, SHORTEST,
 
 const NOW = 1_800_000_000
 const HOUR = 3600
-const read = (text: string): ReturnType<typeof readRange> => readRange(new URLSearchParams(text), '24h')
-const write = (range: ReturnType<typeof readRange>, from = ''): string => writeRange(new URLSearchParams(from), range, '24h').toString()
+const read = (text: string): ReturnType<typeof readRange> => readRange(new URLSearchParams(text), '24h', () => NOW)
+const write = (range: ReturnType<typeof readRange>, from = ''): string => writeRange(new URLSearchParams(from), range).toString()
 
-test('an address without a range is the usual one, and the usual one is not written', () => {
+test('an address without a range is the usual one, and one that is chosen is written', () => {
   expect(read('')).toEqual({ seconds: 24 * HOUR, end: null })
-  expect(write(read(''))).toBe('')
+  expect(write(read(''))).toBe('range=24h')
+})
+
+test('days and months of a report are ranges of a chart too', () => {
+  const [from, to] = [new Date(2027, 0, 4).getTime() / 1000, new Date(2027, 0, 6).getTime() / 1000]
+  expect(read('from=2027-01-04&to=2027-01-05')).toEqual({ seconds: to - from, end: to })
+  const month = read('range=month')
+  expect(month.end).toBeNull()
+  expect(month.seconds % HOUR).toBe(0)
+  expect(NOW - month.seconds).toBeLessThanOrEqual(new Date(2027, 0, 1).getTime() / 1000)
+  expect(write(read('range=7d'), 'from=2027-01-04&to=2027-01-05&by=host')).toBe('by=host&range=7d')
 })
 
 test('every button has an address that leads back to it', () => {

@@ -1,5 +1,6 @@
 /** Ranges of time: the buttons, the address, zoom and pan. Times are Unix seconds. */
 import type { Bounds } from '../api/history'
+import { readPeriod } from './period'
 
 /** What was asked for. `end` null is live: it ends now, and goes along with the clock. */
 export interface Range {
@@ -34,27 +35,34 @@ export function presetOf(range: Range): string | null {
   return range.end === null ? (PRESETS.find((preset) => preset.seconds === range.seconds)?.name ?? null) : null
 }
 
-/** From the address: `range=24h`, `range=5400` (the last 5400 seconds), or `start=…&end=…`. */
-export function readRange(params: URLSearchParams, otherwise: string): Range {
+/** From the address: `range=24h`, `range=5400` (the last 5400 seconds), `start=…&end=…`, and all that `readPeriod` knows.
+ * `now` is asked for days and months alone. */
+export function readRange(params: URLSearchParams, otherwise: string, now: () => number = () => Date.now() / 1000): Range {
   const start = Number(params.get('start') ?? NaN)
   const end = Number(params.get('end') ?? NaN)
   if (start > 0 && end > start) return fixed({ start, end })
   const name = params.get('range') ?? otherwise
   const seconds = /^\d{1,10}$/.test(name) ? Number(name) : NaN
+  if (params.has('from') || name.endsWith('month')) return ofPeriod(params, otherwise, now())
   if (seconds > 0) return { seconds: clampSpan(seconds), end: null }
   return presetRange(name) ?? presetRange(otherwise) ?? { seconds: DAY, end: null }
 }
 
+/** One that goes along with the clock begins up to an hour earlier, so that it is the same for an hour. */
+function ofPeriod(params: URLSearchParams, otherwise: string, now: number): Range {
+  const { start, end, isOpen } = readPeriod(params, now, otherwise)
+  return isOpen ? { seconds: Math.ceil((now - start) / HOUR) * HOUR, end: null } : fixed({ start, end })
+}
+
 /** The address of this range; everything else in it stays. */
-export function writeRange(params: URLSearchParams, range: Range, otherwise: string): URLSearchParams {
+export function writeRange(params: URLSearchParams, range: Range): URLSearchParams {
   const written = new URLSearchParams(params)
-  for (const name of ['range', 'start', 'end']) written.delete(name)
+  for (const name of ['range', 'from', 'to', 'start', 'end']) written.delete(name)
   const { start, end } = boundsOf(range, range.end ?? 0)
-  const name = presetOf(range) ?? String(Math.round(range.seconds))
   if (range.end !== null) {
     written.set('start', String(Math.round(start)))
     written.set('end', String(Math.round(end)))
-  } else if (name !== otherwise) written.set('range', name)
+  } else written.set('range', presetOf(range) ?? String(Math.round(range.seconds)))
   return written
 }
 

@@ -18,7 +18,7 @@ export class TimeWindow {
     private readonly go: (params: URLSearchParams) => void,
     private readonly now: () => number,
   ) {
-    const asked = $derived(readRange(params(), USUAL_RANGE))
+    const asked = $derived(readRange(params(), USUAL_RANGE, now))
     // Derived again: an address that says the same by other words changes nothing.
     let last: Range | null = null
     const range = $derived((last = last !== null && isSameRange(last, asked) ? last : asked))
@@ -30,13 +30,13 @@ export class TimeWindow {
   choose(range: Range): void {
     if (isSameRange(range, this.range)) return
     this.before.push(this.range)
-    this.go(writeRange(this.params(), range, USUAL_RANGE))
+    this.go(writeRange(this.params(), range))
   }
 
   /** Somebody zoomed or panned; null: back to the range before, or to the usual one. */
   drag = (bounds: Bounds | null): void => {
     if (bounds !== null) return this.choose(rangeOf(bounds, this.now()))
     const range = this.before.pop() ?? readRange(new URLSearchParams(), USUAL_RANGE)
-    this.go(writeRange(this.params(), range, USUAL_RANGE))
+    this.go(writeRange(this.params(), range))
   }
 }

@@ -53,7 +53,9 @@ log = logging.getLogger(__name__)
 _MOST: Final = 10_000
 T = TypeVar("T")
 _RunRow = tuple[int, int, str, str | None, float, float, int]
-_PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None]
+_PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str]
+_PAST_RUNS: Final = list[_PastRunRow]
+_RUNS_AT_ONCE: Final = 256
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
@@ -226,11 +228,21 @@ class HistoryView:
 
     def _past_runs(self, where: str, values: Sequence[object]) -> Iterator[PastRun]:
         columns = "id, host, pid, started_at, user, command, container, job, gpus"
-        for row in self.connection.execute(f"SELECT {columns} FROM runs WHERE {where}", values):  # noqa: S608
-            try:
-                yield PastRun._make((*msgspec.convert(row[:-1], _PastRunRow), split_gpus(row[-1])))
-            except msgspec.ValidationError as error:
-                self.damage.note(f"run {row[0]}", error)
+        found = self.connection.execute(f"SELECT {columns} FROM runs WHERE {where}", values)  # noqa: S608
+        while rows := found.fetchmany(_RUNS_AT_ONCE):
+            # All at once takes a third of the time; where one of them is damaged, each by itself.
+            with contextlib.suppress(msgspec.ValidationError):
+                yield from [
+                    PastRun._make((*row[:-1], split_gpus(row[-1]))) for row in msgspec.convert(rows, _PAST_RUNS)
+                ]
+                continue
+            for row in rows:
+                try:
+                    sound = msgspec.convert(row, _PastRunRow)
+                except msgspec.ValidationError as error:
+                    self.damage.note(f"run {row[0]}", error)
+                else:
+                    yield PastRun._make((*sound[:-1], split_gpus(sound[-1])))
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         open_hours = self._open(host, start, end)
