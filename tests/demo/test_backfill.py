@@ -123,6 +123,7 @@ def test_what_was_made_once_is_not_made_again(tmp_path: Path) -> None:
     mark_done(tmp_path, 24)
     assert not is_needed(tmp_path, 24)
     assert is_needed(tmp_path, 8)
+    assert is_needed(tmp_path, 24, days=3)
 
 
 def test_without_a_demo_nothing_is_made_up(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def test_slices_go_back_from_now_and_meet_at_full_hours(until: float) -> None:
     assert until - pieces[0].start <= 4 * HOUR
 
 
+def test_days_before_the_last_three_have_a_sample_a_quarter_hour() -> None:
+    pieces = [piece for piece in slices(NOON - 60 * DAY, NOON, 60.0, 300.0) if piece.end < NOON - 4 * DAY]
+    assert {piece.step for piece in pieces} == {900.0}
+    assert {piece.step for piece in slices(NOON - 3 * DAY, NOON, 60.0, 300.0)} == {60.0, 300.0}
+
+
 def test_slices_of_a_short_span_do_not_reach_before_it() -> None:
     pieces = list(slices(NOON - 7 * HOUR - 5, NOON + 30, 60.0, 300.0))
     assert pieces[-1].start == NOON - 7 * HOUR - 5

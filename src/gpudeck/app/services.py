@@ -18,7 +18,8 @@ from gpudeck.chat.service import ChatService
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED
-from gpudeck.demo.service import DemoService
+from gpudeck.demo.service import DemoService, DemoStory
+from gpudeck.demo.story import SHORTEST_DAYS, priced
 from gpudeck.events.service import EventService
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.host_memory import HostMemory
@@ -64,10 +65,11 @@ class HubServices:
         self.events = EventService(hub, auth.database, settings.events, local=auth.local, fleet=fleet)
         events = self.events.events
         clock.subscribe(events.add)
+        usage = grouped_usage(settings)
         self.history = HistoryService(
             hub,
             settings.history,
-            grouped_usage(settings),
+            usage if demo is None or plan.demo_days < SHORTEST_DAYS else priced(usage),
             data_dir,
             add_event=events.add,
             demo=demo,
@@ -132,6 +134,9 @@ class HubServices:
         if demo is not None and store is not None:
             days, until = plan.demo_days, hub.started_at
             self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until))
+        if demo is not None:
+            calendar, queue = self.reservations.calendar, self.queue.queue
+            self._all.append(DemoStory(demo, plan.demo_days, auth.database, calendar, queue))
         for observer in (
             EverySecond("clock", partial(clock.tick, hub.fleet)),
             EverySecond("database", self._check_database),

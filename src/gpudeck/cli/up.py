@@ -49,8 +49,8 @@ Examples:
 )
 @click.option(
     "--demo-days",
-    type=click.FloatRange(0, 14),
-    default=14,
+    type=click.FloatRange(0, 60),
+    default=60,
     show_default=True,
     envvar="GPUDECK_DEMO_DAYS",
     help="How many days of simulated history a demo starts with.",

@@ -1,8 +1,8 @@
-"""A past for the demo: fourteen days of the simulated fleet, made by a child of the hub while the page is already up.
+"""A past for the demo: sixty days of the simulated fleet, made by a child of the hub while the page is already up.
 
 The child writes samples to its standard output, the newest first, so that charts fill from the right. Making them takes
-tens of seconds of a processor, at the lowest priority; the hub only decodes them, in slices, and only while the store
-has room. The child ends by itself when it has written everything, and with its next write when the hub is gone.
+about half a minute of a processor, at the lowest priority; the hub only decodes them, in slices, and only while the
+store has room. The child ends by itself when it has written everything, and with its next write when the hub is gone.
 """
 
 import argparse
@@ -31,14 +31,16 @@ log = logging.getLogger(__name__)
 Take = Callable[[list[HostSample]], None]
 TakeEvent = Callable[[Event], None]
 
-DAYS = 14.0
+DAYS = 60.0
 DAY = 86_400.0
 SEED = 1
 """Which fleet the hub's own agent simulates: the default of `gpudeck agent --seed`."""
 _DONE = "demo-history"
-"""In the data folder: how many simulated hosts the history has all fourteen days of."""
+"""In the data folder: how many simulated hosts the history has all days of, and how many days those are."""
 _MANY_HOSTS = 64
-_MOST_HOST_HOURS = 12_000
+_MOST_HOST_HOURS = 36_000
+_FIRST_EVENTS = 14 * DAY
+"""Those of the time before are made last: what happened two months ago is seldom the first question."""
 _GPUS_A_FRAME = 256  # decoding takes 2 µs a GPU, and nothing else of the hub happens meanwhile
 _FRAME = struct.Struct(">IB")
 """Before each frame: its size, and what it is. A batch of samples is a host's whole hours."""
@@ -49,20 +51,20 @@ _decode = msgspec.msgpack.Decoder(list[HostSample]).decode
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def is_needed(data_dir: Path, demo: int | None) -> bool:
-    """Whether the past of a demo of that many hosts has yet to be made; never where there is no demo."""
+def is_needed(data_dir: Path, demo: int | None, days: float = DAYS) -> bool:
+    """Whether the past of a demo of that many hosts and days has yet to be made; never where there is no demo."""
     if demo is None:
         return False
     try:
-        return (data_dir / _DONE).read_text().strip() != str(demo)
+        return (data_dir / _DONE).read_text().split() != [str(demo), f"{days:g}"]
     except OSError:
         return True
 
 
-def mark_done(data_dir: Path, demo: int) -> None:
+def mark_done(data_dir: Path, demo: int, days: float = DAYS) -> None:
     """From now on only what a stopped demo missed is filled. A folder that cannot be written costs a second filling."""
     with contextlib.suppress(OSError):
-        (data_dir / _DONE).write_text(f"{demo}\n")
+        (data_dir / _DONE).write_text(f"{demo} {days:g}\n")
 
 
 class Backfill:
@@ -186,17 +188,22 @@ def main() -> None:
     gc.disable()
     fleet = SimulatedFleet(asked.hosts, SEED)
     start = asked.until - asked.days * DAY
+    middle = max(start, asked.until - _FIRST_EVENTS)
+
+    def write_events(begin: float, end: float, *, is_new: bool) -> None:
+        for host in range(asked.hosts):
+            sys.stdout.buffer.write(event_frame(past_events(fleet, host, begin, end, is_new=is_new)))
+        sys.stdout.buffer.flush()
+
     for number, span in enumerate(slices(start, asked.until, asked.fine_step, asked.step)):
         for host in range(asked.hosts):
             sys.stdout.buffer.writelines(frames(sample_span(fleet, host, span)))
         sys.stdout.buffer.flush()
         if number == 0:
             # After the hours that the page shows first, and before the days that take long.
-            for host in range(asked.hosts):
-                sys.stdout.buffer.write(
-                    event_frame(past_events(fleet, host, start, asked.until, is_new=bool(asked.first)))
-                )
-            sys.stdout.buffer.flush()
+            write_events(middle, asked.until, is_new=bool(asked.first) and middle == start)
+    if middle > start:
+        write_events(start, middle, is_new=bool(asked.first))
 
 
 def _read_arguments() -> argparse.Namespace:

@@ -21,12 +21,15 @@ from gpudeck.model.occupancy import look_at
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.wire import VERSION, Envelope
 
+QUARTER = 900.0
 HOUR = 3600.0
 DAY = 24 * HOUR
 _RULES = AvailabilitySettings()
 _UNKNOWN = STATE_NUMBERS["unknown"]
 _NOTHING: Values = (None,) * len(GPU_NAMES)
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
+_PIECE = DAY / 3
+"""So few hours that a store with room takes them of all hosts of a small fleet, and writes neighbours together."""
 _BEAT = 2.0
 _SILENT = 65.0
 """Seconds after which a hub calls a host down that has stopped reporting."""
@@ -41,7 +44,8 @@ class Slice(NamedTuple):
 
 
 def slices(start: float, until: float, fine_step: float, step: float) -> Iterator[Slice]:
-    """The span in pieces, the newest first: a few hours, then the rest of the last day, both in fine steps, then days.
+    """The span in pieces, the newest first: a few hours, then the rest of the last day, both in fine steps, then thirds
+    of days, those before the last three days with a sample a quarter hour, which is what charts of weeks show.
 
     They meet at full hours, so that each hour is handed over once and whole.
     """
@@ -53,8 +57,8 @@ def slices(start: float, until: float, fine_step: float, step: float) -> Iterato
             yield Slice(max(start, edge), end, fine_step)
             end = edge
     while end > start:
-        yield Slice(max(start, end - DAY), end, step)
-        end -= DAY
+        yield Slice(max(start, end - _PIECE), end, step if until - end < 3 * DAY else max(step, QUARTER))
+        end -= _PIECE
 
 
 def sample_span(fleet: SimulatedFleet, host: int, span: Slice) -> list[HostSample]:

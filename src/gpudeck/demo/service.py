@@ -1,16 +1,35 @@
-"""The past of a demo: made by a child process while the hub serves, and written into its history and its events."""
+"""The demo's part of a hub: a past made by a child process while the hub serves, reservations, and users who wait."""
 
 import asyncio
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from gpudeck.demo.backfill import Backfill, is_needed, mark_done
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import name_fleet
+from gpudeck.demo.backfill import SEED, Backfill, is_needed, mark_done
+from gpudeck.demo.story import SHORTEST_DAYS, DemoRequest, plan_queue, plan_reservations
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.observers import Service
 from gpudeck.history.service import OpeningStore
+from gpudeck.model import clock
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.tasks import cancel_tasks
+from gpudeck.queueing.queue import WaitQueue
+from gpudeck.reservations.calendar import ReservationCalendar
+from gpudeck.reservations.rules import ReservationSpan
+from gpudeck.reservations.store import ReservationAsk, ReservationStore, new_row
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.store import EmbeddedStore
+
+_AT_ONCE: Final = 10
+_SETTLED_SECONDS: Final = 4.0
+"""Until all hosts have reported, and the page that is opened at the start is there."""
+_ASK_SECONDS: Final = 20.0
+_AGAIN_SECONDS: Final = 1800.0
+"""After a request was met, its user waits for the next GPUs."""
 
 
 class DemoService(Service):
@@ -44,12 +63,71 @@ class DemoService(Service):
         store = cast("EmbeddedStore | None", await asyncio.to_thread(self._store.wait))
         if store is None:
             return
-        since = None if is_needed(self._data_dir, self._hosts) else store.newest
+        since = None if is_needed(self._data_dir, self._hosts, self._days) else store.newest
         self._backfill = Backfill(
             self._hosts,
             days=self._days,
             until=self._until,
             since=since,
-            when_done=lambda: None if store.problem or store.dropped else mark_done(self._data_dir, self._hosts),
+            when_done=lambda: self._mark_done(store),
         )
         self._backfill.start(store.take, lambda: store.has_room, self._events.keep)
+
+    def _mark_done(self, store: "EmbeddedStore") -> None:
+        if not store.problem and not store.dropped:
+            mark_done(self._data_dir, self._hosts, self._days)
+
+
+class DemoStory(Service):
+    """Reservations and a queue, from some seconds after the start on. A failure costs the story alone: a database that
+    does not answer is reported by the services that need it."""
+
+    name = "demo story"
+
+    def __init__(
+        self, hosts: int, days: float, database: Database, calendar: ReservationCalendar, queue: WaitQueue
+    ) -> None:
+        self._fleet = SimulatedFleet(hosts, SEED)
+        self._days = days
+        self._store = ReservationStore(database, name_fleet(hosts))
+        self._calendar = calendar
+        self._queue = queue
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._days >= SHORTEST_DAYS:
+            self._task = asyncio.create_task(self._tell())
+
+    async def close(self) -> None:
+        await cancel_tasks(self._task)
+
+    async def _tell(self) -> None:
+        await asyncio.sleep(_SETTLED_SECONDS)
+        with contextlib.suppress(GpudeckError):
+            await self.reserve(clock.wall())
+        requests = await asyncio.to_thread(plan_queue, self._fleet, clock.wall())
+        await asyncio.gather(*(self._wait(request) for request in requests))
+
+    async def reserve(self, now: float) -> None:
+        """Write the reservations, unless the demo has some of an earlier start."""
+        if await self._store.search(ReservationAsk(limit=1)):
+            return
+        plan = await asyncio.to_thread(plan_reservations, self._fleet, now, self._days)
+        for place in range(0, len(plan), _AT_ONCE):
+            async with self._store.writing() as writing:
+                for one in plan[place : place + _AT_ONCE]:
+                    span = ReservationSpan(one.start, one.end)
+                    row = new_row(one.user, one.user, span, one.note, min(one.start - 3600, now))
+                    await writing.add(row | {"used_at": one.used_at}, one.gpus)
+        await self._calendar.load()
+
+    async def _wait(self, request: DemoRequest) -> None:
+        """As a client of `gpudeck wait` does: it asks while it waits, and is gone when it got its GPUs."""
+        key = f"demo {request.user}"
+        while True:
+            with contextlib.suppress(GpudeckError):
+                position = await self._queue.join(key, request.user, None, request.wanted)
+                while (one := self._queue.find(position.id)) is not None and one.granted is None:
+                    await self._queue.ask(one.id)
+                    await asyncio.sleep(_ASK_SECONDS)
+            await asyncio.sleep(_AGAIN_SECONDS)

@@ -246,6 +246,7 @@ class HistoryService(Service):
     def _open(self) -> Store:
         """Called in a thread of its own: importing the store takes a moment."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
+        from gpudeck.history.embedded.writer import SealingPace  # noqa: PLC0415
         from gpudeck.history.usage import unix_group  # noqa: PLC0415
 
         is_remote = self._settings.kind == "prometheus" and self._demo is None
@@ -258,6 +259,8 @@ class HistoryService(Service):
             keep_samples=not is_remote,
             # Nothing of a simulated fleet can be lost.
             retention=self._hub.retention if self._demo is None else RetentionClock(now=self._now),
+            # Its past comes in whole hours, is written once, and is waited for.
+            pace=None if self._demo is None else SealingPace(quiet=0.1, rest=0.5),
         )
         if not is_remote:
             return local

@@ -10,6 +10,7 @@ from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading, Report
 
 NOON = 1_760_356_800.0
+A100 = "NVIDIA A100-SXM4-80GB"
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 77])
 MOMENTS = [NOON + hours * 3600 for hours in (0, 11, 40, 103, 700)]
 
@@ -181,3 +182,16 @@ def test_a_small_fleet_has_mishaps_that_fit_its_size(hosts: int) -> None:
     assert any(gpu.parent for gpu in gpus) is (hosts >= 3)
     assert any(gpu.missing for gpu in gpus) is (hosts >= 4)
     assert all(SimulatedFleet(hosts).report(host, NOON + 7) is not None for host in range(min(hosts, 5)))
+
+
+def test_the_ninth_host_has_a_gpu_that_fails_and_is_reset_again_and_again() -> None:
+    fleet = SimulatedFleet(9)
+    turns = fleet.turns(8, NOON - 60 * 86_400, NOON)
+    lost = [t for t in turns if (report := fleet.report(8, t + 1)) and any(gpu.missing for gpu in report.gpus or ())]
+    assert 30 <= len({round(t, -4) for t in lost}) <= 40
+    (uuid,) = {gpu.uuid for t in lost for gpu in gpus_at(fleet, t + 1) if gpu.missing and gpu.name in A100}
+    after = [next(gpu for gpu in gpus_at(fleet, t + 1300) if gpu.uuid == uuid) for t in lost[:5]]
+    assert not any(gpu.missing for gpu in after)
+    assert all({event.code for event in gpu.events} >= {79} for gpu in after)
+    before = [next(gpu for gpu in gpus_at(fleet, t - 300) if gpu.uuid == uuid) for t in lost]
+    assert any(gpu.metrics.get("throttled_thermal") for gpu in before)

@@ -165,7 +165,7 @@ def counter_of(fleet: SimulatedFleet, host: int, name: str, times: list[float]) 
     """What a counter says over these times, for each GPU of the host that has it."""
     reports = [report for t in times if (report := fleet.report(host, t))]
     rows = zip(*(report.gpus or () for report in reports), strict=True)
-    return [[gpu.metrics[name] for gpu in row] for row in rows if name in row[0].metrics]
+    return [[gpu.metrics[name] for gpu in row if not gpu.missing] for row in rows if name in row[0].metrics]
 
 
 def test_energy_grows_until_it_starts_anew_every_other_day(fleet: SimulatedFleet) -> None:

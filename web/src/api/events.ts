@@ -1,5 +1,5 @@
 /** What happened, and the hub about itself. */
-import { request, type Answer } from './request'
+import { addressOf, request, type Answer } from './request'
 import type { components } from './schema'
 
 export type HubEvent = components['schemas']['Event']
@@ -9,6 +9,11 @@ export type About = components['schemas']['About']
 
 export function readEvents(query: Record<string, string>, signal?: AbortSignal): Promise<Answer<EventPage>> {
   return request('get', '/api/v1/events', { query, signal })
+}
+
+/** The same events as CSV. */
+export function eventSheet(query: Record<string, string>): string {
+  return addressOf('/api/v1/events', { query: { ...query, format: 'csv' } })
 }
 
 export function readAbout(signal?: AbortSignal): Promise<Answer<About>> {

@@ -23,3 +23,6 @@ export class DensityChoice {
     }
   }
 }
+
+/** The one of this page. */
+export const densityChoice = new DensityChoice()

@@ -14,6 +14,7 @@ from gpudeck.collectors.simulated.gpus import (
     OrphanedGpu,
     SimulatedFaults,
     SimulatedGpu,
+    UnstableGpu,
 )
 from gpudeck.collectors.simulated.inventory import (
     FELL_OFF,
@@ -37,7 +38,12 @@ _DISK_BEAT_S = 600.0
 # What one thread of a job fetches over the network while its GPU is fully used.
 _FETCH_BYTES_PER_SECOND = 3e6
 _CHECKPOINT_BYTES_PER_SECOND = 2.5e8
-_KINDS: dict[str, type[SimulatedGpu]] = {"hot": HotGpu, "orphaned": OrphanedGpu, "missing": MissingSimulatedGpu}
+_KINDS: dict[str, type[SimulatedGpu]] = {
+    "hot": HotGpu,
+    "orphaned": OrphanedGpu,
+    "missing": MissingSimulatedGpu,
+    "unstable": UnstableGpu,
+}
 _HOT_EVERY_S = 900
 """How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
 

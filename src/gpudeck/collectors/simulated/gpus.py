@@ -6,7 +6,7 @@ settled by the GPU and the day; most are a program's, as in a real lab.
 
 from collections.abc import Iterator, Sequence
 from math import floor, nan
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,7 +40,10 @@ _TEXTS = {
     31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted",
     43: "Ch 00000018, engmask 00000101",
     45: "Ch 00000010",
+    48: "DBE (double bit error)",
     63: "Row Remapper: New row marked for remapping",
+    74: "NVLINK: fatal error detected on link 2",
+    79: "GPU has fallen off the bus.",
     92: "High single-bit ECC error rate",
     94: "Contained ECC error",
     109: "Context switch timeout",
@@ -52,6 +55,11 @@ MIB = 1 << 20
 _WORK_BEAT_S, _REST_BEAT_S, _SLOW_BEAT_S = 4.0, 24.0, 12.0
 
 _TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
+
+_BREAKDOWN_EVERY_S, _STRAIN_S = 41 * 3600, 7200
+"""An unstable GPU breaks down about every other day, and throttles for the hours before that."""
+_WORKING_WARMTH = 0.3
+_BREAKDOWN_CODES = (94, 74, 48, 63)
 
 _round_watts = GPU_METRICS["power_watts"].round
 
@@ -106,6 +114,34 @@ def errors(slot: GpuSlot, uptime_s: float) -> dict[str, Number]:
     return dict(zip(_ERRORS, map(int, counts), strict=True))
 
 
+class Breakdown(NamedTuple):
+    """One failure of an unstable GPU: it throttles, reports a fault at `at`, is lost a minute later, and works again
+    after the reset at `reset_at`. Unix seconds."""
+
+    at: int
+    reset_at: int
+    code: int
+
+    @property
+    def lost_at(self) -> int:
+        return self.at + 60
+
+
+def breakdown_of(salt: int, number: int) -> Breakdown:
+    """The failure of that stretch of `_BREAKDOWN_EVERY_S` seconds; it lies within the stretch."""
+    at = number * _BREAKDOWN_EVERY_S + _STRAIN_S + int(draw(salt, 5 * number) * (_BREAKDOWN_EVERY_S - _STRAIN_S - 1200))
+    code = _BREAKDOWN_CODES[int(draw(salt, 5 * number + 1) * len(_BREAKDOWN_CODES))]
+    return Breakdown(at, at + 180 + int(draw(salt, 5 * number + 2) * 900), code)
+
+
+def breakdowns(salt: int, start: float, end: float) -> list[Breakdown]:
+    """All whose stretch touches that time."""
+    return [
+        breakdown_of(salt, number)
+        for number in range(floor(start / _BREAKDOWN_EVERY_S), floor(end / _BREAKDOWN_EVERY_S) + 1)
+    ]
+
+
 class SimulatedFaults:
     """Those of one GPU. A day is looked at once; what it had is kept until another is asked about."""
 
@@ -134,7 +170,13 @@ class SimulatedFaults:
         return [fault for day in days for fault in self._of_day(day) if start <= fault.at < end]
 
     def _of_day(self, day: int) -> Iterator[GpuEvent]:
-        """At most one. A program that is at fault has to be there."""
+        """At most one of an ordinary GPU. A program that is at fault has to be there."""
+        if self._slot.fault == "unstable":
+            for one in breakdowns(self._slot.salt, day * DAY, (day + 1) * DAY):
+                for moment, code in ((one.at, one.code), (one.lost_at, 79)):
+                    if day * DAY <= moment < (day + 1) * DAY:
+                        yield GpuEvent(float(moment), code, text=_TEXTS[code])
+            return
         luck, salt = draw(self._slot.salt, 4 * day + 1_000_003), self._slot.salt
         if luck >= _OF_PROGRAMS + _OF_BOARDS:
             return
@@ -378,3 +420,24 @@ class MissingSimulatedGpu(SimulatedGpu):
             processes_reason=FELL_OFF,
             idle_seconds=round(now - self._life.booted(now)),
         )
+
+
+class UnstableGpu(MissingSimulatedGpu):
+    """A GPU that fails again and again: hours of throttling, a fault, some minutes lost, a reset."""
+
+    def is_missing(self, now: float) -> bool:
+        one = self._breakdown(now)
+        return one.lost_at <= now < one.reset_at
+
+    def turns(self, start: float, end: float) -> list[float]:
+        found = [moment for one in breakdowns(self._slot.salt, start, end) for moment in (one.lost_at, one.reset_at)]
+        return [float(moment) for moment in found if start <= moment < end]
+
+    def _breakdown(self, now: float) -> Breakdown:
+        return breakdown_of(self._slot.salt, floor(now / _BREAKDOWN_EVERY_S))
+
+    def _celsius(self, t: float) -> float:
+        """Too hot while it works in the hours before it fails."""
+        is_strained = 0 <= self._breakdown(t).at - t < _STRAIN_S and self._track.warmth(t) > _WORKING_WARMTH
+        room = physics.room_offset(self._slot.salt, t)
+        return physics.stifled_temperature(1.0, room) if is_strained else super()._celsius(t)

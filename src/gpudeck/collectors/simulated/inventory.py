@@ -8,8 +8,9 @@ flaky     the whole host goes down every ten minutes
 worn      a GPU whose memory makes errors
 unlinked  a GPU with one NVLink down
 full      a disk for data that is nearly full
+unstable  a GPU that faults, throttles and is reset every other day
 
-The first eight hosts of a fleet have one defect each. From host 65 on defects are rare.
+The first nine hosts of a fleet have one defect each. From host 65 on defects are rare.
 """
 
 from math import floor
@@ -22,11 +23,11 @@ from gpudeck.collectors.simulated.chance import draw, hex_name, seeded_random, u
 from gpudeck.collectors.simulated.work import GROUPS, PROFILES, Kind
 
 Vendor = Literal["nvidia", "amd"]
-Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full"]
+Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full", "unstable"]
 
 FELL_OFF = "fell off the bus (Xid 79)"
 _SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
-Fault = Literal["none", "hot", "missing", "orphaned", "worn", "unlinked"]
+Fault = Literal["none", "hot", "missing", "orphaned", "worn", "unlinked", "unstable"]
 
 _SYSTEMS = ("Ubuntu 22.04.5 LTS", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 12", "Rocky Linux 9.5")
 _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "amd": ("6.10.5", "6.12.12")}
@@ -171,6 +172,8 @@ def choose_further_host(seed: int, host: int) -> tuple[Chassis, Mishap]:
     """Machine and mishap of a host beyond the cast."""
     rng = seeded_random(seed, "extra", host)
     chassis = rng.choice(COMMON)
+    if host == len(_CAST):
+        return chassis, "unstable"
     is_unlucky = host >= 64 and rng.random() < 0.03
     return chassis, rng.choice(_SPRINKLED) if is_unlucky else "none"
 

@@ -1,0 +1,107 @@
+"""What a demo has beside its fleet: prices, reservations and a queue, made from what the simulated users do.
+
+The simulator knows the future too: a planned reservation is that of a job which is going to start, so its owner comes.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
+from gpudeck.collectors.simulated.chance import draw
+from gpudeck.history.settings import UsageSettings
+from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.reservation import ReservedGpu
+
+DAY: Final = 86_400.0
+SHORTEST_DAYS: Final = 7.0
+"""A demo with a shorter past has the fleet alone."""
+PRICES: Final = {
+    "H200": 3.2,
+    "H100": 2.6,
+    "MI300X": 2.4,
+    "A100": 1.4,
+    "MIG 3g.40gb": 0.6,
+    "MIG 2g.20gb": 0.4,
+    "MIG 1g.10gb": 0.2,
+    "L40S": 0.95,
+    "RTX 6000 Ada": 0.7,
+    "RTX A6000": 0.5,
+    "RTX 4090": 0.4,
+    "V100": 0.3,
+}
+_AHEAD_DAYS: Final = 7.0
+_MOST_HOSTS: Final = 24
+_FEW_MINUTES: Final = 300
+_SHORTEST: Final = 3 * 3600.0
+_CHOSEN: Final = 0.22
+_NOTES: Final = ("paper deadline", "ablation sweep", "camera-ready runs", "thesis experiments", "release candidate", "")
+
+
+def priced(usage: UsageSettings) -> UsageSettings:
+    """With prices, unless some are configured."""
+    return usage if usage.prices else replace(usage, currency=usage.currency or "EUR", prices=PRICES)
+
+
+class DemoReservation(Struct, frozen=True):
+    """`used_at` is None for one that has not begun."""
+
+    user: str
+    start: float
+    end: float
+    note: str
+    gpus: tuple[ReservedGpu, ...]
+    used_at: float | None
+
+
+class DemoRequest(Struct, frozen=True):
+    """An entry of the `wait` queue."""
+
+    user: str
+    wanted: GpuRequest
+
+
+def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[DemoReservation]:
+    """Some trainings on several GPUs, of the last `days` and the next week. No two share a GPU at a time."""
+    found: list[DemoReservation] = []
+    for host in range(min(len(fleet.names), _MOST_HOSTS)):
+        taken_until: dict[str, float] = {}
+        for job in _trainings(fleet, host, now - days * DAY, now + _AHEAD_DAYS * DAY):
+            start = float(math.floor(job.start / _FEW_MINUTES) * _FEW_MINUTES)
+            end = float(math.ceil(job.end / _FEW_MINUTES) * _FEW_MINUTES)
+            if any(taken_until.get(gpu, 0.0) > start for gpu in job.gpus):
+                continue
+            taken_until |= dict.fromkeys(job.gpus, end)
+            note = _NOTES[int(draw(job.work.salt, 1) * len(_NOTES))]
+            used_at = job.start if job.start <= now else None
+            found.append(DemoReservation(job.user, start, end, note, _reserved(fleet, host, job), used_at))
+    return found
+
+
+def plan_queue(fleet: SimulatedFleet, now: float) -> list[DemoRequest]:
+    """Requests that are seldom met at once, by users of the last day."""
+    jobs = (job for host in range(min(len(fleet.names), _MOST_HOSTS)) for job in fleet.runs(host, now - DAY, now))
+    users = list(dict.fromkeys(job.user for job in jobs))
+    wanted = (
+        GpuRequest(gpus=8, model="H200", same_host=True),
+        GpuRequest(gpus=4, model="H100", same_host=True),
+        GpuRequest(gpus=4, memory_bytes=70 << 30, same_host=True),
+    )
+    return [DemoRequest(user, request) for user, request in zip(users, wanted, strict=False)]
+
+
+def _trainings(fleet: SimulatedFleet, host: int, start: float, end: float) -> Iterator[SimulatedJob]:
+    """Users of a scheduler's hosts reserve nothing."""
+    if not fleet.station(host).host.in_slurm:
+        for job in fleet.runs(host, start, end):
+            is_long = job.kind == "training" and len(job.gpus) > 1 and job.end - job.start >= _SHORTEST
+            if is_long and draw(job.work.salt, 2) < _CHOSEN:
+                yield job
+
+
+def _reserved(fleet: SimulatedFleet, host: int, job: SimulatedJob) -> tuple[ReservedGpu, ...]:
+    slots = [fleet.station(host).host.slots[number] for number in job.slots]
+    return tuple(ReservedGpu(slot.uuid, fleet.names[host], str(slot.index)) for slot in slots)

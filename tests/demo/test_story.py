@@ -1,0 +1,103 @@
+"""The demo has prices, reservations whose owners come, and users who wait."""
+
+import asyncio
+
+import pytest
+
+from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.database.engine import Database
+from gpudeck.database.schema import name_fleet
+from gpudeck.demo.service import DemoStory
+from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
+from gpudeck.history.settings import UsageSettings
+from gpudeck.queueing.queue import QueueStore, WaitQueue
+from gpudeck.queueing.settings import QueueSettings
+from gpudeck.reservations.calendar import ReservationCalendar
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationAsk, ReservationStore
+
+NOON = 1_760_356_800.0
+HOSTS = 12
+
+
+@pytest.fixture(scope="module")
+def fleet() -> SimulatedFleet:
+    return SimulatedFleet(HOSTS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def plan(fleet: SimulatedFleet) -> list[DemoReservation]:
+    return plan_reservations(fleet, NOON, 30)
+
+
+def test_every_model_has_a_price_and_configured_prices_stay(fleet: SimulatedFleet) -> None:
+    lab = SimulatedFleet(64)
+    models = {slot.name for host in range(64) for slot in lab.station(host).host.slots}
+    assert all(any(part in model for part in PRICES) for model in models)
+    assert priced(UsageSettings()).currency == "EUR"
+    own = UsageSettings(currency="USD", prices={"H200": 1.0})
+    assert priced(own) == own
+
+
+def test_some_reservations_are_over_some_run_and_some_are_planned(plan: list[DemoReservation]) -> None:
+    assert sum(one.end <= NOON for one in plan) > 10
+    assert any(one.start <= NOON < one.end for one in plan)
+    assert any(one.start > NOON for one in plan)
+
+
+def test_no_two_reservations_share_a_gpu(plan: list[DemoReservation]) -> None:
+    spans = sorted((gpu.uuid, one.start, one.end) for one in plan for gpu in one.gpus)
+    assert all(uuid != before or start >= end for (before, _, end), (uuid, start, _) in zip(spans, spans[1:]))  # noqa: B905, RUF007
+
+
+def test_owner_of_a_reservation_is_on_its_gpus(fleet: SimulatedFleet, plan: list[DemoReservation]) -> None:
+    for one in plan:
+        middle = (one.start + one.end) / 2
+        jobs = fleet.runs(fleet.names.index(one.gpus[0].host), middle, middle + 1)
+        assert any(job.user == one.user and set(job.gpus) == {gpu.uuid for gpu in one.gpus} for job in jobs)
+        assert (one.used_at is not None) is (one.start <= NOON)
+
+
+def test_users_of_the_lab_wait(fleet: SimulatedFleet) -> None:
+    waiting = plan_queue(fleet, NOON)
+    assert len(waiting) == 3
+    assert all(fleet.group_of(one.user) for one in waiting)
+
+
+class NoClaims:
+    async def claim(self, *_: object) -> int:
+        return 1
+
+    async def extend_claim(self, *_: object) -> bool:
+        return True
+
+    async def end_claim(self, *_: object) -> None: ...
+
+
+def test_reservations_are_written_once_and_apart_from_real_ones(database: Database) -> None:
+    async def go() -> None:
+        store = ReservationStore(database, name_fleet(HOSTS))
+        calendar = ReservationCalendar(store, ReservationSettings(), lambda: NOON)
+        queue = WaitQueue(QueueStore(database, name_fleet(HOSTS)), QueueSettings(), NoClaims())
+        story = DemoStory(HOSTS, 30.0, database, calendar, queue)
+        await story.reserve(NOON)
+        written = await store.search(ReservationAsk())
+        assert len(written) == len(plan_reservations(SimulatedFleet(HOSTS), NOON, 30))
+        assert calendar.current()
+        await story.reserve(NOON)
+        assert await store.search(ReservationAsk()) == written
+        assert await ReservationStore(database, name_fleet(None)).search(ReservationAsk()) == []
+
+    asyncio.run(go())
+
+
+def test_demo_with_a_short_past_has_no_story(database: Database) -> None:
+    async def go() -> None:
+        calendar = ReservationCalendar(ReservationStore(database, name_fleet(2)), ReservationSettings())
+        queue = WaitQueue(QueueStore(database, name_fleet(2)), QueueSettings(), NoClaims())
+        story = DemoStory(2, 1.0, database, calendar, queue)
+        story.start()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await story.close()
+
+    asyncio.run(go())
