@@ -38,7 +38,7 @@ export const STATES: Readonly<Record<Availability, StateLook>> = {
   },
   allocated: {
     word: 'allocated',
-    colour: 'var(--busy)',
+    colour: 'var(--allocated)',
     shape: 'M2.5 1h7a1.5 1.5 0 0 1 1.5 1.5v7a1.5 1.5 0 0 1-1.5 1.5h-7a1.5 1.5 0 0 1-1.5-1.5v-7a1.5 1.5 0 0 1 1.5-1.5zM2.8 2.8v6.4h6.4v-6.4z',
     meaning: 'a scheduler has given it to a job, but nothing runs on it',
   },
