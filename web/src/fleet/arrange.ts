@@ -1,6 +1,6 @@
 /** Which hosts and GPUs are shown, in which order, and which hosts are collapsed to one line. */
 import { gpuLevel, LEVELS } from '../ui/states'
-import type { Gpu, Host } from '../api/types'
+import type { Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { Groups, type Grouping, type Part } from './groups'
 import { matchesBareHost, matchesGpu, wordsInHost, type Query } from './query'
