@@ -1,6 +1,6 @@
 /** Which hosts and GPUs are shown, in which order, and which hosts are collapsed to one line. */
 import { gpuLevel, LEVELS } from '../ui/states'
-import type { Gpu, Host } from '../api/types'
+import type { Host } from '../api/types'
 import type { HostEntry } from '../stream/fleetModel'
 import { Groups, type Grouping, type Part } from './groups'
 import { matchesBareHost, matchesGpu, wordsInHost, type Query } from './query'
@@ -53,27 +53,31 @@ export type CollapseOverrides = ReadonlyMap<string, boolean>
 interface HostPlaces {
   readonly entry: HostEntry
   version: number
-  /** The search and grouping that it was read for. */
+  /** The search that it was read for. */
   epoch: number
   /** Null where the host is no answer. */
   shown: readonly number[] | null
   /** One without groups; otherwise one for each group that some of its GPUs belong to. */
   parts: readonly Part[]
-  /** What the parts follow from. */
-  traits: readonly GpuTraits[]
+  /** What the parts follow from: three values of each GPU, one after the other. */
+  traits: readonly unknown[]
   isFull: boolean
   /** NaN where the host has changed since it was weighed. */
   weight: number
 }
 
 /** What of a GPU decides its groups. The stream replaces a list of users as a whole. */
-type GpuTraits = Pick<Gpu, 'availability' | 'users' | 'display_name'>
+function traitsOf({ gpus }: Host): unknown[] {
+  const traits: unknown[] = []
+  for (const { availability, users, display_name } of gpus) traits.push(availability, users, display_name)
+  return traits
+}
 
-function hasSameTraits({ gpus }: Host, traits: readonly GpuTraits[]): boolean {
-  return gpus.length === traits.length && gpus.every(({ availability, users, display_name }, at) => {
-    const before = traits[at]!
-    return availability === before.availability && users === before.users && display_name === before.display_name
-  })
+function hasSameTraits({ gpus }: Host, traits: readonly unknown[]): boolean {
+  if (gpus.length * 3 !== traits.length) return false
+  let at = 0
+  for (const { availability, users, display_name } of gpus) if (traits[at++] !== availability || traits[at++] !== users || traits[at++] !== display_name) return false
+  return true
 }
 
 /** Arranges the board again and again: hosts that did not change since keep their places as they are. */
@@ -94,7 +98,8 @@ export class Arranger {
 
   /** The same query must be the same object. */
   arrange(entries: readonly HostEntry[], query: Query, sort: Sort, overrides: CollapseOverrides, grouping: Grouping = 'host'): readonly Placed[] {
-    if (query !== this.query || grouping !== this.grouping) this.begin(query, grouping)
+    if (query !== this.query) this.begin(query)
+    if (grouping !== this.grouping) this.regroup(grouping)
     if (this.hosts.size > entries.length + FORGOTTEN) {
       this.hosts.clear()
       this.found = null
@@ -123,12 +128,16 @@ export class Arranger {
     return (this.found ??= entries.map((entry) => this.hosts.get(entry)!).filter(({ shown }) => shown !== null))
   }
 
-  private begin(query: Query, grouping: Grouping): void {
+  private begin(query: Query): void {
     this.epoch += 1
     this.found = null
-    this.groups = new Groups()
     this.query = query
+  }
+
+  private regroup(grouping: Grouping): void {
+    this.groups = new Groups()
     this.grouping = grouping
+    for (const host of this.hosts.values()) host.parts = []
   }
 
   private read(entry: HostEntry, query: Query): void {
@@ -154,7 +163,7 @@ export class Arranger {
   private partsOf(host: HostPlaces, collapsed: boolean): readonly Part[] {
     if (host.parts[0]?.placed.collapsed === collapsed) return host.parts
     host.parts = this.groups.split({ entry: host.entry, shown: host.shown ?? [], collapsed }, this.grouping)
-    host.traits = this.grouping === 'model' || this.grouping === 'user' ? host.entry.untracked.gpus.map(({ availability, users, display_name }) => ({ availability, users, display_name })) : []
+    host.traits = this.grouping === 'model' || this.grouping === 'user' ? traitsOf(host.entry.untracked) : []
     return host.parts
   }
 }

@@ -94,7 +94,8 @@ export class Groups {
   }
 
   private put(parts: Part[], placed: Placed, slot: number, gpu: Gpu, group: Group): void {
-    let part = parts.find((each) => each.group === group)
+    let part: Part | undefined
+    for (const each of parts) if (each.group === group) part = each
     if (part === undefined) parts.push((part = this.part(placed, [], group)))
     ;(part.placed.shown as number[]).push(slot)
     if (gpu.availability === 'free') part.free += 1

@@ -18,7 +18,7 @@ describe('the fleet', () => {
     expect(kpis.map(({ label, text, note }) => `${label}: ${text} ${note}`)).toEqual([
       'Free now: 36 of 135 GPUs',
       'Idle now: 20 in use without work',
-      'Utilization, 24 h: 46.4 % 115 of 248 GPU-hours measured',
+      'Utilization, 24 h: 46.4 % 115 of 248 measured hours',
       'GPU-hours, 24 h: 270 of 376 monitored',
       'Power: 24.3 kW 23 of 24 hosts up',
       'Problems: 0 nothing needs attention',
@@ -41,7 +41,7 @@ describe('the fleet', () => {
     const kpis = fleetKpis(now, 11, NONE, known({ measured_hours: 270 }, { coverage: 0.5 }))
     expect(named(kpis, 'Free now')?.note).toBe('of 124 GPUs, 11 MIG slices')
     expect(named(fleetKpis(now, 135, NONE, loading), 'Free now')?.note).toBe('of 135 MIG slices')
-    expect(named(kpis, 'Utilization, 24 h')?.note).toBe('115 of 270 GPU-hours in use')
+    expect(named(kpis, 'Utilization, 24 h')?.note).toBe('115 of 270 hours in use')
     expect(named(kpis, 'GPU-hours, 24 h')?.note).toBe('of 376 monitored · coverage 50 %')
   })
 

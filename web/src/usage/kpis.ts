@@ -62,7 +62,7 @@ function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
   if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
   const { active_hours: active, measured_hours: measured } = usage.total
   if (active === null || measured === 0) return { label, text: DASH, note: 'not measured' }
-  return { label, text: utilizationText(usage.total), note: `${amount(active)} of ${amount(measured)} GPU-hours ${measuredText(usage.total) === '' ? 'in use' : 'measured'}` }
+  return { label, text: utilizationText(usage.total), note: `${amount(active)} of ${amount(measured)} ${measuredText(usage.total) === '' ? 'hours in use' : 'measured hours'}` }
 }
 
 function costKpi({ usage, reason }: UsageSoFar): Kpi {
