@@ -27,6 +27,7 @@ const SHORT_GPU = {
   reservation: null,
   reservation_conflict: null,
   maintenance: null,
+  allocation: null,
   reasons: all([...namesOf('gpu'), 'processes'], NOT_LOADED),
 }
 const SHORT_HOST = {
@@ -38,6 +39,8 @@ const SHORT_HOST = {
   os: null,
   disks: [],
   addresses: [],
+  maintenance: null,
+  note: null,
   reasons: all([...namesOf('host'), 'interval_seconds', 'clock_skew_seconds', 'driver_version', 'os', 'gpus'], NOT_LOADED),
 }
 

@@ -49,6 +49,7 @@ export function gpu(changes: Partial<Gpu> = {}): Gpu {
     health_action: null,
     users: [],
     maintenance: null,
+    allocation: null,
     processes: [],
     events: [],
     reservation: null,
