@@ -69,3 +69,10 @@ def test_one_gpu_is_drained_on_a_phone_and_mistakes_are_named(still: HubProcess,
     page.get_by_role("button", name="End now").click()
     expect(page.get_by_role("button", name="Drain…")).to_be_visible()
     assert windows_of(still) == []
+
+
+def test_owner_who_has_no_channel_is_named(still: HubProcess, visit: Visits) -> None:
+    page = visit(f"{still.url}/#/gpu/GPU-gpu01-2?ask=1")
+    form = page.get_by_role("form", name="Ask bob")
+    form.get_by_label("Message").fill("may I have it?")
+    assert serious_violations(page) == []

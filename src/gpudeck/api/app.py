@@ -17,6 +17,7 @@ from gpudeck.api import (
     about,
     accounts,
     alerts,
+    ask,
     events,
     fleet,
     history,
@@ -67,7 +68,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 RESOURCES = (
     *(fleet, hosts, history, events, alerts, maintenance, reservations, login, accounts, queue, watches, metrics),
-    *(about, install, page),
+    *(ask, about, install, page),
 )
 """All routes that stand in one of these modules are served."""
 
@@ -131,7 +132,7 @@ class Framework:
 
 _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
-    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes"),
+    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
 )
 """What handlers take, by the name of the parameter."""
 
@@ -146,6 +147,7 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
         "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts),
         "history": queries,
         "about": about.HubAbout(hub, auth, services.events, queries, hits=services.hits, place=services.place),
+        "ask_limits": ask.AskLimits(),
         "reservations": ReservationHandler(hub, auth, services.reservations),
     }
 

@@ -11,6 +11,8 @@ import { processRows, type ProcessRow } from './processes'
 
 export interface BigFigure {
   label: string
+  /** Who can be asked whether they still need it: its users, where it is idle. */
+  owners: readonly string[]
   text: string
   /** What it is part of, such as the limit. */
   of: string
@@ -51,6 +53,7 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     processes: processRows(gpu, host, now),
     reservation: reservationText(gpu, now),
     label: plain(gpu.label),
+    owners: gpu.availability === 'idle' ? gpu.users : [],
     maintenance: gpu.maintenance ?? null,
   }
 }
