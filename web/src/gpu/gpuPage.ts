@@ -11,8 +11,6 @@ import { processRows, type ProcessRow } from './processes'
 
 export interface BigFigure {
   label: string
-  /** Who can be asked whether they still need it: its users, where it is idle. */
-  owners: readonly string[]
   text: string
   /** What it is part of, such as the limit. */
   of: string
@@ -36,6 +34,8 @@ export interface GpuPageText {
   processes: ProcessRow[] | null
   reservation: ReservationText | null
   label: string
+  /** Who can be asked whether they still need it: its users, where it is idle. */
+  owners: readonly string[]
   maintenance: Maintenance | null
 }
 

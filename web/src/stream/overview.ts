@@ -38,6 +38,8 @@ const SHORT_HOST = {
   os: null,
   disks: [],
   addresses: [],
+  maintenance: null,
+  note: null,
   reasons: all([...namesOf('host'), 'interval_seconds', 'clock_skew_seconds', 'driver_version', 'os', 'gpus'], NOT_LOADED),
 }
 
