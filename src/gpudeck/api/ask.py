@@ -5,8 +5,10 @@ The hub sends the message and shows nobody an address. Owners opt out by muting 
 
 import math
 from collections.abc import Sequence
+from time import monotonic
 from typing import Annotated, Final
 
+import numpy as np
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.exceptions import TooManyRequestsException
@@ -118,7 +120,7 @@ async def ask_owner(
         told = "; ".join(f"{one.user} {one.reason}" for one in failed)
         raise RequestRefused(409, "unreachable", f"nobody was asked: {told}.", "Contact them yourself.")
     asked = list(dict.fromkeys(reachable.values()))
-    ask_limits.take(caller.name, gpu.uuid, asked, now)
+    ask_limits.take(caller.name, gpu.uuid, asked, monotonic())
     text = clean(" ".join(data.message.split()))
     for account in asked:
         services.outbox.put(_write(host, gpu, caller.name, account, text, services, now))  # type: ignore[union-attr]
@@ -152,7 +154,10 @@ def _check_owner(user: str, auth: Auth, services: ApiServices) -> str | NotAsked
 def _write(  # noqa: PLR0917 - what the message says
     host: HostState, gpu: GpuState, sender: str, account: str, text: str, services: ApiServices, now: float
 ) -> Message:
-    idle = show_length(max(0.0, now - float(services.hub.fleet.table.gpus.last_work_at[gpu.row])))
+    columns = services.hub.fleet.table.gpus
+    # Nobody has a GPU idle for longer than they are on it.
+    since = np.fmax(columns.last_work_at[gpu.row], columns.oldest_start[gpu.row])
+    idle = show_length(max(0.0, now - float(since)))
     prefix = DEMO_PREFIX if services.hub.stream.demo else ""
     return Message(
         key=f"ask {gpu.uuid} {sender} {now:.0f} {account}",
