@@ -64,6 +64,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/maintenance"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/maintenance/{number:int}"): (ADMINS, ADMINS),
     ("PUT", "/api/v1/hosts/{host:str}/note"): (ADMINS, ADMINS),
+    ("POST", "/api/v1/ask"): (USERS, USERS),
     ("GET", "/api/v1/about"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reservations/{number:int}"): (EVERYBODY, READERS),

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,12 +13,13 @@ from litestar.routes import HTTPRoute
 
 from fakes.clock import FakeClock
 from fakes.doors import make_alerts, make_auth, make_door
-from fakes.reports import make_envelope
+from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.api.access import SAFE_METHODS
 from gpudeck.api.app import read_routes
 from gpudeck.auth.audit import AuditEntry
+from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.alert import judge_problem
 
@@ -44,6 +46,7 @@ ROUTES = {
     "POST /api/v1/alerts/{key}/acknowledge": "acknowledge alert",
     "POST /api/v1/mutes": "add mute",
     "DELETE /api/v1/mutes/{key}": "end mute",
+    "POST /api/v1/ask": "ask owner",
     "POST /api/v1/maintenance": "drain",
     "DELETE /api/v1/maintenance/{number}": "undrain",
     "PUT /api/v1/hosts/{host}/note": "note host",
@@ -69,7 +72,10 @@ class Desk:
         self.hub.fleet.apply(make_envelope(), via="push", now=self.hub.stream.time)
         at_once = AlertSettings(rules={"history_failing": RuleChange(wait=0.0)})
         self.alerts = make_alerts(self.auth.database, at_once)
-        self.door: Any = make_door(self.hub, auth=self.auth, folder=folder, is_readable=False, alerts=self.alerts)
+        nowhere: Any = SimpleNamespace(put=lambda message: None)
+        self.door: Any = make_door(
+            self.hub, auth=self.auth, folder=folder, is_readable=False, alerts=self.alerts, outbox=nowhere
+        )
         self.cookies = httpx.Cookies()
 
     def fill(self) -> "Desk":
@@ -139,6 +145,13 @@ def ending_a_mute(desk: Desk) -> httpx.Response:
     return desk.call(f"DELETE /api/v1/mutes/{made.json()['id']}")
 
 
+def asking(desk: Desk) -> httpx.Response:
+    idle = make_busy_gpu(user="bob", uuid="GPU-idle", idle_seconds=7200.0, metrics={"utilization_percent": 0})
+    desk.hub.fleet.apply(make_envelope(sequence=2, gpus=[idle]), via="push", now=desk.hub.stream.time)
+    desk.auth.users.take({"bob": UserSettings(mail="bob@example.org")})
+    return desk.fill().call("POST /api/v1/ask", {"host": "gpu01", "gpu": "0"})
+
+
 def ending_maintenance(desk: Desk) -> httpx.Response:
     made = desk.fill().call("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"})
     return desk.call(f"DELETE /api/v1/maintenance/{made.json()['maintenance']['id']}")
@@ -186,6 +199,7 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/alerts/{key}/acknowledge": acknowledging,
     "POST /api/v1/mutes": calling("POST /api/v1/mutes", {"rule": "gpu_hot", "for": "2h", "reason": "fans"}),
     "DELETE /api/v1/mutes/{key}": ending_a_mute,
+    "POST /api/v1/ask": asking,
     "POST /api/v1/maintenance": calling("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"}),
     "DELETE /api/v1/maintenance/{number}": ending_maintenance,
     "PUT /api/v1/hosts/{host}/note": calling("PUT /api/v1/hosts/gpu01/note", {"text": "loud"}),

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from compat.nodes import CAPTURES
+from fakes.maintenance import make_window
 from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.reverse_proxies import nginx_with
 from gpudeck.compat.importing import HostStep, ImportContext
@@ -114,6 +115,13 @@ def test_dead_host_has_no_line_and_costs_nobody_else_theirs() -> None:
 def test_gpu_whose_processes_cannot_be_read_is_not_taken_for_free() -> None:
     gpu = card(0, 50, 1, processes=None, processes_reason="not permitted")
     assert write_load_data(fleet_of(("a", [gpu]))).endswith(",a,Zombie\n")
+
+
+def test_drained_gpu_is_not_taken_for_free() -> None:
+    fleet = FleetState(FleetSettings())
+    fleet.apply(make_envelope("gpu01", 1, [card(0, 0, 0)], host_id="gpu01"), via="ssh", now=NOW)
+    fleet.drain([make_window()], NOW)
+    assert write_load_data(fleet.view(NOW, demo=False)).endswith(",gpu01,maintenance\n")
 
 
 def test_unknown_load_is_empty_and_never_zero() -> None:

@@ -152,6 +152,7 @@ def test_vanished_gpu_keeps_its_past_and_no_more(store: Store) -> None:
         ("gpus_busy", state_value("busy")),
         ("gpus_free", state_value("free")),
         ("gpus_reserved", state_value("reserved")),
+        ("gpus_drained", state_value("drained")),
     ],
 )
 def test_host_puts_its_gpus_together(

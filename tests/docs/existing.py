@@ -45,6 +45,7 @@ FOREIGN = {
         "local.db",
         "tokens.json",
         "reservations.json",
+        "maintenance.json",
         "history.db",
         "clock.json",
         "hosts.yaml",

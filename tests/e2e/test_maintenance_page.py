@@ -1,6 +1,7 @@
 """Maintenance in a real browser: a host is drained, seen everywhere, and given back."""
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,13 @@ def still(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
 
 def windows_of(hub: HubProcess) -> list[dict[str, Any]]:
     return list(json.loads(hub.get("/api/v1/maintenance"))["maintenance"])
+
+
+def wait_in_queue(hub: HubProcess) -> None:
+    """A request of bob's that cannot be met. Asked again, it stays for another minute."""
+    body = json.dumps({"key": "a key of bob's", "user": "bob", "gpus": 8, "same_host": True}).encode()
+    question = urllib.request.Request(f"{hub.url}/api/v1/queue", body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(question, timeout=30).close()
 
 
 def test_host_is_drained_until_tomorrow_seen_and_given_back(still: HubProcess, visit: Visits) -> None:
@@ -69,3 +77,30 @@ def test_one_gpu_is_drained_on_a_phone_and_mistakes_are_named(still: HubProcess,
     page.get_by_role("button", name="End now").click()
     expect(page.get_by_role("button", name="Drain…")).to_be_visible()
     assert windows_of(still) == []
+
+
+def test_owner_who_has_no_channel_is_named(still: HubProcess, visit: Visits) -> None:
+    page = visit(f"{still.url}/#/gpu/GPU-gpu01-2?ask=1")
+    form = page.get_by_role("form", name="Ask bob")
+    form.get_by_label("Message").fill("may I have it?")
+    assert serious_violations(page) == []
+
+
+def test_mine_shows_my_gpus_runs_and_queue_by_a_login_that_is_chosen_once(still: HubProcess, visit: Visits) -> None:
+    wait_in_queue(still)
+    page = visit(f"{still.url}/#/mine", width=390, height=780)
+    page.get_by_label("Login").fill("bob")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{still.url}/#/mine?login=bob")
+    expect(page.get_by_role("link", name="gpu01: 2")).to_be_visible()
+    queue = page.get_by_role("region", name="Queue")
+    expect(queue.get_by_role("row").last).to_contain_text("8 GPUs on one host")
+    assert not is_wider_than_its_window(page)
+    assert serious_violations(page) == []
+    wait_in_queue(still)
+    page.goto(f"{still.url}/#/reservations")
+    expect(page.get_by_role("region", name="Queue")).to_contain_text("bob")
+    page.get_by_role("link", name="Mine").click()
+    expect(page).to_have_url(f"{still.url}/#/mine?login=bob")
+    page.get_by_role("button", name="Not bob?").click()
+    expect(page.get_by_label("Login")).to_be_visible()

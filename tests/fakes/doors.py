@@ -14,6 +14,7 @@ from fakes.passwords import quick_hasher
 from fakes.tables import open_file, put_tables, run
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
@@ -100,6 +101,7 @@ def make_door(
     waiting: WaitQueue | None = None,
     watches: Watches | None = None,
     maintenance: MaintenanceWindows | None = None,
+    outbox: MessageOutbox | None = None,
     alerts: AlertManager | None = None,
     side_doors: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
@@ -138,6 +140,7 @@ def make_door(
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=PersonalMuteStore(auth.database),
         alerts=alerts or make_alerts(auth.database),
+        outbox=outbox,
         reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )

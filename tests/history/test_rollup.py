@@ -21,7 +21,7 @@ from gpudeck.history.rollup import (
     quarter_totals,
     roll_up,
 )
-from gpudeck.history.sample import STATES
+from gpudeck.history.sample import OLDEST_STATES, STATES
 from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, subtract_totals
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour
@@ -37,7 +37,7 @@ def hours(draw: st.DrawFn) -> Hour:
     times = START + np.array(offsets, dtype=np.float64) / 10
     values = st.integers(-100, 1000).map(lambda tenths: tenths / 10) | st.just(math.nan)
     matrices = arrays(np.float64, (gpus, samples), elements=values)
-    states = draw(arrays(np.uint8, (gpus, samples), elements=st.integers(0, 5)))
+    states = draw(arrays(np.uint8, (gpus, samples), elements=st.integers(0, len(STATES) - 1)))
     hour = Hour(START, times, cover(times, 10.0, None), list(range(gpus)), states)
     hour.metrics = {name: draw(matrices) for name in (SUMMED, MEANT, HOTTEST)}
     hour.host = {"cpu_percent": draw(arrays(np.float64, samples, elements=values))}
@@ -316,3 +316,22 @@ def test_totals_from_anywhere_are_damaged(rubbish: bytes, wanted: set[str]) -> N
         decode_totals(b"\x02" + rubbish, ("a", "b", "c"), wanted)
     with pytest.raises(Damaged):
         decode_totals(b"\x01" + rubbish[:60], ("a", "b", "c"), wanted)
+
+
+def test_what_a_release_kept_that_knew_fewer_states_is_read() -> None:
+    quarters = roll_up(make_hour(gpus=2))
+    quarters.states = quarters.states[:OLDEST_STATES]
+    found = decode_quarters(encode_quarters(quarters))
+    assert found.states.shape == (len(STATES), 2, 4)
+    assert_same(found.states[:OLDEST_STATES], quarters.states, 0.01)
+    assert not found.states[OLDEST_STATES:].any()
+    whole = make_totals(1, 8)
+    states = np.arange(1.0, OLDEST_STATES + 1)
+    old = StepTotals(whole.start, whole.seconds_per_step, whole.names, whole.table, states)
+    body = b"\x01" + encode_totals(old, whole.names)[1:]
+    read = decode_totals(body, whole.names)
+    assert read.states.tolist() == [*states, *[0.0] * (len(STATES) - OLDEST_STATES)]
+    assert np.array_equal(read.table[:, :2], whole.table[:, :2])
+    newer = bytes([len(STATES) - OLDEST_STATES + 2]) + body[1:]
+    with pytest.raises(Damaged, match="this release reads version"):
+        decode_totals(newer, whole.names)

@@ -14,7 +14,8 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.maintenance.service import MaintenanceService
-from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest
+from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceStore
+from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import candidates
 from gpudeck.model.maintenance import MaintenanceWindow
@@ -176,7 +177,10 @@ def test_second_drain_changes_the_window_that_runs_and_leaves_planned_ones(tmp_p
     play(tmp_path, scene)
 
 
-def test_windows_survive_a_restart_and_a_database_that_is_away(tmp_path: Path) -> None:
+def test_windows_survive_a_restart_and_a_database_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object) -> list[MaintenanceWindow]:
+        raise Temporary("the database does not answer.")
+
     async def scene(site: Site) -> None:
         await site.drain()
         site.service.on_second()
@@ -184,8 +188,12 @@ def test_windows_survive_a_restart_and_a_database_that_is_away(tmp_path: Path) -
         await site.service.task
         again = Site(tmp_path)
         await again.service.open()
-        assert again.states() == ["drained", "drained"]
-        assert again.told == []
+        assert (again.states(), again.told) == (["drained", "drained"], [])
+        monkeypatch.setattr(MaintenanceStore, "list", away)
+        without = Site(tmp_path)
+        with pytest.raises(Temporary):
+            await without.service.open()
+        assert without.states() == ["drained", "drained"]
 
     play(tmp_path, scene)
 

@@ -9,7 +9,7 @@ from gpudeck.model.event import Severity
 DEMO_PREFIX: Final = "Demo: "
 """Before the titles of all messages about a simulated fleet."""
 
-MessageKind = Literal["alert", "resolved", "reservation", "watch", "test"]
+MessageKind = Literal["alert", "resolved", "reservation", "watch", "ask", "test"]
 
 
 class Subject(Struct, frozen=True):
@@ -23,10 +23,10 @@ class Subject(Struct, frozen=True):
 class Message(Struct, frozen=True, kw_only=True):
     """`key` says which news it is: the same key is sent to a channel once, also after a restart of the hub.
 
-    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, or "watch".
-    `title` is one line without its full stop, `lines` are the details, one subject each, `action` is the next step.
-    `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the accounts that
-    it concerns: their own channels get it beside those of the routes. Text is plain: the
+    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, "watch" or
+    "ask". `title` is one line without its full stop, `lines` are the details, one subject each, `action` is the next
+    step. `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the accounts
+    that it concerns: their own channels get it beside those of the routes. Text is plain: the
     sender escapes it for where it goes.
     """
 

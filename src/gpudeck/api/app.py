@@ -17,6 +17,7 @@ from gpudeck.api import (
     about,
     accounts,
     alerts,
+    ask,
     events,
     fleet,
     history,
@@ -68,7 +69,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 RESOURCES = (
     *(fleet, hosts, history, events, reliability, alerts, maintenance, reservations, login, accounts, queue, watches),
-    *(metrics, about, install, page),
+    *(metrics, ask, about, install, page),
 )
 """All routes that stand in one of these modules are served."""
 
@@ -132,7 +133,7 @@ class Framework:
 
 _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
-    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes"),
+    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
 )
 """What handlers take, by the name of the parameter."""
 
@@ -147,6 +148,7 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
         "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts),
         "history": queries,
         "about": about.HubAbout(hub, auth, services.events, queries, hits=services.hits, place=services.place),
+        "ask_limits": ask.AskLimits(),
         "reservations": ReservationHandler(hub, auth, services.reservations),
     }
 

@@ -29,6 +29,7 @@ _COMMANDS = {
     "reserve": "Reserve GPUs.",
     "reservations": "List current and future reservations.",
     "release": "End a reservation now.",
+    "ask": "Ask the owner of an idle GPU whether they still need it.",
     "drain": "Drain a host or GPU for maintenance, or list what is drained.",
     "undrain": "End the maintenance of a host or GPU.",
     "hosts": "List, add, remove and test the hosts of a hub.",

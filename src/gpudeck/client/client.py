@@ -234,6 +234,10 @@ class Client:
         """End maintenance."""
         self._ask("DELETE", f"/api/v1/maintenance/{number}")
 
+    def ask_owner(self, question: dict[str, Any]) -> bytes:
+        """Who is asked, and who is not, as JSON."""
+        return self._ask("POST", "/api/v1/ask", question)
+
     def add_host(self, new: dict[str, Any]) -> AddedHosts:
         return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
 

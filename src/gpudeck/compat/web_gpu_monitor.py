@@ -18,6 +18,8 @@ _KNOWN = ("user", "hosts", "key_filename")
 _TITLES = ("", "load", "load_mem", "gpu_idx", "gpu_name", "gpu_uuid", "hostname", "username")
 ZOMBIE = "Zombie"
 """Its word for a process without a known owner."""
+DRAINED = "maintenance"
+"""In place of a user, of a GPU that nobody is on and that is drained."""
 
 
 def read(file: Path, _: ImportContext) -> ImportPlan:
@@ -96,8 +98,11 @@ def _row(number: int, gpu: Gpu, host: Host) -> list[Value]:
 
 
 def _users(gpu: Gpu) -> list[str]:
-    """One for each process, as there. One without a known user counts too: a GPU in use is not free."""
+    """One for each process, as there. One without a known user counts too: a GPU in use is not free, nor is a drained
+    one."""
     names = [process.user or ZOMBIE for process in gpu.processes or () if not process.display]
     if not names and gpu.availability in {"busy", "idle"} and gpu.processes is None:
         names = [ZOMBIE]
+    if not names and gpu.availability == "drained":
+        names = [DRAINED]
     return names + [user for user in gpu.users if user not in names]

@@ -3,6 +3,7 @@
 Times are Unix seconds. A window counts from `start` until before `end`; without an end until somebody ends it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
 
@@ -72,6 +73,9 @@ class MaintenanceSchedule:
         self._at = 0.0
         self.known: frozenset[str] = frozenset()
         self._running: tuple[MaintenanceWindow, ...] = ()
+        self._by_host: dict[str, list[MaintenanceWindow]] = {}
+        self._by_name: dict[str, list[MaintenanceWindow]] = {}
+        self._by_gpu: dict[str, list[MaintenanceWindow]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._running)
@@ -90,6 +94,14 @@ class MaintenanceSchedule:
         """What is asked from here on is what counted at that moment."""
         self._at = at
         self._running = tuple(one for one in self.windows if one.state_at(at) == "running")
+        self._by_host, self._by_name, self._by_gpu = defaultdict(list), defaultdict(list), defaultdict(list)
+        for one in self._running:
+            if one.gpu is not None:
+                self._by_gpu[one.gpu].append(one)
+            else:
+                self._by_host[one.host_id].append(one)
+                if one.host_id not in self.known:
+                    self._by_name[one.host].append(one)
 
     def is_of(self, window: MaintenanceWindow, host_id: str, name: str) -> bool:
         """Whether the window is of that host, or of a GPU that was there."""
@@ -99,15 +111,14 @@ class MaintenanceSchedule:
         """Of a host as a whole; of several windows the one that ends last."""
         if not self._running:
             return None
-        return _last(one for one in self._running if one.gpu is None and self.is_of(one, host_id, name))
+        return _last([*self._by_host.get(host_id, ()), *self._by_name.get(name, ())])
 
     def find_gpu(self, host_id: str, name: str, uuids: tuple[str | None, ...]) -> Maintenance | None:
         """Of a GPU there: `uuids` are its own and that of its board. A GPU that moved is still drained."""
         if not self._running:
             return None
-        return _last(
-            one for one in self._running if (self.is_of(one, host_id, name) if one.gpu is None else one.gpu in uuids)
-        )
+        own = [one for uuid in uuids if uuid is not None for one in self._by_gpu.get(uuid, ())]
+        return _last([*self._by_host.get(host_id, ()), *self._by_name.get(name, ()), *own])
 
 
 def _last(windows: Iterable[MaintenanceWindow]) -> Maintenance | None:

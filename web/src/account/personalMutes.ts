@@ -8,6 +8,7 @@ const KINDS: Record<string, string> = {
   reservation_conflict: 'a conflict between your reservation and another user',
   reservation_no_show: 'a reservation of yours that is not used',
   reservation_overrun: 'a reservation of yours that ended while you still use the GPUs',
+  ask: 'questions of other users about your idle GPUs',
   watch: 'free GPUs you asked for with “Notify me”',
 }
 

@@ -152,6 +152,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/ask": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * AskOwner
+         * @description Ask the owners of an idle GPU whether they still need it. Each gets one message, with your name.
+         */
+        post: operations["ApiV1AskAskOwner"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/audit": {
         parameters: {
             query?: never;
@@ -1309,6 +1329,11 @@ export interface components {
             /** @default false */
             same_host?: boolean;
         };
+        /** AskedOwners */
+        AskedOwners: {
+            asked: string[];
+            not_asked: components["schemas"]["NotAsked"][];
+        };
         /** AuditEntry */
         AuditEntry: {
             action: string;
@@ -2118,6 +2143,11 @@ export interface components {
             next_free: components["schemas"]["ShownSlot"] | null;
             time: number;
         };
+        /** NotAsked */
+        NotAsked: {
+            reason: string;
+            user: string;
+        };
         /** NoteAnswer */
         NoteAnswer: {
             note: components["schemas"]["HostNote"] | null;
@@ -2187,6 +2217,13 @@ export interface components {
             time: number;
             totals: components["schemas"]["Totals"];
             version: string;
+        };
+        /** OwnerQuestion */
+        OwnerQuestion: {
+            gpu: string;
+            host: string;
+            /** @default  */
+            message?: string;
         };
         /** PastFleet */
         PastFleet: {
@@ -3540,6 +3577,102 @@ export interface operations {
                 };
             };
             /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1AskAskOwner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OwnerQuestion"];
+            };
+        };
+        responses: {
+            /** @description Who is asked, and who is not */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AskedOwners"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The GPU is not idle, or none of its owners can be asked */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many questions */
             429: {
                 headers: {
                     [name: string]: unknown;

@@ -27,6 +27,7 @@ type Page = Component<PageProps>
 
 const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   fleet: () => import('../fleet/Fleet.svelte'),
+  mine: () => import('../users/Mine.svelte'),
   host: () => import('../host/Host.svelte'),
   gpu: () => import('../gpu/Gpu.svelte'),
   people: () => import('../users/People.svelte'),

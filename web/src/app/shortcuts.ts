@@ -5,7 +5,7 @@ export type Command = 'search' | 'help' | { go: PageName }
 
 /** Milliseconds in which the second of two keys has to follow the first. */
 export const PAIR_MS = 1500
-const TARGETS: Record<string, PageName> = { f: 'fleet', p: 'people', h: 'history', e: 'events', r: 'reservations', l: 'reliability', a: 'about' }
+const TARGETS: Record<string, PageName> = { f: 'fleet', m: 'mine', p: 'people', h: 'history', e: 'events', r: 'reservations', l: 'reliability', a: 'about' }
 
 export class Shortcuts {
   private waitsUntil = 0

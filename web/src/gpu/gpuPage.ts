@@ -36,6 +36,8 @@ export interface GpuPageText {
   processes: ProcessRow[] | null
   reservation: ReservationText | null
   label: string
+  /** Who can be asked whether they still need it: its users, where it is idle. */
+  owners: readonly string[]
   maintenance: Maintenance | null
   /** The job that it was given to; empty where it was given to none. */
   allocation: string
@@ -55,6 +57,7 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     processes: processRows(gpu, host, now),
     reservation: reservationText(gpu, now),
     label: plain(gpu.label),
+    owners: gpu.availability === 'idle' ? gpu.users : [],
     maintenance: gpu.maintenance ?? null,
     allocation: gpu.allocation ? allocationText(gpu.allocation, now) : '',
   }

@@ -30,8 +30,8 @@ _Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
 """Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
-TOPICS: Final = (*DEFAULTS, "watch")
-"""What messages are about: the names of rules, and watches."""
+TOPICS: Final = (*DEFAULTS, "watch", "ask")
+"""What messages are about: the names of rules, watches, and questions of other users about an idle GPU."""
 
 
 class ChannelSettings(Struct, frozen=True):
