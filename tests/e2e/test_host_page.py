@@ -202,3 +202,25 @@ def test_a_phone_shows_what_runs(demo: HubProcess, host: dict[str, Any], visit: 
     box = command.bounding_box()
     assert box is not None
     assert box["width"] > 200
+
+
+def test_its_gpus_are_compared_in_one_chart(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+    page = open_host(visit, demo, host, "?range=6h")
+    page.get_by_role("link", name="Compare its GPUs").click()
+    expect(page).to_have_url(re.compile(r"#/compare\?kind=gpu&of=GPU.+&range=6h$"))
+    rows = page.locator(".sheet tbody tr")
+    expect(rows).to_have_count(min(8, len(host["gpus"])))
+    expect(page.get_by_role("status").filter(has_text=re.compile("traggler"))).to_be_visible()
+    page.get_by_label("Metric").select_option(label="temperature")
+    expect(page).to_have_url(re.compile(r"metric=temperature_celsius"))
+    expect(rows.first.locator("[data-name=mean]")).to_have_text(re.compile(r"\d+ °C$"))
+    assert serious_violations(page) == []
+    gone = rows.first.get_by_role("rowheader").inner_text().split()[0]
+    page.get_by_role("button", name=f"Remove {gone}").click()
+    expect(rows).to_have_count(min(8, len(host["gpus"])) - 1)
+    page.get_by_label("Add to the comparison").fill("nowhere:9")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("alert")).to_have_text("There is no such GPU in the fleet.")
+    page.get_by_label("Add to the comparison").fill(gone)
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(rows).to_have_count(min(8, len(host["gpus"])))

@@ -34,6 +34,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   user: () => import('../users/User.svelte'),
   history: () => import('../usage/History.svelte'),
   reservations: () => import('../reservations/Reservations.svelte'),
+  compare: () => import('../gpu/Compare.svelte'),
   reliability: () => import('../events/Reliability.svelte'),
   events: () => import('../events/Events.svelte'),
   about: () => import('./About.svelte'),

@@ -33,6 +33,10 @@ describe('groups', () => {
     expect(shown('label:rack')).toEqual(['=r2 a012', '=r10 b01', '~no label c0', '~no label d'])
   })
 
+  it('keep hosts whole by room and rack', () => {
+    expect(shown('place')).toEqual(['=1 › no rack c0', '=no room › r2 a012', '=no room › r10 b01', '~no room or rack d'])
+  })
+
   it('hold what was searched for', () => {
     expect(shown('user', 'bob')).toEqual(['=bob a2', '=bob c0', '=ann c0'])
   })
@@ -57,6 +61,6 @@ it('finds the labels that hosts have', () => {
   expect(labelsOf(entries)).toEqual(['rack', 'room'])
 })
 
-test.each([['model', 'model'], ['label:rack', 'label:rack'], ['label:', 'host'], ['x', 'host'], [null, 'host']])('%s is read as %s', (text, grouping) =>
+test.each([['model', 'model'], ['place', 'place'], ['label:rack', 'label:rack'], ['label:', 'host'], ['x', 'host'], [null, 'host']])('%s is read as %s', (text, grouping) =>
   expect(readGrouping(text)).toBe(grouping),
 )

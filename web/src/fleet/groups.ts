@@ -8,17 +8,18 @@ import { isSlice, type HostEntry } from '../stream/fleetModel'
 import { AVAILABILITIES, noCounts } from '../ui/states'
 import { plain } from '../ui/format'
 
-/** `host` is the board without groups. */
-export type Grouping = 'host' | 'model' | 'user' | `label:${string}`
+/** `host` is the board without groups, `place` that by the labels room and rack together. */
+export type Grouping = 'host' | 'model' | 'user' | 'place' | `label:${string}`
 
 /** Labels that are offered: a site has a handful that mean anything. */
 const MOST_LABELS = 20
 
 export function readGrouping(text: string | null): Grouping {
-  return text === 'model' || text === 'user' || (text?.startsWith('label:') && text.length > 6) ? (text as Grouping) : 'host'
+  return text === 'model' || text === 'user' || text === 'place' || (text?.startsWith('label:') && text.length > 6) ? (text as Grouping) : 'host'
 }
 
 export function groupingLabel(grouping: Grouping): string {
+  if (grouping === 'place') return 'room and rack'
   return grouping.startsWith('label:') ? plain(grouping.slice(6)) : grouping
 }
 
@@ -78,6 +79,7 @@ export class Groups {
   split(placed: Placed, grouping: Grouping): Part[] {
     const { labels, gpus } = placed.entry.untracked
     if (grouping === 'host') return [{ placed, group: NONE, free: 0 }]
+    if (grouping === 'place') return [this.part(placed, placed.shown, this.findPlace(labels))]
     if (grouping.startsWith('label:')) {
       const key = grouping.slice(6)
       return [this.part(placed, placed.shown, Object.hasOwn(labels, key) ? this.find(labels[key]!) : this.find(null, 'no label'))]
@@ -91,6 +93,11 @@ export class Groups {
       else this.put(parts, placed, slot, gpu, this.find(null, isInUse(gpu) ? 'unknown user' : gpu.availability))
     }
     return parts.length > 0 ? parts : [this.part(placed, [], this.find(null, 'no GPUs'))]
+  }
+
+  private findPlace(labels: Readonly<Record<string, string>>): Group {
+    const [room, rack] = ['room', 'rack'].map((key) => (Object.hasOwn(labels, key) ? labels[key] : undefined))
+    return room === undefined && rack === undefined ? this.find(null, 'no room or rack') : this.find(`${room ?? 'no room'} › ${rack ?? 'no rack'}`)
   }
 
   private put(parts: Part[], placed: Placed, slot: number, gpu: Gpu, group: Group): void {

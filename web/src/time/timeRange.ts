@@ -2,7 +2,7 @@
 import { hrefOf, parseRoute, type PageName, type Route } from '../ui/route'
 
 /** What each of these pages shows before a range is chosen. `all`: everything there is. */
-const USUAL: Partial<Record<Route['page'], string>> = { gpu: '24h', host: '24h', history: '7d', reliability: '30d', user: '30d', events: 'all' }
+const USUAL: Partial<Record<Route['page'], string>> = { gpu: '24h', host: '24h', history: '7d', compare: '24h', reliability: '30d', user: '30d', events: 'all' }
 const NAMES = ['range', 'from', 'to', 'start', 'end'] as const
 
 export type TimeParams = Record<string, string>
