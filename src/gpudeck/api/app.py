@@ -17,6 +17,7 @@ from gpudeck.api import (
     about,
     accounts,
     alerts,
+    badge,
     events,
     fleet,
     history,
@@ -65,6 +66,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 RESOURCES = (
     *(fleet, hosts, history, events, alerts, reservations, login, accounts, queue, watches, metrics, about, install),
+    badge,
     page,
 )
 """All routes that stand in one of these modules are served."""

@@ -18,7 +18,7 @@ export function pointRows({ times, means, lows, highs }: Aligned, lines: readonl
   return [head, ...rows]
 }
 
-export function savePoints(title: string, values: Aligned, lines: readonly Line[], unit: string, range: Bounds): void {
+function savePoints(title: string, values: Aligned, lines: readonly Line[], unit: string, range: Bounds): void {
   saveCsv(title, pointRows(values, lines, unit, range))
 }
 
@@ -33,7 +33,7 @@ const [MARGIN, LINE] = [16, 22]
 type PictureStyle = Pick<CSSStyleDeclaration, 'fontFamily' | 'color' | 'backgroundColor'>
 
 /** `style` has the page's font and colours, as a canvas takes them. */
-export function savePicture(title: string, rangeText: string, legend: readonly LegendEntry[], drawn: HTMLCanvasElement, style: PictureStyle): void {
+function savePicture(title: string, rangeText: string, legend: readonly LegendEntry[], drawn: HTMLCanvasElement, style: PictureStyle): void {
   const scale = drawn.width / (drawn.clientWidth || drawn.width)
   const picture = document.createElement('canvas')
   const context = picture.getContext('2d')
@@ -84,3 +84,5 @@ export function legendRows(legend: readonly LegendEntry[], width: number, measur
   }
   return rows
 }
+
+export default { savePicture, savePoints }
