@@ -35,6 +35,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   reservations: () => import('../reservations/Reservations.svelte'),
   events: () => import('../events/Events.svelte'),
   about: () => import('./About.svelte'),
+  kiosk: () => import('./Kiosk.svelte'),
 }
 
 const loading = new Map<PageName, Promise<Page>>()
