@@ -25,6 +25,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/"): (EVERYBODY, EVERYBODY),
     ("GET", "/{host:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/assets/{name:str}"): (EVERYBODY, EVERYBODY),
+    ("GET", "/badge/free.svg"): (EVERYBODY, READERS),
+    ("GET", "/embed/fleet"): (EVERYBODY, READERS),
     ("GET", "/healthz"): (EVERYBODY, EVERYBODY),
     ("GET", "/install.sh"): (EVERYBODY, EVERYBODY),
     ("GET", "/install/{name:str}"): (EVERYBODY, EVERYBODY),

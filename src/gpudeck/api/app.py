@@ -18,6 +18,7 @@ from gpudeck.api import (
     accounts,
     alerts,
     ask,
+    badge,
     events,
     fleet,
     history,
@@ -69,7 +70,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 RESOURCES = (
     *(fleet, hosts, history, events, reliability, alerts, maintenance, reservations, login, accounts, queue, watches),
-    *(metrics, ask, about, install, page),
+    *(metrics, ask, about, install, badge, page),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -38,6 +38,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   reliability: () => import('../events/Reliability.svelte'),
   events: () => import('../events/Events.svelte'),
   about: () => import('./About.svelte'),
+  kiosk: () => import('./Kiosk.svelte'),
 }
 
 const loading = new Map<PageName, Promise<Page>>()

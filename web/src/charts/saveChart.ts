@@ -85,5 +85,4 @@ export function legendRows(legend: readonly LegendEntry[], width: number, measur
   return rows
 }
 
-/** For a part that loads this when something is saved. */
 export default { savePicture, savePoints }
