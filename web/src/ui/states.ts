@@ -84,6 +84,11 @@ export function isUnused(state: Availability): boolean {
   return state === 'free' || state === 'allocated' || state === 'reserved' || state === 'drained'
 }
 
+/** Whether a state is counted where none is in it: many sites never have allocated or drained GPUs. */
+export function isCounted(state: Availability, count: number): boolean {
+  return count > 0 || (state !== 'allocated' && state !== 'drained')
+}
+
 /** None of each. */
 export function noCounts(): Record<Availability, number> {
   return { free: 0, busy: 0, idle: 0, allocated: 0, reserved: 0, drained: 0, unknown: 0 }
