@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
+from fakes.reports import make_envelope
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.service import DemoStory
 from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
+from gpudeck.fleet.hub import Hub
 from gpudeck.history.settings import UsageSettings
+from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -74,12 +77,37 @@ class NoClaims:
     async def end_claim(self, *_: object) -> None: ...
 
 
+def make_windows(database: Database, hosts: int) -> MaintenanceWindows:
+    """With the last host in the fleet."""
+    hub = Hub()
+    hub.fleet.apply(make_envelope(SimulatedFleet(hosts).names[-1]), via="simulated", now=NOON)
+    return MaintenanceWindows(MaintenanceStore(database, name_fleet(hosts)), hub.fleet, lambda: NOON)
+
+
+def test_one_host_is_in_maintenance_until_tomorrow_and_is_drained_once(database: Database) -> None:
+    async def go() -> None:
+        windows = make_windows(database, HOSTS)
+        calendar = ReservationCalendar(ReservationStore(database, name_fleet(HOSTS)), ReservationSettings())
+        queue = WaitQueue(QueueStore(database, name_fleet(HOSTS)), QueueSettings(), NoClaims())
+        story = DemoStory(HOSTS, 30.0, database, calendar, queue, maintenance=windows)
+        await story.drain()
+        await story.drain()
+        (window,) = windows.all
+        assert (window.host, window.state_at(NOON), window.state_at(NOON + 86_400)) == (
+            SimulatedFleet(HOSTS).names[-1],
+            "running",
+            "ended",
+        )
+
+    asyncio.run(go())
+
+
 def test_reservations_are_written_once_and_apart_from_real_ones(database: Database) -> None:
     async def go() -> None:
         store = ReservationStore(database, name_fleet(HOSTS))
         calendar = ReservationCalendar(store, ReservationSettings(), lambda: NOON)
         queue = WaitQueue(QueueStore(database, name_fleet(HOSTS)), QueueSettings(), NoClaims())
-        story = DemoStory(HOSTS, 30.0, database, calendar, queue)
+        story = DemoStory(HOSTS, 30.0, database, calendar, queue, maintenance=make_windows(database, HOSTS))
         await story.reserve(NOON)
         written = await store.search(ReservationAsk())
         assert len(written) == len(plan_reservations(SimulatedFleet(HOSTS), NOON, 30))
@@ -95,7 +123,7 @@ def test_demo_with_a_short_past_has_no_story(database: Database) -> None:
     async def go() -> None:
         calendar = ReservationCalendar(ReservationStore(database, name_fleet(2)), ReservationSettings())
         queue = WaitQueue(QueueStore(database, name_fleet(2)), QueueSettings(), NoClaims())
-        story = DemoStory(2, 1.0, database, calendar, queue)
+        story = DemoStory(2, 1.0, database, calendar, queue, maintenance=make_windows(database, 2))
         story.start()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await story.close()

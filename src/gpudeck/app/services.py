@@ -136,7 +136,8 @@ class HubServices:
             self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until))
         if demo is not None:
             calendar, queue = self.reservations.calendar, self.queue.queue
-            self._all.append(DemoStory(demo, plan.demo_days, auth.database, calendar, queue))
+            windows = self.maintenance.windows
+            self._all.append(DemoStory(demo, plan.demo_days, auth.database, calendar, queue, maintenance=windows))
         for observer in (
             EverySecond("clock", partial(clock.tick, hub.fleet)),
             EverySecond("database", self._check_database),

@@ -9,10 +9,11 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill, is_needed, mark_done
-from gpudeck.demo.story import SHORTEST_DAYS, DemoRequest, plan_queue, plan_reservations
+from gpudeck.demo.story import SHORTEST_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.observers import Service
 from gpudeck.history.service import OpeningStore
+from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.tasks import cancel_tasks
@@ -79,19 +80,27 @@ class DemoService(Service):
 
 
 class DemoStory(Service):
-    """Reservations and a queue, from some seconds after the start on. A failure costs the story alone: a database that
-    does not answer is reported by the services that need it."""
+    """Reservations, maintenance and a queue, from some seconds after the start on. A failure costs the story alone: a
+    database that does not answer is reported by the services that need it."""
 
     name = "demo story"
 
     def __init__(
-        self, hosts: int, days: float, database: Database, calendar: ReservationCalendar, queue: WaitQueue
+        self,
+        hosts: int,
+        days: float,
+        database: Database,
+        calendar: ReservationCalendar,
+        queue: WaitQueue,
+        *,
+        maintenance: MaintenanceWindows,
     ) -> None:
         self._fleet = SimulatedFleet(hosts, SEED)
         self._days = days
         self._store = ReservationStore(database, name_fleet(hosts))
         self._calendar = calendar
         self._queue = queue
+        self._maintenance = maintenance
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -105,6 +114,8 @@ class DemoStory(Service):
         await asyncio.sleep(_SETTLED_SECONDS)
         with contextlib.suppress(GpudeckError):
             await self.reserve(clock.wall())
+        with contextlib.suppress(GpudeckError):
+            await self.drain()
         requests = await asyncio.to_thread(plan_queue, self._fleet, clock.wall())
         await asyncio.gather(*(self._wait(request) for request in requests))
 
@@ -120,6 +131,12 @@ class DemoStory(Service):
                     row = new_row(one.user, one.user, span, one.note, min(one.start - 3600, now))
                     await writing.add(row | {"used_at": one.used_at}, one.gpus)
         await self._calendar.load()
+
+    async def drain(self) -> None:
+        """One host is in maintenance until tomorrow, unless there are windows of an earlier start."""
+        if not self._maintenance.all:
+            wanted = plan_maintenance(self._fleet)
+            await self._maintenance.plan(wanted, "admin")
 
     async def _wait(self, request: DemoRequest) -> None:
         """As a client of `gpudeck wait` does: it asks while it waits, and is gone when it got its GPUs."""

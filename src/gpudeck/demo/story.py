@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.collectors.simulated.chance import draw
 from gpudeck.history.settings import UsageSettings
+from gpudeck.maintenance.windows import MaintenanceRequest
 from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import ReservedGpu
 
@@ -62,6 +63,11 @@ class DemoRequest(Struct, frozen=True):
 
     user: str
     wanted: GpuRequest
+
+
+def plan_maintenance(fleet: SimulatedFleet) -> MaintenanceRequest:
+    """The last host gets new fans."""
+    return MaintenanceRequest(host=fleet.names[-1], length=20 * 3600.0, reason="new fans, back tomorrow")
 
 
 def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[DemoReservation]:
