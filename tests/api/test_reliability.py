@@ -126,6 +126,11 @@ def test_what_is_no_longer_kept_is_said(database: Database) -> None:
     assert len(found.problems) == 2
 
 
-@pytest.mark.parametrize("query", ["by=user", "start=2&end=1", "start=soon", "limit=0"])
+def test_a_range_that_ends_before_it_begins_is_empty_and_says_so(database: Database) -> None:
+    found = rank(database, f"start={NOW}&end={NOW - DAY}")
+    assert (found.rows, found.problems) == ([], ["The time range ends before it begins."])
+
+
+@pytest.mark.parametrize("query", ["by=user", "start=soon", "limit=0"])
 def test_a_question_that_makes_no_sense_is_refused(database: Database, query: str) -> None:
     assert ask(database, query).status_code == 400

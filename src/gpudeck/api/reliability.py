@@ -17,7 +17,6 @@ from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.events.store import FaultCount, LostTime
 from gpudeck.fleet.state import FleetState
-from gpudeck.history.time_range import check_range
 from gpudeck.model import clock
 from gpudeck.model.reliability import FaultEvidence, RankedBy, Reliability, ReliabilityRow
 
@@ -133,13 +132,12 @@ async def read_reliability(
     """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts."""
     now = clock.wall()
     begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
-    check_range(begin, until)
     ranking = ReliabilityRanking(by, begin, until)
     ranking.add_faults(await services.events.count_faults(begin, until))
     ranking.add_lost(await services.events.lost_times(begin, until))
     alerts = await services.alerts.find_between(tuple(_RULES), begin, until)
     ranking.add_alerts(alerts)
-    problems = []
+    problems = ["The time range ends before it begins."] if until <= begin else []
     if begin < now - ALERTS_KEPT:
         problems.append("Throttling and ECC alerts are included only if they were resolved within the last 90 days.")
     if begin < now - services.events.kept_seconds:
