@@ -66,7 +66,7 @@ def test_rows_shown_are_saved(still: HubProcess, visit: Visits) -> None:
     assert rows
     assert {row[head.index("availability")] for row in rows} == {"free"}
     page = visit(f"{still.url}/#/people")
-    name, content = save(page, page.get_by_role("button", name="Save the users shown as CSV"))
+    name, content = save(page, page.get_by_role("button", name="Save these rows as CSV"))
     head, *rows = read(content)
     assert (name, head[:2]) == ("users.csv", ["User", "GPUs"])
     assert rows
@@ -76,5 +76,5 @@ def test_rows_shown_are_saved(still: HubProcess, visit: Visits) -> None:
 def test_name_is_never_a_formula(empty: HubProcess, visit: Visits, name: str) -> None:
     send(empty, make_envelope("gpu01", gpus=[make_gpu(0, processes=[make_process(7, name, gib=1)])]))
     page = visit(f"{empty.url}/#/people")
-    _, content = save(page, page.get_by_role("button", name="Save the users shown as CSV"))
+    _, content = save(page, page.get_by_role("button", name="Save these rows as CSV"))
     assert read(content)[1][0] == f"'{name}"
