@@ -122,6 +122,7 @@ def test_totals_are_told_and_none_is_missing(page: Page) -> None:
         "busy": 1,
         "idle": 0,
         "reserved": 0,
+        "allocated": 0,
         "drained": 0,
         "unknown": 0,
     }

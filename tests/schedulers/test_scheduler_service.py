@@ -122,7 +122,7 @@ def test_a_gpu_is_free_again_with_the_next_reading() -> None:
 
 def test_slurms_order_is_the_hosts_own_where_it_says_so() -> None:
     site = Site(Node(("n1",), 4, {0: ANN}))
-    gpus = [make_gpu(index, uuid=f"GPU-{index}", pci_address=f"0000:{index + 1}0:00.0") for index in range(4)]
+    gpus = [make_gpu(index, uuid=f"GPU-{index}", pci_address=f"00000000:{index + 1}0:00.0") for index in range(4)]
     site.report("n1", gpus, slurm_gpus=["0000:30:00.0", "0000:10:00.0", "0000:20:00.0", "0000:40:00.0"])
     site.play()
     assert site.states() == ["free", "free", "allocated", "free"]

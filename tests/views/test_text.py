@@ -93,9 +93,8 @@ def test_the_headline_says_less_before_it_is_cut() -> None:
     fleet = fleet_of(("gpu01", [make_busy_gpu()]), demo=True)
     heads = [render_fleet(fleet, width=width).splitlines()[0] for width in (200, 80, 40, 20)]
     assert heads == [
-        "DEMO DATA, simulated  1 of 1 host up, 1 GPU:  ● 0 free  ■ 1 busy  ◐ 0 idle  ◆ 0 reserved  ⊖ 0 drained  "
-        "? 0 unknown",
-        "DEMO  ● 0 free  ■ 1 busy  ◐ 0 idle  ◆ 0 reserved  ⊖ 0 drained  ? 0 unknown",
+        "DEMO DATA, simulated  1 of 1 host up, 1 GPU:  ● 0 free  ■ 1 busy  ◐ 0 idle  ◆ 0 reserved  ? 0 unknown",
+        "DEMO  ● 0 free  ■ 1 busy  ◐ 0 idle  ◆ 0 reserved  ? 0 unknown",
         "DEMO  ● 0 free  ■ 1 busy",
         "DEMO  ● 0 free  ■ 1…",
     ]

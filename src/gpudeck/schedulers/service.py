@@ -187,11 +187,17 @@ def _in_order(node: Node, host: HostState) -> Iterator[str]:
     there are as many."""
     boards = _boards(host)
     if host.slurm_gpus:
-        by_address = {(gpu.pci_address or "").lower(): board for board, gpu in boards.items()}
-        if all(address.lower() in by_address for address in host.slurm_gpus):
-            yield from (by_address[address.lower()] for address in host.slurm_gpus)
+        by_address = {_short_address(gpu.pci_address or ""): board for board, gpu in boards.items()}
+        addresses = [_short_address(address) for address in host.slurm_gpus]
+        if all(address in by_address for address in addresses):
+            yield from (by_address[address] for address in addresses)
     elif len(boards) == node.count:
         yield from sorted(boards, key=lambda board: boards[board].index)
+
+
+def _short_address(address: str) -> str:
+    """NVML writes a PCI domain with eight digits, the kernel with four."""
+    return address.lower()[-12:]
 
 
 def _boards(host: HostState) -> dict[str, GpuState]:

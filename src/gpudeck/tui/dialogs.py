@@ -34,7 +34,8 @@ space    stand still, go on           k  end a process of your own
 q        quit                            on this machine
 
 Words of filter and search, as on the page:
-free busy idle allocated reserved drained unknown  h200  gpu07  -alice  user:ann  >40G
+free busy idle allocated reserved drained unknown
+h200  gpu07  -alice  user:ann  >40G
 """.splitlines()
 
 
