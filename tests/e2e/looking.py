@@ -108,8 +108,11 @@ def show_instead(page: Page, fleet: dict[str, Any]) -> None:
 
 
 def shown_totals(page: Page) -> dict[str, int]:
-    """The numbers on the strip, by state."""
-    return {state: int(page.locator(f".chip.{state} b").inner_text().replace(",", "")) for state in STATES}
+    """The numbers on the strip, by state. States that many sites never have are left out where none is in them."""
+    found = page.locator(".chip b").evaluate_all(
+        "all => all.map(each => [each.parentElement.classList[1], Number(each.textContent.replaceAll(',', ''))])"
+    )
+    return dict.fromkeys(STATES, 0) | {state: count for state, count in found if state in STATES}
 
 
 def is_wider_than_its_window(page: Page) -> bool:

@@ -236,18 +236,25 @@ def test_what_somebody_does_not_want_to_hear_is_theirs_to_choose(guarded: HubPro
     page = opened(guarded.url)
     log_in(page, "uli")
     boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
-    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(6)
-    for at in range(6):
+    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(7)
+    for at in range(7):
         # Each is sent by itself, and until it is answered no other can be ticked.
         boxes.get_by_role("checkbox", disabled=False).nth(at).uncheck()
-    expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(6)
+    expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(7)
     boxes.get_by_role("checkbox", name="free GPUs you asked for with “Notify me”").check()
-    expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(6)
+    expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(7)
     page.reload()
     boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
     expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(1)
     mutes = page.evaluate("fetch('api/v1/me/mutes').then(answer => answer.json())")
-    assert mutes["rules"] == ["gpu_idle", "reservation_conflict", "reservation_no_show", "reservation_overrun", "xid"]
+    assert mutes["rules"] == [
+        "ask",
+        "gpu_idle",
+        "reservation_conflict",
+        "reservation_no_show",
+        "reservation_overrun",
+        "xid",
+    ]
 
 
 def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened: Opens) -> None:
