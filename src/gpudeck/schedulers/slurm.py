@@ -138,12 +138,12 @@ class Slurm:
         first, *rest = finished.output.decode(errors="replace").split(f"\n{mark} ")
         if len(rest) != len(commands):
             last = [first, *rest][-1]
-            raise Temporary(f"{self.origin}: the output ends too early: {_shorten(last) or 'nothing was printed'}.")
+            raise Temporary(f"the output ends too early: {_shorten(last) or 'nothing was printed'}.")
         codes, texts = zip(*(part.split("\n", 1) for part in rest), strict=True)
         printed = [first, *texts[:-1]]
         for command, text, code in zip(commands, printed, codes, strict=True):
             if code != "0":
-                raise Temporary(f"{self.origin}: {command.split(' -')[0]} failed: {_shorten(text)}.")
+                raise Temporary(f"{command.split(' -')[0]} failed: {_shorten(text)}.")
         return printed
 
 

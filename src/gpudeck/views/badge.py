@@ -20,7 +20,7 @@ LONGEST_LABEL: Final = 40
 _COLOURS: Final = {"free": "#157a3c", "none": "#656972", "problem": "#8a5a00"}
 _LETTER: Final = 6.6
 """Pixels of a letter of 11 px, on the average; `textLength` makes it exact."""
-_STATES: Final = ("free", "busy", "idle", "allocated", "reserved", "unknown")
+_STATES: Final = ("free", "busy", "idle", "allocated", "reserved", "drained", "unknown")
 _MODELS_AT_MOST: Final = 12
 _WIDTH, _HEIGHT = 600.0, 80.0
 _STYLE: Final = """\
@@ -35,7 +35,7 @@ b.large{font-size:32px;line-height:1;color:var(--free)}
 svg{display:block;width:100%;height:auto}
 .free{fill:var(--free);color:var(--free)}.busy{fill:var(--busy);color:var(--busy)}.idle{fill:var(--idle);color:var(--idle)}
 .allocated{fill:var(--allocated);color:var(--busy)}.reserved{fill:var(--reserved);color:var(--reserved)}
-.unknown{fill:var(--unknown);color:var(--unknown)}
+.unknown,.drained{fill:var(--unknown);color:var(--unknown)}
 span{white-space:nowrap;margin-right:10px}td,th{padding:0 16px 0 0;text-align:left;font-weight:400}td{text-align:right}
 """
 EMBED_POLICY: Final = (
