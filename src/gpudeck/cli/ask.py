@@ -25,7 +25,7 @@ def command(place: str, message: str, *, hub: str) -> None:
     """Ask the owner of an idle GPU whether they still need it. They get a message with your name, the GPU and how
     long it is idle, through the channel that the hub has for them.
 
-    Exit code 1 if nobody could be asked: the GPU is not idle, or its owner has no channel or does not want to be asked.
+    Exit code 2 if nobody could be asked: the GPU is not idle, or its owner has no channel or does not want to be asked.
     """
     host, _, gpu = place.partition(":")
     if not host or not gpu:

@@ -112,6 +112,7 @@ def note_host(name: str, text: str | None, *, hub: str, config: Path | None) -> 
     client = open_client(hub, config)
     if text is not None:
         client.write_note(name, text)
+        click.echo(f"{clean(name)}: the note is {'written' if text.strip() else 'removed'}.")
     elif (found := client.read(client.host(name), Host).note) is None:
         click.echo(f"There is no note on {clean(name)}.")
     else:
