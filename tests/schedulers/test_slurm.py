@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,3 +275,9 @@ def test_lists_of_nodes() -> None:
 def test_a_line_of_another_form_is_an_error(line: str) -> None:
     with pytest.raises(Wrong, match="squeue printed a line"):
         read_jobs(line, "slurm")
+
+
+@pytest.mark.parametrize("settings", [{"name": "a\x1b[2J"}, {"command": ["ssh", "login1\0"]}])
+def test_names_and_commands_have_to_be_printable(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cannot be printed"):
+        SlurmSettings(**settings)

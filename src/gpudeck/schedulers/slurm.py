@@ -82,8 +82,13 @@ class SlurmSettings(Struct, frozen=True):
     Nothing: they are on the hub's machine."""
     interval: Annotated[Duration, Meta(ge=1)] = 30.0
     """Time between two readings."""
-    timeout: Annotated[Duration, Meta(ge=1)] = 20.0
+    timeout: Annotated[Duration, Meta(ge=1, le=600)] = 20.0
     """For one reading; one that takes longer has failed."""
+
+    def __post_init__(self) -> None:
+        for word in (self.name, *self.command):
+            if not word.isprintable():
+                raise ValueError(f"slurm has {word!r}, with a character that cannot be printed")
 
 
 class Job(NamedTuple):
