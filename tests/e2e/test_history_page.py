@@ -143,7 +143,7 @@ def test_periods_are_days_of_the_viewer(past: HubProcess, chromium: Browser) -> 
     usage = load_with_usage(page)
     start, end = (float(usage["asked"][name][0]) for name in ("start", "end"))
     assert (end - start, usage["asked"]["zone"]) == (25 * 3600, ["Europe/Berlin"])
-    expect(page.locator(".periods .text")).to_have_text("Oct 26, 2025")
+    expect(page.locator(".range .text")).to_have_text("Oct 26, 2025")
     context.close()
 
 
@@ -156,7 +156,7 @@ def test_dates_are_chosen_by_hand(past: HubProcess, visit: Visits) -> None:
     expect(page.locator("form").get_by_role("alert")).to_contain_text("The end date must not be before the start date")
     page.get_by_label("to", exact=True).fill("2026-01-31")
     page.keyboard.press("Enter")
-    expect(page.locator(".periods .text")).to_have_text("Jan 5 – 31, 2026")
+    expect(page.locator(".range .text")).to_have_text("Jan 5 – 31, 2026")
     assert page.url.endswith("#/history?from=2026-01-05&to=2026-01-31")
 
 
@@ -198,7 +198,7 @@ def test_paper_has_the_report_and_nothing_else(past: HubProcess, visit: Visits) 
     page.emulate_media(media="print", color_scheme="dark")
     expect(page.get_by_role("heading", name=re.compile("^GPU usage by user: "))).to_be_visible()
     expect(page.locator(".coverage")).to_contain_text("Coverage")
-    for left_out in ("nav", ".periods", ".charts", ".heat", ".bar button", "a[download]"):
+    for left_out in ("nav", ".range", ".charts", ".heat", ".bar button", "a[download]"):
         expect(page.locator(left_out).first).to_be_hidden()
     ink = page.locator(".usage tbody th").first.evaluate("cell => getComputedStyle(cell).color")
     assert ink == "rgb(0, 0, 0)"
