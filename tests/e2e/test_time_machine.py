@@ -85,7 +85,7 @@ def test_the_toolbar_leads_into_the_past(demo: HubProcess, visit: Visits, moment
     page.get_by_role("button", name="time machine").click()
     expect(page.locator(".machine")).to_be_visible()
     expect(page).to_have_url(re.compile(r"at=\d+"))
-    page.get_by_label("Moment").focus()
+    page.get_by_role("slider", name="Moment").focus()
     before = page.url
     page.keyboard.press("ArrowLeft")
     wait_until(lambda: page.url != before, "another moment")
