@@ -11,7 +11,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Report
-from gpudeck.schedulers.base import Node, SchedulerState
+from gpudeck.schedulers.base import SchedulerNode, SchedulerState
 from gpudeck.schedulers.service import MISSED_READINGS, SchedulerService
 
 ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
@@ -24,12 +24,12 @@ class FakeScheduler:
     origin = "Slurm (test)"
     pause = 0.0
 
-    def __init__(self, *nodes: Node) -> None:
+    def __init__(self, *nodes: SchedulerNode) -> None:
         self.answer: SchedulerState | Exception = SchedulerState({})
         self.readings = 0
         self.set(*nodes)
 
-    def set(self, *nodes: Node) -> None:
+    def set(self, *nodes: SchedulerNode) -> None:
         self.answer = SchedulerState({node.names[0]: node for node in nodes})
 
     async def read(self) -> SchedulerState:
@@ -43,7 +43,7 @@ class FakeScheduler:
 class Site:
     """A hub with one scheduler."""
 
-    def __init__(self, *nodes: Node, data_dir: Path | None = None) -> None:
+    def __init__(self, *nodes: SchedulerNode, data_dir: Path | None = None) -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
         self.scheduler = FakeScheduler(*nodes)
@@ -92,7 +92,7 @@ def four(host: str = "n1", **others: Any) -> list[GpuReading]:
 
 
 def test_an_allocated_gpu_is_not_free_and_shows_its_job() -> None:
-    site = Site(Node(("n1",), 4, {1: ANN, 3: HIDDEN}))
+    site = Site(SchedulerNode(("n1",), 4, {1: ANN, 3: HIDDEN}))
     site.report("n1", four())
     site.play()
     assert site.states() == ["free", "allocated", "free", "allocated"]
@@ -104,7 +104,7 @@ def test_an_allocated_gpu_is_not_free_and_shows_its_job() -> None:
 
 
 def test_one_that_is_in_use_stays_busy_and_shows_its_job() -> None:
-    site = Site(Node(("n1",), 2, {0: ANN}))
+    site = Site(SchedulerNode(("n1",), 2, {0: ANN}))
     site.report("n1", [make_busy_gpu(0, uuid="GPU-0"), make_gpu(1, uuid="GPU-1")])
     site.play()
     host = site.hub.fleet.find("n1")
@@ -114,14 +114,14 @@ def test_one_that_is_in_use_stays_busy_and_shows_its_job() -> None:
 
 
 def test_a_gpu_is_free_again_with_the_next_reading() -> None:
-    site = Site(Node(("n1",), 4, {1: ANN}))
+    site = Site(SchedulerNode(("n1",), 4, {1: ANN}))
     site.report("n1", four())
-    site.play(lambda: site.scheduler.set(Node(("n1",), 4)))
+    site.play(lambda: site.scheduler.set(SchedulerNode(("n1",), 4)))
     assert site.states() == ["free"] * 4
 
 
 def test_slurms_order_is_the_hosts_own_where_it_says_so() -> None:
-    site = Site(Node(("n1",), 4, {0: ANN}))
+    site = Site(SchedulerNode(("n1",), 4, {0: ANN}))
     gpus = [make_gpu(index, uuid=f"GPU-{index}", pci_address=f"00000000:{index + 1}0:00.0") for index in range(4)]
     site.report("n1", gpus, slurm_gpus=["0000:30:00.0", "0000:10:00.0", "0000:20:00.0", "0000:40:00.0"])
     site.play()
@@ -129,7 +129,7 @@ def test_slurms_order_is_the_hosts_own_where_it_says_so() -> None:
 
 
 def test_without_that_and_with_another_number_of_gpus_none_is_called_free() -> None:
-    site = Site(Node(("n1",), 4, {0: ANN}))
+    site = Site(SchedulerNode(("n1",), 4, {0: ANN}))
     site.report("n1", four()[:3])
     site.play()
     assert site.states() == ["unknown"] * 3
@@ -137,7 +137,7 @@ def test_without_that_and_with_another_number_of_gpus_none_is_called_free() -> N
 
 
 def test_mig_instances_of_an_allocated_board_are_allocated() -> None:
-    site = Site(Node(("n1",), 2, {0: ANN}))
+    site = Site(SchedulerNode(("n1",), 2, {0: ANN}))
     slices = [make_gpu(0, uuid=f"MIG-{number}", parent="GPU-0", instance=number) for number in range(2)]
     site.report("n1", [*slices, make_gpu(1, uuid="GPU-1")])
     site.play()
@@ -145,7 +145,7 @@ def test_mig_instances_of_an_allocated_board_are_allocated() -> None:
 
 
 def test_empty_gpus_of_a_closed_node_are_drained_with_its_reason() -> None:
-    site = Site(Node(("n1",), 4, {0: ANN}, closed="drained in Slurm: xid 79"))
+    site = Site(SchedulerNode(("n1",), 4, {0: ANN}, closed="drained in Slurm: xid 79"))
     site.report("n1", four())
     site.play()
     assert site.states() == ["allocated", "drained", "drained", "drained"]
@@ -153,7 +153,7 @@ def test_empty_gpus_of_a_closed_node_are_drained_with_its_reason() -> None:
 
 
 def test_a_scheduler_that_cannot_be_read_makes_empty_gpus_of_its_hosts_unknown() -> None:
-    site = Site(Node(("n1",), 4, {1: ANN}))
+    site = Site(SchedulerNode(("n1",), 4, {1: ANN}))
     site.report("n1", [*four()[:3], make_busy_gpu(3, uuid="GPU-n1-3")])
     site.report("other", four("other"))
 
@@ -176,7 +176,7 @@ def test_one_that_was_never_read_may_have_any_host() -> None:
 
 
 def test_after_a_restart_its_hosts_are_known(tmp_path: Path) -> None:
-    site = Site(Node(("n1",), 4, {1: ANN}), data_dir=tmp_path)
+    site = Site(SchedulerNode(("n1",), 4, {1: ANN}), data_dir=tmp_path)
     site.report("n1", four())
     site.play(lambda: None)
     again = Site(data_dir=tmp_path)
@@ -189,7 +189,7 @@ def test_after_a_restart_its_hosts_are_known(tmp_path: Path) -> None:
 
 
 def test_nodes_are_found_by_their_names_in_any_case_with_and_without_a_domain() -> None:
-    site = Site(Node(("GPU01", "10.0.0.1"), 4, {0: ANN}), Node(("node7", "gpu02"), 4, {0: ANN}))
+    site = Site(SchedulerNode(("GPU01", "10.0.0.1"), 4, {0: ANN}), SchedulerNode(("node7", "gpu02"), 4, {0: ANN}))
     site.report("gpu01.cluster.example", four("a"))
     site.report("gpu02", four("b"))
     site.play()
@@ -198,7 +198,7 @@ def test_nodes_are_found_by_their_names_in_any_case_with_and_without_a_domain() 
 
 
 def test_a_host_that_joins_later_is_joined_too() -> None:
-    site = Site(Node(("n1",), 4, {0: ANN}))
+    site = Site(SchedulerNode(("n1",), 4, {0: ANN}))
 
     def join() -> None:
         site.report("n1", four())

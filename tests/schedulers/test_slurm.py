@@ -13,7 +13,7 @@ import pytest
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
 from gpudeck.model.errors import PluginError, Temporary, Wrong
-from gpudeck.schedulers.base import Node, SchedulerState
+from gpudeck.schedulers.base import SchedulerNode, SchedulerState
 from gpudeck.schedulers.slurm import (
     JobDetails,
     Slurm,
@@ -54,7 +54,7 @@ def read(cluster: SlurmCluster, *before: str) -> SchedulerState:
     return asyncio.run(make_reader(cluster, *before).read())
 
 
-def jobs_of(node: Node) -> dict[int, str]:
+def jobs_of(node: SchedulerNode) -> dict[int, str]:
     return {index: allocation.job for index, allocation in sorted(node.gpus.items())}
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from gpudeck.model.allocation import Allocation
 
 
-class Node(Struct, frozen=True):
+class SchedulerNode(Struct, frozen=True):
     """What a scheduler says of one of its nodes.
 
     `names` are what the host may be called, the best first. `gpus` are the allocated ones, by the scheduler's own
@@ -38,11 +38,10 @@ class NodeReservation(Struct, frozen=True):
 
 
 class SchedulerState(Struct, frozen=True):
-    """All nodes by name. `problems` are sentences for the admin."""
+    """All nodes by name."""
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, SchedulerNode]
     reservations: tuple[NodeReservation, ...] = ()
-    problems: tuple[str, ...] = ()
 
 
 class Scheduler(Protocol):

@@ -21,7 +21,7 @@ from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import PluginError, Wrong
 from gpudeck.model.tasks import cancel_tasks
-from gpudeck.schedulers.base import Node, Scheduler, SchedulerState
+from gpudeck.schedulers.base import Scheduler, SchedulerNode, SchedulerState
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class KnownNodes(Struct, frozen=True):
     nodes: dict[str, list[tuple[str, ...]]]
 
 
-class _Reading:
+class _SchedulerReading:
     """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -70,7 +70,7 @@ class SchedulerService(Service):
         """`data_dir` has the copy of which nodes there were."""
         self._hub = hub
         self._now = now
-        self._readings = [_Reading(scheduler) for scheduler in schedulers]
+        self._readings = [_SchedulerReading(scheduler) for scheduler in schedulers]
         self._copy = None if data_dir is None else LocalCopy(data_dir / FILE_NAME, KnownNodes)
         self._tasks: list[asyncio.Task[None]] = []
         self._joined: object = None
@@ -92,7 +92,7 @@ class SchedulerService(Service):
     async def close(self) -> None:
         await cancel_tasks(*self._tasks)
 
-    async def _run(self, reading: _Reading) -> None:
+    async def _run(self, reading: _SchedulerReading) -> None:
         while True:
             before = reading.nodes
             await self._read(reading)
@@ -102,7 +102,7 @@ class SchedulerService(Service):
                 await self._copy.write(KnownNodes({one.scheduler.origin: one.nodes for one in self._readings}))
             await asyncio.sleep(reading.scheduler.pause)
 
-    async def _read(self, reading: _Reading) -> None:
+    async def _read(self, reading: _SchedulerReading) -> None:
         try:
             reading.succeed(await reading.scheduler.read())
         except PluginError as error:
@@ -163,7 +163,7 @@ def find_marks(
     return marks
 
 
-def mark_host(node: Node, host: HostState) -> Mapping[str, SchedulerMark]:
+def mark_host(node: SchedulerNode, host: HostState) -> Mapping[str, SchedulerMark]:
     others = SchedulerMark(closed=node.closed, unknown=node.uncertain)
     others = NOT_SCHEDULED if others == NOT_SCHEDULED else others
     marks = dict.fromkeys(host.gpus, others)
@@ -182,7 +182,7 @@ def mark_host(node: Node, host: HostState) -> Mapping[str, SchedulerMark]:
     return marks
 
 
-def _in_order(node: Node, host: HostState) -> Iterator[str]:
+def _in_order(node: SchedulerNode, host: HostState) -> Iterator[str]:
     """The UUIDs of boards as the scheduler counts them: as the host says or, where it does not, by their own numbers if
     there are as many."""
     boards = _boards(host)

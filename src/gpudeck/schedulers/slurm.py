@@ -26,7 +26,7 @@ from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Temporary, Wrong
 from gpudeck.model.settings import Duration, Text
 from gpudeck.model.text import clean
-from gpudeck.schedulers.base import Node, NodeReservation, SchedulerState
+from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
 
 BYTES_AT_MOST: Final = 128 * 2**20
 MAX_WORD: Final = 256
@@ -231,7 +231,7 @@ def join(
     )
 
 
-def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], scheduler: str) -> Node:
+def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], scheduler: str) -> SchedulerNode:
     total, used = read_gres(_value(line, "Gres")), read_gres(_value(line, "GresUsed"))
     gpus: dict[int, Allocation] = {}
     # One that runs counts before one that is suspended on the same GPU.
@@ -249,7 +249,7 @@ def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], schedul
         gpus[index] = Allocation(scheduler, unknown=shared)
     is_vague = used.number > len(used.indexes)
     words = (name, _value(line, "NodeHostName"), _value(line, "NodeAddr"))
-    return Node(
+    return SchedulerNode(
         tuple(dict.fromkeys(word for word in words if word not in _NOTHING)),
         total.number,
         gpus,
