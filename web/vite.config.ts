@@ -17,36 +17,12 @@ function runFirst(): Plugin {
   }
 }
 
-/** Names what the fleet's page needs: most people open that one, and its files need not wait for the first to be read. */
-function fetchFleetEarly(): Plugin {
-  return {
-    name: 'gpudeck:fetch-fleet-early',
-    transformIndexHtml: {
-      order: 'post',
-      handler(html, { bundle = {} }) {
-        const chunks = Object.values(bundle).filter((file) => file.type === 'chunk')
-        const fleet = chunks.find((chunk) => chunk.facadeModuleId?.endsWith('/fleet/Fleet.svelte'))
-        const needed = chunks.filter((chunk) => chunk === fleet || fleet?.imports.includes(chunk.fileName))
-        const scripts = needed.map(({ fileName }) => ({ rel: 'modulepreload', href: `./${fileName}` }))
-        const styles = needed
-          .flatMap(({ viteMetadata }) => [...(viteMetadata?.importedCss ?? [])])
-          .map((file) => ({ rel: 'stylesheet', href: `./${file}` }))
-        return [...scripts, ...styles]
-          .filter(({ href }) => !html.includes(href))
-          .map((attrs) => ({ tag: 'link', attrs: { ...attrs, crossorigin: true }, injectTo: 'head' as const }))
-      },
-    },
-  }
-}
-
-const SHARED = /src\/(ui\/SortHead|usage\/(runs|usage|HistoryError|DayBars)|users\/users\.|account\/me\.|reservations\/(UpcomingReservations|ReservationTable))/
-
 const MOUNTED = 'src/**/*.mount.test.ts'
 
 export default defineConfig(({ mode }) => ({
   // Relative addresses only: the hub may live below any path prefix.
   base: './',
-  plugins: [svelte(), runFirst(), fetchFleetEarly()],
+  plugins: [svelte(), runFirst()],
   build: {
     target: 'es2022',
     cssTarget: ['chrome123', 'firefox120', 'safari17.5'],
@@ -58,8 +34,15 @@ export default defineConfig(({ mode }) => ({
     cssCodeSplit: false,
     rolldownOptions: {
       input: { index: 'index.html', first: 'src/app/first.ts' },
-      // What several pages have in common and the fleet's does not need: one file is smaller than ten small ones.
-      output: { codeSplitting: { includeDependenciesRecursively: false, groups: [{ name: 'shared', test: SHARED }] } },
+      // One file for the first view, and one for what several other pages have in common: they compress better than many.
+      output: {
+        codeSplitting: {
+          groups: [
+            { name: 'page', tags: ['$initial'], test: /^(?!.*\/app\/first\.ts)/, priority: 1 },
+            { name: 'shared', minShareCount: 2 },
+          ],
+        },
+      },
     },
   },
   // `npm run dev` shows the page from source; the figures come from a hub that runs beside it.

@@ -1,6 +1,7 @@
-/** The pages and what each of them is given. A page is loaded when it is first asked for. */
+/** The pages and what each of them is given. The fleet's, which most people open, comes with the shell; another one is loaded when it is first asked for. */
 import type { Component } from 'svelte'
 import type { Access } from '../account/access.svelte'
+import Fleet from '../fleet/Fleet.svelte'
 import type { FleetStore } from '../fleet/fleetStore.svelte'
 import type { TimeMachine } from '../fleet/timeMachine.svelte'
 import type { PageName, Route } from '../ui/route'
@@ -26,7 +27,7 @@ export interface PageProps {
 type Page = Component<PageProps>
 
 const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
-  fleet: () => import('../fleet/Fleet.svelte'),
+  fleet: () => Promise.resolve({ default: Fleet }),
   mine: () => import('../users/Mine.svelte'),
   host: () => import('../host/Host.svelte'),
   gpu: () => import('../gpu/Gpu.svelte'),
