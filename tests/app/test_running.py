@@ -268,6 +268,15 @@ def test_a_taken_port_gets_one_line(tmp_path: Path, demo: HubProcess) -> None:
     )
 
 
+def test_a_second_hub_on_the_same_folder_is_refused(demo: HubProcess) -> None:
+    second = gpudeck(demo.data_dir, "up", "--demo", "5", "--listen", "127.0.0.1:0")
+    assert second.returncode == 2
+    assert f"another hub runs on {demo.data_dir} (process " in second.stderr
+    assert "GPUDECK_DATA_DIR" in second.stderr
+    with running_hub(demo.data_dir, "--demo", "2") as other_fleet:
+        assert fleet_of(other_fleet)["demo"] is True
+
+
 def test_a_broken_pipe_is_no_error(demo: HubProcess) -> None:
     command = f"{sys.executable} -m gpudeck show --hub {demo.url} | head -1; exit ${{PIPESTATUS[0]}}"
     answer = subprocess.run(

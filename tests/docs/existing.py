@@ -50,6 +50,7 @@ FOREIGN = {
         "clock.json",
         "hosts.yaml",
         "hub.lock",
+        "hub-real.lock",
         "manifest.json",
         "agent.token",
         "admin.token",

@@ -37,6 +37,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.service import note_configuration, running_auth
 from gpudeck.compat.registry import make_providers as make_compat_providers
 from gpudeck.compat.service import CompatRoutes
+from gpudeck.database.schema import name_fleet
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.registry import HostLists
@@ -51,7 +52,7 @@ from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import Address, expand_home
 from gpudeck.model.target import Target
 from gpudeck.ops.backup import record_restore
-from gpudeck.ops.data_folder import lock_for_hub
+from gpudeck.ops.data_folder import lock_fleet, lock_for_hub
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import App
 from gpudeck.server.connections import ConnectionLimiter, DirectRoute
@@ -137,6 +138,7 @@ class HubServer:
             systemd=self._systemd,
         )
         self._lock = lock_for_hub(data_dir)
+        self._fleet_lock = lock_fleet(data_dir, name_fleet(plan.demo_hosts))
         self._is_demo_over = self._is_ended = False
         self._clock = ClockMonitor(data_dir)
         demo = plan.demo_hosts is not None
@@ -170,7 +172,7 @@ class HubServer:
     async def serve(self, when_started: Callable[[HubStartInfo], None]) -> "HubServer | None":
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
         is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
-        with self._lock:
+        with self._lock, self._fleet_lock:
             await self._serve(when_started)
         if self._is_demo_over and not self._is_ended:
             return self._make_next(first_admin=self._first_admin)

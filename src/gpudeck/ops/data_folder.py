@@ -1,6 +1,8 @@
-"""The data folder of a hub: its lock, its database for commands that run on its machine, and replacing files at once.
+"""The data folder of a hub: its locks, its database for commands that run on its machine, and replacing files at once.
 
 A running hub holds a shared lock, as does each command that works on the database; a restore takes the exclusive one.
+Besides, a hub locks its fleet: two hubs of one fleet would write the same history and send each alert twice. A demo has
+a fleet of its own, so it can run next to a hub with real hosts.
 
 New files are gathered in a folder `.restoring`. One rename to `.restored` decides: before it nothing has changed, and
 after it the files are moved, by the next process that takes the lock if this one does not get so far.
@@ -30,6 +32,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.settings import find_data_dir, load_settings
 
 FILE = "hub.lock"
+FLEET_FILE: Final = "hub-{}.lock"
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 log = logging.getLogger(__name__)
 
@@ -49,16 +52,35 @@ def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -
     problem = f"a backup is being restored in {data_dir}."
     # Whether an exchange is at work or was interrupted.
     if (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists():
-        with _lock(data_dir, fcntl.LOCK_EX, problem, hint):
+        with _lock(data_dir / FILE, fcntl.LOCK_EX, problem, hint):
             _finish(data_dir)
-    return _lock(data_dir, fcntl.LOCK_SH, problem, hint)
+    return _lock(data_dir / FILE, fcntl.LOCK_SH, problem, hint)
+
+
+def lock_fleet(data_dir: Path, fleet: str) -> IO[bytes]:
+    """Held by the one hub that serves this fleet from this folder, until it closes it or is killed. Raises UsageError
+    where another hub does."""
+    file = data_dir / FLEET_FILE.format(fleet)
+    try:
+        other = file.read_text(errors="replace").strip()
+    except OSError:
+        other = ""
+    opened = _lock(
+        file,
+        fcntl.LOCK_EX,
+        f"another hub runs on {data_dir}{f' (process {other})' if other.isdigit() else ''}.",
+        "Stop it first, or give this hub its own folder: `data_dir` in gpudeck.yaml, or GPUDECK_DATA_DIR.",
+    )
+    with contextlib.suppress(OSError):  # a full disk: the number is only for the message above
+        os.pwrite(opened.fileno(), f"{os.getpid():<12}".encode(), 0)
+    return opened
 
 
 @contextlib.contextmanager
 def lock_exclusively(data_dir: Path) -> Iterator[None]:
     """No hub runs on that folder meanwhile, and none starts. Raises UsageError where one runs."""
     with _lock(
-        data_dir,
+        data_dir / FILE,
         fcntl.LOCK_EX,
         f"a hub runs on {data_dir}, or a command is changing its accounts or tokens, or making a backup.",
         "Stop it first, as with `systemctl stop gpudeck-hub`, and start it again when this is done.",
@@ -77,8 +99,8 @@ def _finish(data_dir: Path) -> None:
         ) from error
 
 
-def _lock(data_dir: Path, kind: int, problem: str, hint: str) -> IO[bytes]:
-    opened = os.fdopen(_open(data_dir / FILE), "r+b")
+def _lock(file: Path, kind: int, problem: str, hint: str) -> IO[bytes]:
+    opened = os.fdopen(_open(file), "r+b")
     try:
         fcntl.flock(opened, kind | fcntl.LOCK_NB)
     except OSError as error:
