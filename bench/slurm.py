@@ -64,7 +64,7 @@ def measure(folder: Path) -> None:
     hub = make_hub()
     hosts = FleetHosts(hub.fleet.hosts.values())
     before = time.process_time()
-    marks = find_marks(state, [], None, hosts)
+    marks = find_marks(state, [], None, hosts, time.time())
     joined = time.process_time() - before
     before = time.process_time()
     hub.fleet.allocate(marks, time.time())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fakes.clock import FakeClock
@@ -19,12 +20,14 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.reservation import Reservation
-from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester
+from gpudeck.model.gpu_request import candidates, is_usable
+from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.reservations.conflicts import Conflict
+from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Requester, ReservationRefused
 from gpudeck.reservations.service import ReservationService, observe
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.reservations.store import ReservationStore
+from gpudeck.reservations.store import ReservationAsk, ReservationStore
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -38,11 +41,19 @@ class House:
         self.hub = Hub(now=self.clock)
         self.auth = make_auth(folder)
         self.told: list[Event] = []
+        self.of_schedulers: list[Reservation] = []
         events = EventLog(self.auth.database, EventSettings(), now=self.clock)
         events.subscribe(self.told.append)
         settings = ReservationSettings()
         self.reservations = ReservationService(
-            self.hub, self.auth, settings, events, data_dir=folder, fleet=name_fleet(demo), now=self.clock
+            self.hub,
+            self.auth,
+            settings,
+            events,
+            data_dir=folder,
+            fleet=name_fleet(demo),
+            of_schedulers=lambda: self.of_schedulers,
+            now=self.clock,
         )
         self.sequence = 0
         self.report(make_gpu())
@@ -202,5 +213,63 @@ def test_database_that_is_away_costs_no_reservation_that_is_known(
         assert problem.startswith("reservations are those of before")
         assert house.gpu["availability"] == "reserved"
         await threads_are_gone()
+
+    asyncio.run(play())
+
+
+def make_foreign(start: float, end: float) -> Reservation:
+    """A reservation of a scheduler, for ada and bob."""
+    times = {"created_at": start, "changed_at": start, "used_at": None, "released_at": None, "release_reason": None}
+    named = {
+        "id": 2**52 + 1,
+        "kind": "reservation",
+        "user": "ada, bob",
+        "note": "Slurm reservation paper",
+        "version": 1,
+    }
+    whose = {"created_by": "slurm", "scheduler": "slurm", "name": "paper"}
+    gpus = [ReservedGpu("GPU-0", "gpu01", "0")]
+    return msgspec.convert(named | times | whose | {"start": start, "end": end, "gpus": gpus}, Reservation)
+
+
+def test_a_reservation_of_a_scheduler_is_listed_and_shown_and_is_nobodys_to_change(tmp_path: Path) -> None:
+    async def play() -> None:
+        house = House(tmp_path)
+        await house.reservations.open()
+        foreign = make_foreign(NOW + HOUR, NOW + 2 * HOUR)
+        house.of_schedulers = [foreign]
+        house.reservations.look()
+        calendar = house.reservations.calendar
+        assert await calendar.search(ReservationAsk(start=NOW, user="bob")) == [foreign]
+        assert await calendar.search(ReservationAsk(start=NOW, user="eve")) == []
+        assert await calendar.find(foreign.id) == foreign
+        for refused in (
+            calendar.release(foreign.id, Requester("root", is_admin=True)),
+            calendar.change(foreign.id, Change(note="mine"), Requester("ada"), observe(house.hub.fleet)),
+        ):
+            with pytest.raises(
+                ReservationRefused, match=r"reservation paper of slurm .* cannot be changed here"
+            ) as found:
+                await refused
+            assert found.value.code == "read_only"
+        # It is respected before it begins, even by its users: they get the GPU from the scheduler.
+        with pytest.raises(Conflict, match=r"reserved by ada, bob .*: reservation paper of slurm") as conflict:
+            await house.reserve("ada")
+        assert conflict.value.next_free is not None
+        assert conflict.value.next_free.start == foreign.end
+        with pytest.raises(Conflict):
+            await calendar.claim(foreign.gpus, "ada", 2 * HOUR)
+        assert house.gpu["availability"] == "free"
+        house.clock.advance(HOUR)
+        house.reservations.look()
+        assert house.gpu["availability"] == "reserved"
+        assert (house.gpu["reservation"]["user"], house.gpu["reservation"]["scheduler"]) == ("ada, bob", "slurm")
+        (host,) = house.hub.fleet.hosts.values()
+        (candidate,) = candidates([host.view()])
+        assert not is_usable(candidate, {"ada"})
+        house.clock.advance(HOUR)
+        house.reservations.look()
+        assert house.gpu["availability"] == "free"
+        assert house.kinds() == []
 
     asyncio.run(play())

@@ -11,7 +11,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Report
-from gpudeck.schedulers.base import SchedulerNode, SchedulerState
+from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
 from gpudeck.schedulers.service import MISSED_READINGS, SchedulerService
 
 ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
@@ -21,16 +21,18 @@ HIDDEN = Allocation("slurm", unknown="Slurm does not say which job")
 class FakeScheduler:
     """Says what a test puts into `answer`."""
 
+    name = "test"
     origin = "Slurm (test)"
     pause = 0.0
 
     def __init__(self, *nodes: SchedulerNode) -> None:
         self.answer: SchedulerState | Exception = SchedulerState({})
         self.readings = 0
+        self.reservations: tuple[NodeReservation, ...] = ()
         self.set(*nodes)
 
     def set(self, *nodes: SchedulerNode) -> None:
-        self.answer = SchedulerState({node.names[0]: node for node in nodes})
+        self.answer = SchedulerState({node.names[0]: node for node in nodes}, self.reservations)
 
     async def read(self) -> SchedulerState:
         self.readings += 1
@@ -206,3 +208,40 @@ def test_a_host_that_joins_later_is_joined_too() -> None:
 
     site.play(join)
     assert site.states() == ["allocated", "free", "free", "free"]
+
+
+def test_reservations_have_the_gpus_of_their_nodes_and_stay_while_the_scheduler_cannot_be_read() -> None:
+    site = Site()
+    now = site.clock()
+    site.scheduler.reservations = (
+        NodeReservation("paper", ("n1", "elsewhere"), now + 60, now + 3660, ("ann", "bob"), is_maintenance=False),
+        NodeReservation("login", ("login1",), now, now + 60, ("root",), is_maintenance=False),
+    )
+    site.scheduler.set(SchedulerNode(("n1",), 4))
+    site.report("n1", four())
+
+    def fail() -> None:
+        site.scheduler.answer = Temporary("no controller")
+
+    site.play(fail)
+    (found,) = site.service.reservations
+    assert (found.name, found.scheduler, found.user) == ("paper", "test", "ann, bob")
+    assert [gpu.uuid for gpu in found.gpus] == [f"GPU-n1-{index}" for index in range(4)]
+    assert found.title == "reservation paper of test"
+
+
+def test_a_maintenance_reservation_closes_its_nodes_while_it_counts() -> None:
+    site = Site()
+    now = site.clock()
+    upkeep = NodeReservation("upkeep", ("n1",), now + 60, now + 120, ("root",), is_maintenance=True, note="upkeep")
+    site.scheduler.reservations = (upkeep,)
+    site.scheduler.set(SchedulerNode(("n1",), 4))
+    site.report("n1", four())
+    seen = []
+
+    def look() -> None:
+        seen.append((site.states()[0], site.reasons()[0]))
+        site.clock.advance(60)
+
+    site.play(look, look, look, look)
+    assert seen[:3] == [("free", None), ("drained", "upkeep"), ("free", None)]

@@ -128,12 +128,20 @@ def test_a_drained_node_and_one_that_is_down_are_closed_with_their_reason(cluste
 
 
 def test_reservations_of_slurm(cluster: SlurmCluster) -> None:
-    window = ("StartTime=now+3600", "Duration=30", "Users=root")
-    cluster.run("scontrol", "create", "reservation", *window, "Nodes=n2", "Flags=MAINT", "ReservationName=upkeep")
-    (found,) = read(cluster).reservations
-    assert (found.name, found.nodes, found.users, found.is_maintenance) == ("upkeep", ("n2",), ("root",), True)
-    assert found.end - found.start == 1800
-    assert 3000 < found.start - time.time() < 3700
+    later = ("StartTime=now+3600", "Duration=30", "Users=root")
+    cluster.run("scontrol", "create", "reservation", *later, "Nodes=n2", "Flags=MAINT", "ReservationName=upkeep")
+    cluster.run("scontrol", "create", "reservation", *later, "Nodes=n1", "CoreCnt=2", "ReservationName=two-cores")
+    now = ("StartTime=now", "Duration=30", "Users=root,daemon", "Nodes=n1", "ReservationName=paper")
+    cluster.run("scontrol", "create", "reservation", *now)
+    state = read(cluster)
+    upkeep, paper = sorted(state.reservations, key=lambda one: one.name, reverse=True)
+    assert (upkeep.name, upkeep.nodes, upkeep.users, upkeep.is_maintenance) == ("upkeep", ("n2",), ("root",), True)
+    assert upkeep.end - upkeep.start == 1800
+    assert 3000 < upkeep.start - time.time() < 3700
+    assert (paper.name, paper.users, paper.is_maintenance) == ("paper", ("root", "daemon"), False)
+    assert (upkeep.note, paper.note) == ("in maintenance in Slurm: reservation upkeep", "Slurm reservation paper")
+    # Its reservation says for whom the node is reserved, whatever its state says.
+    assert state.nodes["n1"].closed is None
 
 
 def test_a_job_whose_name_pretends_to_be_another_takes_no_gpu_from_it(cluster: SlurmCluster) -> None:
@@ -253,6 +261,12 @@ def test_closed_nodes_of_22_05(capture: str, closed: str) -> None:
 )
 def test_gres(text: str, number: int, indexes: set[int], shared: set[int]) -> None:
     assert read_gres(text) == (number, indexes, shared)
+
+
+def test_a_node_with_a_reservation_that_may_not_be_seen_is_closed() -> None:
+    line = "NodeName=n1 Gres=gpu:4 GresUsed=gpu:0 NodeAddr=n1 State=IDLE+RESERVED "
+    node = join(line, [], {}, "No reservations in the system", "slurm").nodes["n1"]
+    assert node.closed == "reserved in Slurm, for whom this account may not see"
 
 
 def test_allocated_gpus_without_their_indexes_leave_the_node_uncertain() -> None:

@@ -58,6 +58,21 @@ def site(tmp_path: Path) -> Iterator[SlurmSite]:
             yield SlurmSite(hub, cluster, {"n1": n1, "n2": n2})
 
 
+def check_reservation(site: SlurmSite, tmp_path: Path) -> None:
+    """Slurm's reservation is everywhere among the others, and can be changed nowhere."""
+    (listed,) = json.loads(site.hub.get("/api/v1/reservations"))["reservations"]
+    assert (listed["scheduler"], listed["name"], listed["user"]) == ("slurm", "paper", "root")
+    assert (listed["is_read_only"], listed["state"], len(listed["gpus"])) == (True, "running", 4)
+    assert b"Slurm reservation paper" in site.hub.get("/api/v1/reservations.ics")
+    assert "slurm:paper" in gpudeck(tmp_path, "reservations", "--hub", site.hub.url).stdout
+    assert "Slurm reservation paper" in gpudeck(tmp_path, "show", "n2", "--hub", site.hub.url).stdout
+    released = gpudeck(tmp_path, "release", str(listed["id"]), "--hub", site.hub.url)
+    assert released.returncode == 1
+    assert "cannot be changed here" in released.stderr
+    free = gpudeck(tmp_path, "free", "--hub", site.hub.url, "--json")
+    assert {gpu["host"] for gpu in json.loads(free.stdout)["gpus"]} == {"n1"}
+
+
 def test_states_follow_slurm_and_nothing_that_is_allocated_is_given_away(site: SlurmSite, tmp_path: Path) -> None:
     cluster = site.cluster
     site.see("n1", "free", "free", "free", "free")
@@ -71,6 +86,12 @@ def test_states_follow_slurm_and_nothing_that_is_allocated_is_given_away(site: S
     cluster.run("scontrol", "suspend", job)
     wait_until(lambda: site.gpus("n1")[1]["allocation"].get("is_suspended"), "a suspended job", 60)
     cluster.run("scontrol", "resume", job)
+    reserved = ("ReservationName=paper", "StartTime=now", "Duration=30", "Users=root", "Nodes=n2")
+    cluster.run("scontrol", "create", "reservation", *reserved)
+    site.see("n2", "reserved", "reserved", "reserved", "reserved")
+    check_reservation(site, tmp_path)
+    cluster.run("scontrol", "delete", "ReservationName=paper")
+    site.see("n2", "free", "free", "free", "free")
     # All that is left is given to other jobs: `wait` waits, `free` lists none, `reserve` refuses.
     others = [cluster.submit("--gres=gpu:2", "--nodelist=n1"), cluster.submit("--gres=gpu:4", "--nodelist=n2")]
     site.see("n1", "busy", "allocated", "allocated", "allocated")

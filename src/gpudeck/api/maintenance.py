@@ -164,7 +164,7 @@ async def _find_conflicts(
     gpus, now = maintenance.find_gpus(window), clock.wall()
     found = await reservations.search(ReservationAsk(start=max(window.start, now), end=window.end))
     return [
-        ShownReservation(**msgspec.structs.asdict(one), state=one.state_at(now))
+        ShownReservation(**msgspec.structs.asdict(one), state=one.state_at(now), is_read_only=one.scheduler is not None)
         for one in found
         if one.kind == "reservation" and any(gpu.uuid in gpus for gpu in one.gpus)
     ]

@@ -55,7 +55,7 @@ from gpudeck.server.rate_limits import RateLimiter
 _STATUSES = (
     {"forbidden": 403}
     | dict.fromkeys(("not_found", "unknown_gpu"), 404)
-    | dict.fromkeys(("conflict", "in_use", "maintenance", "changed", "over"), 409)
+    | dict.fromkeys(("conflict", "in_use", "maintenance", "changed", "over", "read_only"), 409)
 )
 
 
@@ -248,7 +248,10 @@ def _show(one: Reservation, there: Set[str], now: float) -> ShownReservation:
         used_at=one.used_at,
         released_at=one.released_at,
         release_reason=one.release_reason,
+        scheduler=one.scheduler,
+        name=one.name,
         state=one.state_at(now),
+        is_read_only=one.scheduler is not None,
     )
 
 
@@ -320,7 +323,7 @@ _REFUSED: dict[int, str | ResponseSpec] = {
     404: "No such GPU, or no such reservation",
     409: ResponseSpec(
         RefusedReservation,
-        description="Others have reserved them, or the reservation was changed meanwhile",
+        description="Others have reserved them, the reservation was changed meanwhile, or it is a scheduler's",
         generate_examples=False,
     ),
 }
@@ -432,7 +435,9 @@ async def change_reservation(
     status_code=200,
     opt=access("reserve"),
     responses=documented(
-        ShownReservation, "What is left of it: its past, where it had begun", {409: "It is over", **_MISSING}
+        ShownReservation,
+        "What is left of it: its past, where it had begun",
+        {409: "It is over, or a scheduler's", **_MISSING},
     ),
 )
 async def release(request: AuthRequest, number: _Number, reservations: TheReservations) -> ShownReservation:

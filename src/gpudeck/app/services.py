@@ -86,6 +86,7 @@ class HubServices:
             data_dir=data_dir,
             fleet=fleet,
             maintenance=lambda: self.maintenance.windows.all,
+            of_schedulers=lambda: schedulers.reservations,
         )
         self.queue = QueueService(
             hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet

@@ -486,9 +486,9 @@ def read_button(value: str, kind: type[Button]) -> Button | None:
 
 def _line(one: Reservation) -> str:
     note = f"  _{escape(one.note)}_" if one.note else ""
-    what = "claim" if one.kind == "claim" else "reservation"
+    what = f"claim {one.id}" if one.kind == "claim" else escape(one.title)
     times = f"{show_time(one.start)} until {show_time(one.end)}"
-    return f"{what} {one.id}: *{escape(one.user)}*  {_gpus(one.gpus)}  {times}{note}"
+    return f"{what}: *{escape(one.user)}*  {_gpus(one.gpus)}  {times}{note}"
 
 
 def _offer(slot: FreeSlot, asker: str, note: str) -> Block | None:

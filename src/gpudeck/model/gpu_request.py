@@ -176,9 +176,9 @@ def is_unusable(availability: Availability, health: HealthLevel) -> bool:
 def _judge(availability: Availability, health: HealthLevel, found: GpuReservation | None) -> CandidateState:
     if is_unusable(availability, health):
         return "unusable"
-    # A claim is for one start alone: not even its owner can have it twice.
-    is_reserved = availability == "reserved" and found is not None and found.kind == "reservation"
-    return "usable" if availability == "free" or is_reserved else "taken"
+    # A claim is for one start alone: not even its owner can have it twice. A scheduler's is for its jobs.
+    is_own = found is not None and found.kind == "reservation" and found.scheduler is None
+    return "usable" if availability == "free" or (availability == "reserved" and is_own) else "taken"
 
 
 def is_usable(gpu: CandidateGpu, names: Collection[str]) -> bool:

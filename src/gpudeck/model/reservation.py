@@ -27,6 +27,9 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
     `released_at` is when it was given back before its end: before its start it never counted, later its past part
     stays, and `end` is that moment. `used_at` is when its owner was first seen on one of its GPUs.
+
+    `scheduler` is the scheduler that has made it, by its name in the hub's configuration, and `name` its name there:
+    such a one is changed there, not here. It may have several users, in `user` with commas between.
     """
 
     id: int
@@ -43,6 +46,13 @@ class Reservation(Struct, frozen=True, kw_only=True):
     used_at: float | None
     released_at: float | None
     release_reason: str | None
+    scheduler: str | None = None
+    name: str | None = None
+
+    @property
+    def title(self) -> str:
+        """reservation 12, or reservation paper of slurm."""
+        return f"reservation {self.id}" if self.scheduler is None else f"reservation {self.name} of {self.scheduler}"
 
     @property
     def is_cancelled(self) -> bool:
@@ -63,13 +73,15 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class GpuReservation(Struct, frozen=True):
-    """What of a reservation that counts now is shown at each of its GPUs."""
+    """What of a reservation that counts now is shown at each of its GPUs. `scheduler` has made it; null: users of the
+    hub."""
 
     id: int
     user: str
     until: float
     note: str
     kind: ReservationKind
+    scheduler: str | None = None
 
 
 class ReservationMark(Struct, frozen=True):
@@ -85,9 +97,10 @@ class ReservationMark(Struct, frozen=True):
 
 class ShownReservation(Reservation, frozen=True, kw_only=True):
     """`state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
-    beginning (`cancelled`)."""
+    beginning (`cancelled`). `is_read_only`: it is a scheduler's, and only changed there."""
 
     state: ReservationState
+    is_read_only: bool = False
 
 
 class ReservationList(Struct, frozen=True):

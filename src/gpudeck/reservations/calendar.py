@@ -3,7 +3,7 @@ that another has. What counts now is kept in memory, for the fleet to look up.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 from msgspec.structs import replace
@@ -72,6 +72,8 @@ class ReservationCalendar:
     """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory; `changes`
     counts all that this hub has made, however far ahead, and what it has seen of other hubs'.
 
+    `of_schedulers` are reservations that others have made: they are listed and respected, and not changed here.
+
     Everything that asks the database raises Temporary; what is refused is a ReservationRefused.
     """
 
@@ -83,8 +85,11 @@ class ReservationCalendar:
         *,
         changed: Callable[[], None] = lambda: None,
         maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
+        of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
     ) -> None:
         self._maintenance = maintenance
+        self.of_schedulers = of_schedulers
+        self._seen = of_schedulers()
         self._store = store
         self.settings = settings
         self.now = now
@@ -118,16 +123,25 @@ class ReservationCalendar:
         if not 0 <= self.now() - self._loaded_at < pause:
             await self.load()
 
+    def see_of_schedulers(self) -> Sequence[Reservation]:
+        """Those that schedulers have made; a change of them counts as one."""
+        found = self.of_schedulers()
+        self.changes += found is not self._seen
+        self._seen = found
+        return found
+
     def current(self) -> dict[str, Reservation]:
         """What counts now, by the UUID of each GPU, without a query."""
-        now = self.now()
-        return {gpu.uuid: one for one in self.near if one.counts_at(now) for gpu in one.gpus}
+        now, known = self.now(), (*self.near, *self.of_schedulers())
+        return {gpu.uuid: one for one in known if one.counts_at(now) for gpu in one.gpus}
 
     async def search(self, ask: ReservationAsk) -> list[Reservation]:
-        return await self._store.search(ask)
+        found = await self._store.search(ask)
+        others = [one for one in self.of_schedulers() if ask.matches(one)]
+        return _by_start([*found, *others])[: ask.limit] if others else found
 
     async def find(self, number: int) -> Reservation:
-        found = await self._store.find(number)
+        found = self._find_of_schedulers(number) or await self._store.find(number)
         if found is None:
             raise NoSuchReservation(number)
         return found
@@ -152,7 +166,7 @@ class ReservationCalendar:
         async with self._store.reading() as reading:
             span, gpus = await self._decide(reading, draft, owner, known, by or owner)
             hosts = {gpu.host for gpu in gpus}
-            others = await reading.overlapping(None, span.start, span.end)
+            others = await self._overlapping(reading, None, span.start, span.end)
         beside = [one for one in others if any(gpu.host in hosts for gpu in one.gpus)]
         return ReservationPlan(span, gpus, beside)
 
@@ -259,11 +273,11 @@ class ReservationCalendar:
         drained = self._drained(known)
         # Most find something soon: what is reserved a year ahead is read only for those who do not.
         soon, in_use = span.end + SOON_SECONDS, _in_use(known)
-        near = await self._store.search(ReservationAsk(start=span.start, end=soon))
+        near = await self.search(ReservationAsk(start=span.start, end=soon))
         slot = first_slot(tiers, near, wanted.any, span, drained, in_use=in_use)
         if slot is not None and slot.end <= soon:
             return slot
-        later = await self._store.search(ReservationAsk(start=span.start))
+        later = await self.search(ReservationAsk(start=span.start))
         return first_slot(tiers, later, wanted.any, span, drained, in_use=in_use)
 
     async def _decide(
@@ -307,11 +321,11 @@ class ReservationCalendar:
                 check_in_use(gpus, owner.logins, known)
             return gpus
         tiers, in_use = self._matching(wanted.any, span, known), _in_use(known)
-        taken = await writing.overlapping(None, span.start, span.end, but=but)
+        taken = await self._overlapping(writing, None, span.start, span.end, but=but)
         slot = first_slot(tiers, taken, wanted.any, span, drained, in_use=in_use)
         if slot is not None and slot.start == span.start:
             return slot.gpus
-        later = await writing.overlapping(None, span.start, None, but=but)
+        later = await self._overlapping(writing, None, span.start, None, but=but)
         raise describe_too_few(wanted.any, first_slot(tiers, later, wanted.any, span, drained, in_use=in_use))
 
     async def _check_free(
@@ -327,15 +341,36 @@ class ReservationCalendar:
     ) -> None:
         """Raises Conflict. A claim and a reservation of the same owner do not conflict; two claims of one owner are for
         two processes, and do. `spares` are own reservations that do not conflict."""
-        later = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, None, but=but)
-        others = [one for one in later if one.user != user or one.kind != spares]
+        later = await self._overlapping(writing, {gpu.uuid for gpu in gpus}, span.start, None, but=but)
+        others = [one for one in later if one.user != user or one.kind != spares or one.scheduler is not None]
         check_drained(gpus, others, span, drained)
         check_free(gpus, others, span, drained)
+
+    async def _overlapping(
+        self,
+        transaction: ReservationTransaction,
+        uuids: Set[str] | None,
+        start: float,
+        end: float | None,
+        *,
+        but: int | None = None,
+    ) -> list[Reservation]:
+        """All that count within that range, those of schedulers among them, by their start."""
+        found = await transaction.overlapping(uuids, start, end, but=but)
+        within = [one for one in self.of_schedulers() if ReservationAsk(start=start, end=end).matches(one)]
+        others = [one for one in within if uuids is None or any(gpu.uuid in uuids for gpu in one.gpus)]
+        return _by_start([*found, *others]) if others else found
+
+    def _find_of_schedulers(self, number: int) -> Reservation | None:
+        return next((one for one in self.of_schedulers() if one.id == number), None)
 
     def _drained(self, known: Known) -> Drained:
         return drained_gpus(self._maintenance(), known)
 
     async def _find_open(self, writing: ReservationTransaction, number: int, by: Requester, now: float) -> Reservation:
+        if foreign := self._find_of_schedulers(number):
+            message = f"{foreign.title} is a reservation of the scheduler: it cannot be changed here."
+            raise ReservationRefused("read_only", message, "Change it in the scheduler (Slurm: scontrol).")
         found = await writing.find(number)
         if found is None:
             raise NoSuchReservation(number)
@@ -356,9 +391,14 @@ class ReservationCalendar:
         self._changed()
 
 
+def _by_start(reservations: list[Reservation]) -> list[Reservation]:
+    return sorted(reservations, key=lambda one: (one.start, one.id))
+
+
 def _in_use(known: Known) -> set[str]:
     return {uuid for uuid, gpu in known.items() if gpu.is_in_use}
 
 
 def show_at_gpu(reservation: Reservation) -> GpuReservation:
-    return GpuReservation(reservation.id, reservation.user, reservation.end, reservation.note, reservation.kind)
+    one = reservation
+    return GpuReservation(one.id, one.user, one.end, one.note, one.kind, one.scheduler)

@@ -4,7 +4,7 @@ Pure: GPUs and the times at which each is taken in, a time and GPUs out."""
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -53,18 +53,20 @@ def drained_gpus(windows: Sequence[MaintenanceWindow], known: Known) -> Drained:
     return found
 
 
-def taken_by(reservations: Iterable[Reservation], drained: Drained) -> Taken:
+def taken_by(reservations: Sequence[Reservation], drained: Drained) -> Taken:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in reservations:
         for gpu in one.gpus:
             found[gpu.uuid].append((one.start, one.end))
     for uuid, windows in drained.items():
         found[uuid] += [(one.start, one.last_moment) for one in windows]
-    return {uuid: _merge(spans) if uuid in drained else sorted(spans) for uuid, spans in found.items()}
+    mixed = drained.keys() | {gpu.uuid for one in reservations if one.scheduler is not None for gpu in one.gpus}
+    return {uuid: _merge(spans) if uuid in mixed else sorted(spans) for uuid, spans in found.items()}
 
 
 def _merge(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that overlap as one: reservations of one GPU never do, but maintenance comes in between."""
+    """Those that overlap as one: reservations of one GPU never do, but maintenance and those of schedulers come in
+    between."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -177,7 +179,7 @@ def check_free(
     note = f" ({first.note[:80]})" if first.note else ""
     more = f" and {count - 1} more" if count > 1 else ""
     raise Conflict(
-        f"{name_gpus(first.gpus)} {what} by {first.user}{note}: reservation {first.id}{more}.",
+        f"{name_gpus(first.gpus)} {what} by {first.user}{note}: {first.title}{more}.",
         "Begin later, or choose others.",
         conflicts=conflicts,
         next_free=first_slot([gpus], later, None, span, drained),

@@ -42,7 +42,12 @@ def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
 def _write_event(one: Reservation) -> list[str]:
     gpus = name_gpus(one.gpus)
     hosts = ", ".join(dict.fromkeys(gpu.host for gpu in one.gpus))
-    details = [one.note, gpus, f"Reservation {one.id}", *([] if one.release_reason is None else [one.release_reason])]
+    details = [
+        one.note,
+        gpus,
+        f"{one.title[0].upper()}{one.title[1:]}",
+        *([] if one.release_reason is None else [one.release_reason]),
+    ]
     return [
         "BEGIN:VEVENT",
         # The same for as long as the reservation is, also where another hub has one of the same number.

@@ -27,7 +27,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import Reservation, ReservationMark
 from gpudeck.model.tasks import cancel_tasks
-from gpudeck.reservations.calendar import ReservationCalendar
+from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
 from gpudeck.reservations.reconcile import Reconciler, release_event
 from gpudeck.reservations.requests import ObservedGpu, Occupant
 from gpudeck.reservations.rules import describe
@@ -96,16 +96,20 @@ class ReservationService(Service):
         data_dir: Path | None = None,
         fleet: str = REAL,
         maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
+        of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
         now: Clock = clock.wall,
     ) -> None:
         """`data_dir` has the copy of what was known last. `fleet` is the name under which a demo's reservations are
-        kept apart. `maintenance` are windows in which nothing is reserved."""
+        kept apart. `maintenance` are windows in which nothing is reserved, `of_schedulers` reservations that
+        schedulers have made: a new sequence whenever they change."""
         self._hub = hub
         self._auth = auth
         self._events = events
         self._now = now
         store = ReservationStore(auth.database, fleet)
-        self.calendar = ReservationCalendar(store, settings, now, changed=self.look, maintenance=maintenance)
+        self.calendar = ReservationCalendar(
+            store, settings, now, changed=self.look, maintenance=maintenance, of_schedulers=of_schedulers
+        )
         self._rules = Reconciler(settings, self._logins_of)
         self.late: list[tuple[Reservation, float]] = []
         self._used: dict[int, Reservation] = {}
@@ -140,7 +144,14 @@ class ReservationService(Service):
         now = self._now()
         found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": ReservationMark(None, is_unknown=True)}
-        self._hub.fleet.mark(unknown | found.marks, now)
+        # Only the jobs that its scheduler lets in may use such a GPU, whoever has reserved it here.
+        marks = {
+            gpu.uuid: ReservationMark(show_at_gpu(one), since=one.start)
+            for one in self.calendar.see_of_schedulers()
+            if one.counts_at(now)
+            for gpu in one.gpus
+        }
+        self._hub.fleet.mark(unknown | found.marks | marks, now)
         self._hub.stream.note_reservations(self.calendar.changes)
         self.late = found.late
         for event in found.events:

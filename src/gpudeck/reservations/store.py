@@ -45,6 +45,13 @@ class ReservationAsk(Struct, frozen=True, kw_only=True):
     user: str | None = None
     limit: int = MOST_LISTED
 
+    def matches(self, one: Reservation) -> bool:
+        """Whether it is one of these, for one that is in no database."""
+        is_then = (self.start is None or one.end > self.start) and (self.end is None or one.start < self.end)
+        is_there = self.host is None or any(gpu.host == self.host for gpu in one.gpus)
+        has_gpu = self.gpu is None or any(gpu.uuid == self.gpu for gpu in one.gpus)
+        return is_then and is_there and has_gpu and (self.user is None or self.user in one.user.split(", "))
+
 
 class ReservationTransaction:
     """One transaction that reads and writes, without another in between."""

@@ -27,7 +27,8 @@ class SchedulerNode(Struct, frozen=True):
 
 
 class NodeReservation(Struct, frozen=True):
-    """Nodes that the scheduler keeps for somebody, or for maintenance, from `start` until `end`."""
+    """Nodes that the scheduler has reserved for users, or for maintenance, from `start` until `end`. `note` describes
+    it for people."""
 
     name: str
     nodes: tuple[str, ...]
@@ -35,6 +36,10 @@ class NodeReservation(Struct, frozen=True):
     end: float
     users: tuple[str, ...]
     is_maintenance: bool
+    note: str = ""
+
+    def counts_at(self, now: float) -> bool:
+        return self.start <= now < self.end
 
 
 class SchedulerState(Struct, frozen=True):
@@ -45,12 +50,14 @@ class SchedulerState(Struct, frozen=True):
 
 
 class Scheduler(Protocol):
-    """`origin` names it for people ("slurm cluster gpu"); `pause` is how many seconds lie between two readings.
+    """`name` is its name in the configuration, `origin` names it for people ("Slurm (gpu)"); `pause` is how many
+    seconds lie between two readings.
 
     `read` raises Temporary, Refused or Wrong, and never returns a part because the rest could not be read. It may be
     cancelled.
     """
 
+    name: str
     origin: str
     pause: float
 

@@ -4,12 +4,14 @@ A scheduler that cannot be read makes the empty GPUs of its hosts unknown: one o
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.auth.local_copy import LocalCopy
 from gpudeck.fleet.gpu import GpuState
@@ -20,8 +22,9 @@ from gpudeck.model import clock
 from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import PluginError, Wrong
+from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.tasks import cancel_tasks
-from gpudeck.schedulers.base import Scheduler, SchedulerNode, SchedulerState
+from gpudeck.schedulers.base import NodeReservation, Scheduler, SchedulerNode, SchedulerState
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class _SchedulerReading:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.state: SchedulerState | None = None
+        self.reservations: tuple[NodeReservation, ...] = ()
         self.nodes: list[tuple[str, ...]] = []
         self.failures = 0
         self.problem: str | None = f"{scheduler.origin} has not been read yet"
@@ -50,6 +54,7 @@ class _SchedulerReading:
         if self.failures:
             log.info("%s can be read again", self.scheduler.origin)
         self.state, self.failures, self.problem = state, 0, None
+        self.reservations = state.reservations
         self.nodes = [node.names for node in state.nodes.values()]
 
     def fail(self, error: PluginError) -> None:
@@ -62,6 +67,8 @@ class _SchedulerReading:
 
 
 class SchedulerService(Service):
+    """`reservations` are those of all schedulers, with their GPUs; those of one that cannot be read stay."""
+
     name = "schedulers"
 
     def __init__(
@@ -74,6 +81,7 @@ class SchedulerService(Service):
         self._copy = None if data_dir is None else LocalCopy(data_dir / FILE_NAME, KnownNodes)
         self._tasks: list[asyncio.Task[None]] = []
         self._joined: object = None
+        self.reservations: Sequence[Reservation] = ()
 
     async def open(self) -> None:
         known = await asyncio.to_thread(self._copy.read) if self._copy is not None and self._readings else None
@@ -111,9 +119,13 @@ class SchedulerService(Service):
             reading.fail(Wrong(f"{type(error).__name__}: {error}"))
 
     def _join(self) -> None:
-        """Show what counts now, unless neither the schedulers nor the GPUs of any host have changed."""
-        fleet = self._hub.fleet
-        known = tuple((one.state, one.problem, tuple(one.nodes)) for one in self._readings)
+        """Show what counts now, unless neither the schedulers nor the GPUs of any host have changed, and no reservation
+        has begun or ended."""
+        fleet, now = self._hub.fleet, self._now()
+        known = tuple(
+            (one.state, one.problem, tuple(one.nodes), *(kept.counts_at(now) for kept in one.reservations))
+            for one in self._readings
+        )
         key = (fleet.table.regroupings, len(fleet.hosts), known)
         if key == self._joined:
             return
@@ -121,8 +133,11 @@ class SchedulerService(Service):
         hosts = FleetHosts(fleet.hosts.values())
         marks: dict[str, SchedulerMark] = {}
         for reading in self._readings:
-            marks |= find_marks(reading.state, reading.nodes, reading.problem, hosts)
-        fleet.allocate(marks, self._now())
+            marks |= find_marks(reading.state, reading.nodes, reading.problem, hosts, now)
+        fleet.allocate(marks, now)
+        found = [one for reading in self._readings for one in _find_reservations(reading, hosts)]
+        if found != self.reservations:
+            self.reservations = found
         fleet.say(
             "schedulers", [f"{one.problem}." for one in self._readings if one.problem is not None and one.failures]
         )
@@ -146,15 +161,18 @@ class FleetHosts:
 
 
 def find_marks(
-    state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: FleetHosts
+    state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: FleetHosts, now: float
 ) -> Mapping[str, SchedulerMark]:
     """What a scheduler says of each GPU of its hosts, by UUID. Where it has never been read, any host may be one of
     its."""
     marks: dict[str, SchedulerMark] = {}
     if state is not None:
-        for node in state.nodes.values():
+        maintenance = [one for one in state.reservations if one.is_maintenance and one.counts_at(now)]
+        closed = {name: one.note for one in maintenance for name in one.nodes}
+        for name, node in state.nodes.items():
             host = hosts.find(node.names)
-            marks |= {} if host is None else mark_host(node, host)
+            known = replace(node, closed=closed[name]) if node.closed is None and name in closed else node
+            marks |= {} if host is None else mark_host(known, host)
         return marks
     unread = SchedulerMark(unknown=problem)
     named = (hosts.find(names) for names in nodes)
@@ -180,6 +198,35 @@ def mark_host(node: SchedulerNode, host: HostState) -> Mapping[str, SchedulerMar
         # The instances of a board that was given away as a whole are given away with it.
         marks |= {gpu.uuid: mark for gpu in host.gpus.values() if board in {gpu.uuid, gpu.parent}}
     return marks
+
+
+def _find_reservations(reading: _SchedulerReading, hosts: FleetHosts) -> Iterator[Reservation]:
+    """Those of nodes that are hosts of the fleet. Their ids are far above those of the hub's own, and stay the same."""
+    scheduler = reading.scheduler.name
+    names = {one[0]: one for one in reading.nodes}
+    for one in reading.reservations:
+        nodes = (hosts.find(names.get(node, (node,))) for node in one.nodes)
+        gpus = [ReservedGpu(gpu.uuid, host.name, gpu.label) for host in nodes if host for gpu in host.gpus.values()]
+        digest = hashlib.blake2b(f"{scheduler}:{one.name}".encode(), digest_size=6).digest()
+        if gpus:
+            yield Reservation(
+                id=2**52 + int.from_bytes(digest, "big"),
+                kind="reservation",
+                user=", ".join(one.users) or scheduler,
+                gpus=gpus,
+                start=one.start,
+                end=one.end,
+                note=one.note,
+                version=1,
+                created_at=one.start,
+                created_by=scheduler,
+                changed_at=one.start,
+                used_at=None,
+                released_at=None,
+                release_reason=None,
+                scheduler=scheduler,
+                name=one.name,
+            )
 
 
 def _in_order(node: SchedulerNode, host: HostState) -> Iterator[str]:

@@ -43,17 +43,21 @@ _CLOSED: Final = {
     "FAIL": "failing",
     "FAILING": "failing",
     "INVAL": "down",
+    "INVALID_REG": "down",
     "BLOCKED": "blocked",
     "FUTURE": "down",
+    "POWER_DOWN": "powered down",
     "POWERED_DOWN": "powered down",
     "POWERING_DOWN": "powered down",
     "REBOOT": "about to restart",
     "REBOOT_REQUESTED": "about to restart",
     "REBOOT_ISSUED": "restarting",
+    "NOT_RESPONDING": "not responding",
     "MAINT": "in maintenance",
-    "RESERVED": "reserved",
+    "MAINTENANCE": "in maintenance",
 }
-"""Words of a node's state with which no job starts on it, the first that is true counts."""
+"""Words of a node's state with which no job starts on it, the first that is true counts. `RESERVED` is not among them:
+the reservation itself is known, and Slurm writes it to the state late."""
 _NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE", "Unknown", "UNKNOWN"))
 _JOBS_FORMAT: Final = "%A|%i|%u|%a|%P|%q|%T|%S|%e|%N"
 _SETUP: Final = "export LC_ALL=C SLURM_TIME_FORMAT=%s"
@@ -225,13 +229,21 @@ def join(
     for job in jobs:
         for node in job.nodes:
             by_node.setdefault(node, []).append((job, details[job.id, job.started]))
+    lines = dict(_records("NodeName", nodes))
+    found = tuple(_read_reservations(reservations, lines))
+    reserved = {node for one in found for node in one.nodes}
     return SchedulerState(
-        {name: _join_node(name, line, by_node.get(name, []), scheduler) for name, line in _records("NodeName", nodes)},
-        tuple(_read_reservations(reservations)),
+        {
+            name: _join_node(name, line, by_node.get(name, []), scheduler, has_reservation=name in reserved)
+            for name, line in lines.items()
+        },
+        found,
     )
 
 
-def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], scheduler: str) -> SchedulerNode:
+def _join_node(
+    name: str, line: str, jobs: list[tuple[Job, JobDetails]], scheduler: str, *, has_reservation: bool
+) -> SchedulerNode:
     total, used = read_gres(_value(line, "Gres")), read_gres(_value(line, "GresUsed"))
     gpus: dict[int, Allocation] = {}
     # One that runs counts before one that is suspended on the same GPU.
@@ -254,27 +266,45 @@ def _join_node(name: str, line: str, jobs: list[tuple[Job, JobDetails]], schedul
         total.number,
         gpus,
         f"{used.number} of its GPUs are allocated, and Slurm does not say which" if is_vague else None,
-        _find_closed(line),
+        _find_closed(line, has_reservation=has_reservation),
     )
 
 
-def _find_closed(line: str) -> str | None:
+def _find_closed(line: str, *, has_reservation: bool) -> str | None:
     words = [word.rstrip("*~#!%$@^-") for word in _value(line, "State").split("+")]
     closed = next((shown for word, shown in _CLOSED.items() if word in words), None)
     if closed is None:
-        return None
+        is_hidden = "RESERVED" in words and not has_reservation
+        return "reserved in Slurm, for whom this account may not see" if is_hidden else None
     reason = _REASON.search(line)
     told = _word(reason[1].strip()) if reason else None
     return f"{closed} in Slurm: {told}" if told else f"{closed} in Slurm"
 
 
-def _read_reservations(text: str) -> Iterator[NodeReservation]:
+def _read_reservations(text: str, lines: Mapping[str, str]) -> Iterator[NodeReservation]:
+    """Those of whole nodes, or with GPUs; `lines` describe the nodes. One of single cores takes no GPU away."""
     for name, line in _records("ReservationName", text):
-        start, end, nodes = _time(_value(line, "StartTime")), _time(_value(line, "EndTime")), _value(line, "Nodes")
-        if start is not None and end is not None and nodes not in _NOTHING:
-            users = tuple(user for user in _value(line, "Users").split(",") if user not in _NOTHING)
-            is_maintenance = "MAINT" in _value(line, "Flags").split(",")
-            yield NodeReservation(clean(name)[:MAX_WORD], tuple(expand_nodes(nodes)), start, end, users, is_maintenance)
+        start, end, listed = _time(_value(line, "StartTime")), _time(_value(line, "EndTime")), _value(line, "Nodes")
+        if start is None or end is None or listed in _NOTHING:
+            continue
+        nodes = tuple(expand_nodes(listed))
+        is_part = _number(line, "CoreCnt") < sum(_count_cores(lines.get(node, "")) for node in nodes)
+        if is_part and "gres/gpu" not in _value(line, "TRES"):
+            continue
+        is_maintenance = "MAINT" in _value(line, "Flags").split(",")
+        title = f"reservation {clean(name)[:MAX_WORD]}{' of some GPUs of each node' if is_part else ''}"
+        note = f"{'in maintenance in Slurm: ' if is_maintenance else 'Slurm '}{title}"
+        users = tuple(_read_users(line))
+        yield NodeReservation(clean(name)[:MAX_WORD], nodes, start, end, users, is_maintenance, note)
+
+
+def _count_cores(node: str) -> int:
+    return _number(node, "Sockets") * _number(node, "CoresPerSocket")
+
+
+def _read_users(line: str) -> Iterator[str]:
+    for key, kind in (("Users", ""), ("Accounts", "account "), ("Groups", "group ")):
+        yield from (f"{kind}{clean(who)[:64]}" for who in _value(line, key).split(",")[:16] if who not in _NOTHING)
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -301,6 +331,11 @@ def _records(key: str, text: str) -> Iterator[tuple[str, str]]:
 def _value(line: str, key: str) -> str:
     match = re.search(rf"(?:^| ){key}=(\S*)", line)
     return match[1] if match else ""
+
+
+def _number(line: str, key: str) -> int:
+    value = _value(line, key)
+    return int(value) if value.isdigit() else 0
 
 
 def _numbers(text: str) -> Iterator[int]:

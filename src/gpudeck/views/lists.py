@@ -80,7 +80,7 @@ def render_reservations(
     """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
     rows = [
         [
-            (str(one.id), ""),
+            (str(one.id) if one.name is None else clean(f"{one.scheduler}:{one.name}"), ""),
             (clean(one.user), "bold"),
             (_show_gpus(one.gpus), ""),
             (show_moment(one.start, zone), "grey"),

@@ -1801,6 +1801,7 @@ export interface components {
             /** @enum {string} */
             kind: "reservation" | "claim";
             note: string;
+            scheduler: string | null;
             until: number;
             user: string;
         };
@@ -2675,11 +2676,15 @@ export interface components {
             end: number;
             gpus: components["schemas"]["ReservedGpu"][];
             id: number;
+            /** @default false */
+            is_read_only: boolean;
             /** @enum {string} */
             kind: "reservation" | "claim";
+            name: string | null;
             note: string;
             release_reason: string | null;
             released_at: number | null;
+            scheduler: string | null;
             start: number;
             /** @enum {string} */
             state: "planned" | "running" | "ended" | "released" | "cancelled";
@@ -7139,7 +7144,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Others have reserved them, or the reservation was changed meanwhile */
+            /** @description Others have reserved them, the reservation was changed meanwhile, or it is a scheduler's */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7426,7 +7431,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Others have reserved them, or the reservation was changed meanwhile */
+            /** @description Others have reserved them, the reservation was changed meanwhile, or it is a scheduler's */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7607,7 +7612,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description It is over */
+            /** @description It is over, or a scheduler's */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7706,7 +7711,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Others have reserved them, or the reservation was changed meanwhile */
+            /** @description Others have reserved them, the reservation was changed meanwhile, or it is a scheduler's */
             409: {
                 headers: {
                     [name: string]: unknown;
