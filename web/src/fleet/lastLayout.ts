@@ -1,10 +1,10 @@
-/** How somebody likes the board, kept in the browser: the view and the groups. What an address says counts more. */
+/** The layout and the groups that were last chosen, kept in the browser. What an address says counts more. */
 import { readAddress, writeAddress, type Address } from './address'
 
 const KEY = 'gpudeck.board'
 
 /** The query part of an address with what was chosen before, where it says nothing about that itself. */
-export function withSavedView(search: string, storage: () => Pick<Storage, 'getItem'> = () => localStorage): string {
+export function withLastLayout(search: string, storage: () => Pick<Storage, 'getItem'> = () => localStorage): string {
   const before = readAddress(readKept(storage))
   const said = new URLSearchParams(search)
   const address = readAddress(search)
@@ -13,7 +13,7 @@ export function withSavedView(search: string, storage: () => Pick<Storage, 'getI
   return writeAddress(search, address)
 }
 
-export function saveView({ view, group }: Address, storage: () => Pick<Storage, 'setItem'> = () => localStorage): void {
+export function rememberLayout({ view, group }: Address, storage: () => Pick<Storage, 'setItem'> = () => localStorage): void {
   try {
     storage().setItem(KEY, writeAddress('', { text: '', view, group, sort: 'free' }))
   } catch {
