@@ -71,3 +71,32 @@ def test_it_opens_while_somebody_types_and_has_no_barriers(page: Page) -> None:
     page.get_by_role("searchbox").focus()
     open_palette(page, "a")
     assert serious_violations(page) == []
+
+
+def test_view_is_saved_opened_made_the_default_and_deleted(page: Page, still: HubProcess) -> None:
+    page.get_by_role("button", name="table", exact=True).click()
+    open_palette(page, "save this view")
+    page.keyboard.press("Enter")
+    page.get_by_label("Save this view as").fill("As a table")
+    page.keyboard.press("Enter")
+    saved = page.get_by_label("Saved view")
+    expect(saved).to_have_value("As a table")
+    page.get_by_role("button", name="cards", exact=True).click()
+    expect(saved).to_have_value("")
+    open_palette(page, "as a table")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("view=table"))
+    expect(saved).to_have_value("As a table")
+    saved.select_option(" ")
+    page.get_by_role("button", name="Default: As a table").click()
+    assert serious_violations(page) == []
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="cards", exact=True).click()
+    page.goto(still.url)
+    expect(page).to_have_url(re.compile("view=table"))
+    saved.select_option(" ")
+    page.get_by_role("button", name="Delete As a table").click()
+    expect(saved).to_have_count(0)
+    page.get_by_role("dialog").get_by_role("button", name="Undo").click()
+    page.keyboard.press("Escape")
+    expect(saved).to_have_value("As a table")

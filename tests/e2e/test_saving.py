@@ -44,6 +44,21 @@ def test_chart_is_saved_as_picture_and_as_points(demo: HubProcess, visit: Visits
     assert all(float(value) > 0 for _, value in rows[1:])
 
 
+def test_heat_map_and_days_are_saved(demo: HubProcess, visit: Visits) -> None:
+    page = visit(f"{demo.url}/#/history?range=24h")
+    for title, head in (("Utilization by host", "name"), ("GPU-hours and active hours", "day")):
+        menu = page.get_by_role("button", name=f"Save {title}")
+        menu.click()
+        _, content = save(page, page.get_by_role("button", name="PNG picture"))
+        assert struct.unpack(">II", content[16:24]) > (400, 100)
+        menu.click()
+        _, content = save(page, page.get_by_role("button", name="CSV of the"))
+        rows = read(content)
+        assert rows[0][0] == head
+        assert len(rows) > 1
+        assert len({len(row) for row in rows}) == 1
+
+
 def test_menu_closes_with_escape_and_keeps_the_focus(demo: HubProcess, visit: Visits) -> None:
     page = visit(f"{demo.url}/#/history?range=24h")
     menu = page.get_by_role("button", name="Save Power", exact=True)

@@ -3,11 +3,12 @@ import type { Component } from 'svelte'
 import type { Access } from '../account/access.svelte'
 import Fleet from '../fleet/Fleet.svelte'
 import type { FleetStore } from '../fleet/fleetStore.svelte'
+import type { SavedView } from '../fleet/savedViews.svelte'
 import type { TimeMachine } from '../fleet/timeMachine.svelte'
 import type { PageName, Route } from '../ui/route'
 
 /** What lies over the page, and belongs to none of them. */
-export type ShellDialog = 'help' | 'add' | 'log-in'
+export type ShellDialog = 'help' | 'add' | 'log-in' | 'views'
 
 /** A page takes of it what it needs. */
 export interface PageProps {
@@ -20,6 +21,7 @@ export interface PageProps {
   /** Goes to what `hrefOf` names. `replace` changes the address without a stop of its own on the way back: for filters. */
   onNavigate: (href: string, how?: 'push' | 'replace') => void
   onDialog: (dialog: ShellDialog) => void
+  onOpenView: (view: SavedView) => void
   /** True while a dialog lies over the page: keys are not meant for the page then. */
   isCovered: boolean
 }

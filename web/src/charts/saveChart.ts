@@ -2,6 +2,7 @@
 import type { Bounds } from '../api/history'
 import { fileName, saveCsv, saveFile } from '../ui/csv'
 import { plain } from '../ui/format'
+import { paintAt, type Paint } from './paint'
 import type { Aligned, Line } from './series'
 
 type Row = (string | number | null)[]
@@ -24,21 +25,19 @@ function savePoints(title: string, values: Aligned, lines: readonly Line[], unit
 
 export interface LegendEntry {
   label: string
-  /** As a canvas takes it. */
   colour: string
 }
 
 const [MARGIN, LINE] = [16, 22]
+const DRAWING_SCALE = 2
 
-type PictureStyle = Pick<CSSStyleDeclaration, 'fontFamily' | 'color' | 'backgroundColor'>
-
-/** `style` has the page's font and colours, as a canvas takes them. */
-function savePicture(title: string, rangeText: string, legend: readonly LegendEntry[], drawn: HTMLCanvasElement, style: PictureStyle): void {
-  const scale = drawn.width / (drawn.clientWidth || drawn.width)
+/** `drawn` has `scale` pixels for one of the page. `home` is where it stands: font and colours are those of the page there. */
+function savePicture(title: string, rangeText: string, legend: readonly LegendEntry[], drawn: HTMLCanvasElement, home: HTMLElement, scale = drawn.width / (drawn.clientWidth || drawn.width)): void {
   const picture = document.createElement('canvas')
   const context = picture.getContext('2d')
   if (context === null) return
-  const font = (weight: number, size: number): string => `${weight} ${size}px ${style.fontFamily}`
+  const paint = paintAt(home)
+  const font = (weight: number, size: number): string => `${weight} ${size}px ${getComputedStyle(home).fontFamily}`
   const width = drawn.width / scale
   context.font = font(400, 12)
   const rows = legendRows(legend, width, (text) => context.measureText(text).width)
@@ -46,9 +45,9 @@ function savePicture(title: string, rangeText: string, legend: readonly LegendEn
   picture.width = (width + 2 * MARGIN) * scale
   picture.height = (top + drawn.height / scale + MARGIN) * scale
   context.scale(scale, scale)
-  context.fillStyle = style.backgroundColor
+  context.fillStyle = paint('var(--card)')
   context.fillRect(0, 0, picture.width, picture.height)
-  context.fillStyle = style.color
+  context.fillStyle = paint('var(--ink)')
   context.textBaseline = 'middle'
   context.font = font(600, 14)
   context.fillText(title, MARGIN, MARGIN + 8, width * 0.6)
@@ -59,14 +58,30 @@ function savePicture(title: string, rangeText: string, legend: readonly LegendEn
   rows.forEach((row, at) => {
     for (const { label, colour, left } of row) {
       const middle = MARGIN + LINE + at * LINE + 8
-      context.fillStyle = colour
+      context.fillStyle = paint(colour)
       context.fillRect(MARGIN + left, middle - 5, 10, 10)
-      context.fillStyle = style.color
+      context.fillStyle = paint('var(--ink)')
       context.fillText(label, MARGIN + left + 15, middle)
     }
   })
   context.drawImage(drawn, MARGIN, top, width, drawn.height / scale)
   picture.toBlob((blob) => blob !== null && saveFile(fileName(title, 'png'), blob), 'image/png')
+}
+
+export type Draw = (context: CanvasRenderingContext2D, paint: Paint) => void
+
+/** Of what is not on a canvas, or not all of it: `draw` draws it, in pixels of the page. */
+function saveDrawing(title: string, rangeText: string, legend: readonly LegendEntry[], home: HTMLElement, width: number, height: number, draw: Draw): void {
+  const canvas = document.createElement('canvas')
+  canvas.width = width * DRAWING_SCALE
+  canvas.height = height * DRAWING_SCALE
+  const context = canvas.getContext('2d')
+  if (context === null) return
+  context.scale(DRAWING_SCALE, DRAWING_SCALE)
+  context.font = `11px ${getComputedStyle(home).fontFamily}`
+  context.textBaseline = 'middle'
+  draw(context, paintAt(home))
+  savePicture(title, rangeText, legend, canvas, home, DRAWING_SCALE)
 }
 
 /** The entries in lines that are not wider than the picture. */
@@ -85,4 +100,4 @@ export function legendRows(legend: readonly LegendEntry[], width: number, measur
   return rows
 }
 
-export default { savePicture, savePoints }
+export default { saveDrawing, savePicture, savePoints }

@@ -10,5 +10,5 @@ export async function unmute(id: string, now: number, onChange: () => void): Pro
   onChange()
   if ('refused' in answer) return toasts.fail(`Not unmuted. ${explain(answer.refused).text}`)
   const { what } = muteText(answer.done, now)
-  toasts.show(`Unmuted: ${what}`, { run: () => createMute(muteAgain(answer.done)), done: `Muted again: ${what}`, after: onChange })
+  toasts.show(`Unmuted: ${what}`, { run: () => createMute(muteAgain(answer.done)), done: `Muted again: ${what}`, after: onChange }, [`mute ${id}`])
 }

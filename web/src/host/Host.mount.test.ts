@@ -38,7 +38,7 @@ const ordinary = (): ReturnType<typeof host> => host('gpu01', [busyGpu('ann', { 
 function open(page: typeof Host | typeof Gpu, address: string, shown = ordinary()): HTMLElement {
   const fleet = snapshot([shown])
   send({ kind: 'snapshot', id: 'a-1', text: JSON.stringify(fleet) })
-  const props: PageProps = { store, timeMachine: new TimeMachine(() => NOW, () => 1), access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, isCovered: false }
+  const props: PageProps = { store, timeMachine: new TimeMachine(() => NOW, () => 1), access: new Access(), route: parseRoute(address), onNavigate: () => {}, onDialog: () => {}, onOpenView: () => {}, isCovered: false }
   drawn = mount(page, { target: document.body, props })
   flushSync()
   return document.body

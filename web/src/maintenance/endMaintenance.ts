@@ -11,5 +11,5 @@ export async function endMaintenance(id: number, onChange: () => void = () => {}
   if ('refused' in answer) return toasts.fail(`Maintenance not ended. ${explain(answer.refused).text}`)
   const window: MaintenanceWindow = answer.done
   const place = placeOf(window)
-  toasts.show(`Maintenance of ${place} ended`, { run: () => drain(drainAgain(window)), done: `${place} is drained again`, after: onChange })
+  toasts.show(`Maintenance of ${place} ended`, { run: () => drain(drainAgain(window)), done: `${place} is drained again`, after: onChange }, [`maintenance ${id}`])
 }

@@ -47,6 +47,16 @@ describe('toasts', () => {
     expect(texts()).toEqual([])
   })
 
+  it('offer no way to undo what was changed again meanwhile', () => {
+    const undo = { run: () => Promise.resolve({ done: {} }), done: 'Undone' }
+    show()
+    toasts.show('Reserved', undo, ['reservation 1'])
+    toasts.show('Muted', undo, ['mute 2'])
+    toasts.show('Reservation 1 released', undo, ['reservation 1'])
+    flushSync()
+    expect(texts()).toEqual(['Muted', 'Reservation 1 released'])
+  })
+
   it.each([
     ['mouseenter', 'mouseleave'],
     ['focusin', 'focusout'],

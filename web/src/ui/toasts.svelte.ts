@@ -13,6 +13,8 @@ export interface Undo {
 
 export interface Toast {
   id: number
+  /** What was changed, `reservation 12`: a later change of the same takes the way to undo this one away. */
+  about: readonly string[]
   text: string
   undo: Undo | null
   /** It stays until somebody dismisses it. */
@@ -32,12 +34,13 @@ export class ToastList {
   private isHeld = false
   private next = 1
 
-  show(text: string, undo: Undo | null = null): void {
-    this.add({ id: this.next++, text, undo, isBad: false })
+  show(text: string, undo: Undo | null = null, about: readonly string[] = []): void {
+    for (const toast of this.shown) if (toast.about.some((thing) => about.includes(thing))) this.dismiss(toast.id)
+    this.add({ id: this.next++, about, text, undo, isBad: false })
   }
 
   fail(text: string): void {
-    this.add({ id: this.next++, text, undo: null, isBad: true })
+    this.add({ id: this.next++, about: [], text, undo: null, isBad: true })
   }
 
   dismiss(id: number): void {
