@@ -148,7 +148,7 @@ describe('the arrays of a delta', () => {
   })
 
   it('hold the numbers of processes', () => {
-    const processes = [someProcess, { ...someProcess, pid: 2, memory_used_bytes: 5 }]
+    const processes = [{ ...someProcess }, { ...someProcess, pid: 2, memory_used_bytes: 5 }]
     apply({ changes: [{ id: 'gpu01', gpus: [{ uuid: 'gpu01-1', processes }] }], processes: { rows: [1], memory_used_bytes: [[7, null]], utilization_percent: [[1, 2]] } })
     expect(gpusOf('gpu01')[1]?.processes).toMatchObject([
       { pid: 1, memory_used_bytes: 7, utilization_percent: 1 },

@@ -10,7 +10,7 @@ export const NOW = 1_800_000_000
 export const GIB = 2 ** 30
 
 /** A process of which nothing is known. */
-export const someProcess: Process = {
+export const someProcess: Readonly<Process> = Object.freeze({
   pid: 1,
   user: null,
   command: null,
@@ -22,7 +22,7 @@ export const someProcess: Process = {
   evidence: null,
   display: false,
   reasons: {},
-}
+})
 
 /** Every metric of a scope as unknown: a new one in the catalog needs no line here. */
 function nothingKnown(scope: string): Record<string, null> {
