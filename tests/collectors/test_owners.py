@@ -153,6 +153,29 @@ def test_job_is_that_of_the_environment_where_the_groups_name_none(proc: Path) -
     assert owner.evidence == "slurm job 8813 of alice (SLURM_JOB_ID of its environment)"
 
 
+def test_job_is_that_of_the_slurmstepd_above_whatever_the_environment_says(proc: Path) -> None:
+    add_process(proc, 40, b"slurmstepd: [8814.batch]\0", name="slurmstepd", status=of_uid(0))
+    add_process(proc, 41, b"bash\0", parent=40)
+    add_process(proc, 42, b"x\0", parent=41, environ="SLURM_JOB_ID=1\0")
+    owner = make(proc).find([42], 0.0)[42]
+    assert (owner.job, owner.evidence) == ("8814", "slurm job 8814 of alice (its slurmstepd)")
+
+
+def test_nobody_but_root_is_a_slurmstepd(proc: Path) -> None:
+    add_process(proc, 40, b"slurmstepd: [1.batch]\0", name="slurmstepd", status=of_uid(1000))
+    add_process(proc, 42, b"x\0", parent=40, environ="SLURM_JOB_ID=8815\0")
+    assert make(proc).find([42], 0.0)[42].job == "8815"
+
+
+def test_job_that_has_a_sluid_for_a_group_is_found_by_its_number(proc: Path) -> None:
+    add_process(proc, 40, b"slurmstepd: [8816.0]\0", name="slurmstepd", status=of_uid(0))
+    add_process(proc, 41, b"x\0", parent=40, cgroup=groups("slurm-v2-sluid"))
+    add_process(proc, 42, b"x\0", cgroup=groups("slurm-v2-sluid"), environ="SLURM_JOB_ID=8816\0")
+    add_process(proc, 43, b"x\0", cgroup=groups("slurm-v2-sluid"))
+    found = make(proc).find([41, 42, 43], 0.0)
+    assert [found[pid].job for pid in (41, 42, 43)] == ["8816", "8816", "sEKNKTV3WPV500"]
+
+
 @pytest.mark.parametrize("job", ["", "x", "1 2", "9" * 21, "²"])
 def test_job_that_is_no_number_is_none(proc: Path, job: str) -> None:
     add_process(proc, 42, b"x\0", environ=f"SLURM_JOB_ID={job}\0")

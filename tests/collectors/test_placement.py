@@ -41,6 +41,7 @@ EXPECTED = {
     "slurm-v1-named": Placement(job="8812", job_uid=1000),
     "slurm-v2": Placement(job="8812"),
     "slurm-v2-named": Placement(job="8812"),
+    "slurm-v2-sluid": Placement(sluid="sEKNKTV3WPV500"),
     "lxc-v1": Placement(container="trainer"),
     "lxc-v2": Placement(container="trainer"),
     "docker-in-lxc-v2": Placement(container=ID, within="trainer"),

@@ -64,3 +64,15 @@ def test_without_a_slurmd_nothing_is_said(tmp_path: Path) -> None:
     report = SlurmCollector(tmp_path, [str(tmp_path / "none")]).collect(1000.0)
     assert report.slurm_gpus == []
     assert report.gpus_reason is None
+
+
+def test_mig_instances_are_known_by_their_uuids(root: Path) -> None:
+    printed = """\
+slurmd: Gres Name=gpu Type=h100 Count=1 Index=0 ID=7696487 File=/dev/nvidia1 (null)
+slurmd: Gres Name=gpu Type=1g.10gb Count=1 Index=1 ID=7696487 File=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap66 \
+UniqueId=MIG-5b1a6f8c-33f0-5d4e-8f3e-4a1f0d9f6f10 Flags=HAS_FILE,HAS_TYPE,ENV_NVML,MIG
+"""
+    instance = "MIG-5b1a6f8c-33f0-5d4e-8f3e-4a1f0d9f6f10"
+    assert find_addresses(parse_devices(printed), root) == ["0000:52:00.0", instance]
+    without = printed.replace("UniqueId", "Other")
+    assert find_addresses(parse_devices(without), root) == []

@@ -39,23 +39,24 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-GresTypes=gpu
+GresTypes=gpu,shard
 MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 SwitchType=switch/none
 MailProg=/bin/true
 {extra}
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={n1} CPUs=8 RealMemory=4000 Gres=gpu:h100:4
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={n2} CPUs=8 RealMemory=4000 Gres=gpu:h100:4
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={n1} CPUs=8 RealMemory=4000 Gres={gres}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={n2} CPUs=8 RealMemory=4000 Gres={gres}
 PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 
 
 class SlurmCluster:
-    """`start` and `close`; `extra` are more lines of slurm.conf. Jobs do nothing but sleep."""
+    """`start` and `close`; `extra` are more lines of slurm.conf, `shards` how many each GPU has. Jobs do nothing but
+    sleep."""
 
-    def __init__(self, folder: Path, extra: str = "") -> None:
+    def __init__(self, folder: Path, extra: str = "", shards: int = 0) -> None:
         self.folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         ports = {name: free_port() for name in ("controller", *NODES)}
@@ -68,8 +69,14 @@ class SlurmCluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
         host = socket.gethostname().partition(".")[0]
-        (folder / "slurm.conf").write_text(_CONFIG.format(host=host, folder=folder, extra=extra, **ports))
+        gres = f"gpu:h100:4,shard:h100:{4 * shards}" if shards else "gpu:h100:4"
+        (folder / "slurm.conf").write_text(_CONFIG.format(host=host, folder=folder, extra=extra, gres=gres, **ports))
         lines = [f"NodeName={node} Name=gpu Type=h100 File={folder}/dev/{node}/nvidia[0-3]" for node in NODES]
+        lines += [
+            f"NodeName={node} Name=shard Type=h100 Count={shards} File={folder}/dev/{node}/nvidia{number}"
+            for node in NODES
+            for number in range(4 if shards else 0)
+        ]
         (folder / "gres.conf").write_text("\n".join(["AutoDetect=off", *lines, ""]))
         for node in NODES:
             for number in range(4):
@@ -154,11 +161,11 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def slurm_cluster(folder: Path, extra: str = "") -> Iterator[SlurmCluster]:
+def slurm_cluster(folder: Path, extra: str = "", shards: int = 0) -> Iterator[SlurmCluster]:
     missing = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
     if missing or os.getuid() != 0:
         pytest.skip(f"a Slurm cluster needs root and {', '.join(missing or _PROGRAMS)}: run tests/system-packages.sh")
-    cluster = SlurmCluster(folder, extra)
+    cluster = SlurmCluster(folder, extra, shards)
     try:
         cluster.start()
         yield cluster

@@ -45,7 +45,7 @@ def test_change_reaches_viewers_with_the_next_delta() -> None:
     hub.fleet.mark({"GPU-0": RESERVED}, NOW + 1)
     delta = hub.stream.tick().plain
     assert b'"availability":"reserved"' in delta
-    assert b'"reservation":{"id":7,"user":"ada","until":1790003600.0,"note":"training","kind":"reservation"}' in delta
+    assert b'"reservation":{"id":7,"user":"ada","until":1790003600.0,"note":"training","kind":"reservation",' in delta
     assert b'"reserved"' not in hub.stream.tick().plain.replace(b'"reserved":', b"")
 
 

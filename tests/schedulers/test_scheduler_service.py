@@ -4,8 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from fakes.clock import FakeClock
-from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
+from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.waiting import until
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.allocation import Allocation
@@ -13,6 +15,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
 from gpudeck.schedulers.service import MISSED_READINGS, SchedulerService
+from gpudeck.views.text import gpu_note
 
 ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
 HIDDEN = Allocation("slurm", unknown="Slurm does not say which job")
@@ -245,3 +248,35 @@ def test_a_maintenance_reservation_closes_its_nodes_while_it_counts() -> None:
 
     site.play(look, look, look, look)
     assert seen[:3] == [("free", None), ("drained", "upkeep"), ("free", None)]
+
+
+def test_instances_that_slurm_counts_one_by_one_are_allocated_one_by_one() -> None:
+    site = Site(SchedulerNode(("n1",), 3, {1: ANN}))
+    slices = [make_gpu(0, uuid=f"MIG-{number}", parent="GPU-0", instance=number) for number in range(2)]
+    whole = make_gpu(1, uuid="GPU-1", pci_address="00000000:10:00.0")
+    site.report("n1", [*slices, whole], slurm_gpus=["MIG-0", "MIG-1", "0000:10:00.0"])
+    site.play()
+    assert site.states() == ["free", "allocated", "free"]
+
+
+def test_a_process_has_the_job_that_users_know_and_one_of_another_job_is_pointed_out() -> None:
+    site = Site()
+    now = site.clock()
+    task = replace(ANN, job="4_0", number="7", since=now - 120)
+    late = replace(task, since=now - 1)
+    site.scheduler.set(SchedulerNode(("n1",), 4, {0: task, 1: task, 2: late, 3: task}))
+    processes = [
+        make_process(pid=41, job="7", started_at=now - 100),
+        make_process(pid=42, job="6", started_at=now - 100),
+        make_process(pid=43, job="6", started_at=now - 100),
+        make_process(pid=44, job=None, started_at=now - 100),
+    ]
+    site.report("n1", [make_gpu(at, uuid=f"GPU-n1-{at}", processes=[process]) for at, process in enumerate(processes)])
+    site.play()
+    host = site.hub.fleet.find("n1")
+    assert host is not None
+    gpus = host.view().gpus
+    assert [gpu.processes[0].job for gpu in gpus if gpu.processes] == ["4_0", "6", "6", None]
+    conflicts = [gpu.allocation.conflict for gpu in gpus if gpu.allocation is not None]
+    assert conflicts == [None, "process 42 of job 6 is on it", None, None]
+    assert "process 42 of job 6 is on it" in gpu_note(gpus[1], now)

@@ -1,6 +1,7 @@
 """Slurm as its controller sees it: a real cluster, and what other versions print."""
 
 import asyncio
+import contextlib
 import re
 import tempfile
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
+from gpudeck.collectors.owners import Owners
 from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.schedulers.base import SchedulerNode, SchedulerState
 from gpudeck.schedulers.slurm import (
@@ -37,6 +39,12 @@ def started() -> Iterator[SlurmCluster]:
         slurm_cluster(Path(folder), extra="PrivateData=jobs") as cluster,
     ):
         yield cluster
+
+
+@pytest.fixture
+def shards() -> Iterator[SlurmCluster]:
+    with tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder, slurm_cluster(Path(folder), shards=8) as found:
+        yield found
 
 
 @pytest.fixture
@@ -113,6 +121,43 @@ def test_arrays_several_nodes_tasks_and_heterogeneous_jobs(cluster: SlurmCluster
     assert found == sorted([both, both, f"{mixed}+0", f"{mixed}+1", f"{array}_0", f"{array}_1"])
     assert {both, f"{array}_0", f"{array}_1"} <= set(jobs_of(nodes["n2"]).values())
     assert both in jobs_of(nodes["n1"]).values()
+
+
+def test_processes_of_jobs_have_the_number_of_their_allocation(cluster: SlurmCluster) -> None:
+    array = cluster.submit("--array=3", "--gres=gpu:1", "--nodelist=n1", seconds=4711)
+    wait_until(lambda: cluster.run("squeue", "-h", "-t", "R"), "a running task", 60)
+    # Another number in the environment changes nothing.
+    liar = cluster.run(
+        "sbatch", "--parsable", "--gres=gpu:1", "--nodelist=n1", "--output=/dev/null",
+        "--wrap=SLURM_JOB_ID=99999 exec sleep 4712",
+    ).strip()  # fmt: skip
+    pids = {seconds: wait_until(lambda: find_sleeping(seconds), "its process", 60) for seconds in (4711, 4712)}  # noqa: B023
+    owners = Owners().find(pids.values(), time.time())
+    gpus = read(cluster).nodes["n1"].gpus
+    assert (gpus[0].job, gpus[0].number) == (f"{array}_3", owners[pids[4711]].job)
+    assert (gpus[1].job, gpus[1].number, owners[pids[4712]].job) == (liar, liar, liar)
+
+
+def find_sleeping(seconds: int) -> int | None:
+    command = f"sleep\0{seconds}\0".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "cmdline").read_bytes() == command:
+                return int(folder.name)
+    return None
+
+
+def test_shards_belong_to_their_job_unless_several_have_some(shards: SlurmCluster) -> None:
+    first = shards.submit("--gres=shard:3", "--nodelist=n1")
+    shards.wait_for(first, "RUNNING")
+    assert jobs_of(read(shards).nodes["n1"]) == {0: first}
+    second = shards.submit("--gres=shard:2", "--nodelist=n1")
+    shards.wait_for(second, "RUNNING")
+    whole = shards.submit("--gres=gpu:1", "--nodelist=n1")
+    shards.wait_for(whole, "RUNNING")
+    found = read(shards).nodes["n1"].gpus
+    assert {index: one.job for index, one in found.items()} == {0: "", 1: whole}
+    assert found[0].unknown == f"shards of it are allocated to jobs {first}, {second}"
 
 
 def test_a_drained_node_and_one_that_is_down_are_closed_with_their_reason(cluster: SlurmCluster) -> None:
@@ -254,6 +299,7 @@ def test_closed_nodes_of_22_05(capture: str, closed: str) -> None:
         ("gpu:2", 2, set(), set()),
         ("gpu:1g.10gb:1(IDX:3),tmpdisk:0", 1, {3}, set()),
         ("gpu:h100:0(IDX:N/A),shard:h100:5(4/8,0/8,1/8,0/8)", 0, set(), {0, 2}),
+        ("gpu:h100:2(IDX:1-2),shard:h100:1(IDX:0)", 2, {1, 2}, {0}),
         ("(null)", 0, set(), set()),
         ("", 0, set(), set()),
         ("craynetwork:4", 0, set(), set()),

@@ -29,7 +29,8 @@ _NAME_LENGTH = 128
 _ABOVE = r"(?:/\.\.)*"  # a reader with a cgroup namespace of its own sees the others' paths from there
 _SESSION = re.compile(_ABOVE + r"/user\.slice/user-(\d+)\.slice(?:/|$)")
 _SLURM_V1 = re.compile(_ABOVE + r"/slurm[^/]*/uid_(\d+)/job_(\d+)(?:/|$)")
-_SLURM_V2 = re.compile(_ABOVE + r"/system\.slice/[^/]*slurmstepd\.scope/job_(\d+)(?:/|$)")
+# Slurm 26.05 names the group of a job by its SLUID (`s5K1KKYAYG5D00`), unless CgroupJobIdPaths is set.
+_SLURM_V2 = re.compile(_ABOVE + r"/system\.slice/[^/]*slurmstepd\.scope/(?:job_(\d+)|(s[0-9A-Z]{13}))(?:/|$)")
 # `docker-<id>.scope`, `libpod-<id>`, `crio-<id>.scope`, or the bare id below /docker, /kubepods, /default ...
 # Not `libpod-conmon-<id>.scope`: that is the program outside which watches the container.
 _CONTAINER = re.compile(r"(?:(?:docker|libpod|cri-containerd|containerd|crio|nerdctl)-)?([0-9a-f]{64})(?:\.scope)?")
@@ -128,7 +129,8 @@ class Placement(Struct, frozen=True):
     """What a process's groups tell of it. None where they tell nothing.
 
     `container` is the innermost one: an id of 64 digits, or the name where the runtime uses names (LXC). `within` is
-    the container around it. `session_uid` is whose login session, or whose rootless container, this is.
+    the container around it. `session_uid` is whose login session, or whose rootless container, this is. `sluid` is
+    Slurm's other name of a job whose number is not in the path.
     """
 
     container: str | None = None
@@ -137,6 +139,7 @@ class Placement(Struct, frozen=True):
     job: str | None = None
     job_uid: int | None = None
     session_uid: int | None = None
+    sluid: str | None = None
 
 
 def parse_placement(text: str) -> Placement:
@@ -144,15 +147,16 @@ def parse_placement(text: str) -> Placement:
     # `4:memory:/docker/<id>`; the path itself may hold colons (containerd with the systemd driver).
     paths = [path for line in text.splitlines() if (path := line.partition(":")[2].partition(":")[2]) not in {"", "/"}]
     containers: list[str] = max(map(_find_containers, paths), key=len, default=[])
-    job, job_uid = next(filter(None, map(_find_job, paths)), (None, None))
+    old, new = (next(filter(None, map(form.match, paths)), None) for form in (_SLURM_V1, _SLURM_V2))
     session = next(filter(None, map(_SESSION.match, paths)), None)
     return Placement(
         container=containers[-1] if containers else None,
         within=containers[-2] if len(containers) > 1 else None,
         pod=next(filter(None, map(_find_pod, paths)), None),
-        job=job,
-        job_uid=job_uid,
+        job=old[2] if old else new[1] if new else None,
+        job_uid=int(old[1]) if old else None,
         session_uid=int(session[1]) if session else None,
+        sluid=new[2] if new else None,
     )
 
 
@@ -169,11 +173,3 @@ def _find_pod(path: str) -> str | None:
     pods = (match for part in re.split("[/:]", path) if (match := _POD.fullmatch(part)))
     pod = next(pods, None)
     return pod[1].replace("_", "-") if pod else None
-
-
-def _find_job(path: str) -> tuple[str, int | None] | None:
-    if found := _SLURM_V1.match(path):
-        return found[2], int(found[1])
-    if found := _SLURM_V2.match(path):
-        return found[1], None
-    return None

@@ -8,8 +8,10 @@ In order of trust: the uid of the Slurm job, a user's own uid outside of contain
 a user's uid among the parents. Otherwise the uid's name is all that is known.
 """
 
+import contextlib
 import os
 import pwd
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from gpudeck.model.report import GpuReading, Process
 
 _FIRST_PERSON, _NOBODY, _NO_UID = 1000, 65534, 2**32 - 1
 _PARENTS_AT_MOST = 64
+_STEP = re.compile(r"slurmstepd: \[(\d{1,20})\b")
 _ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
 PROCESSES_AT_MOST = 1024
 BYTES_BELOW = 2**53
@@ -80,10 +83,9 @@ class Attribution:
         """Never raises because of the process: one that ends meanwhile just leaves fewer traces."""
         place, login_uid = self._proc.placement(pid), self._proc.login_uid(pid)
         person, how = self._find_person(pid, uid, place, login_uid)
-        job = place.job or self._find_job_in_environment(pid)
+        job, how_known = self._find_job(pid, place)
         container = self._name(place.container, place)
         # For example: "root in container trainer, started by alice (login uid 1000)".
-        how_known = "" if place.job else " (SLURM_JOB_ID of its environment)"
         told = [] if job is None else [f"slurm job {job} of {self._call(person)}{how_known}"]
         if container is not None:
             told.append(self._tell_container(uid, container, place))
@@ -126,9 +128,28 @@ class Attribution:
                 return uid, f"uid {uid} of its parent {pid}"
         return None
 
-    def _find_job_in_environment(self, pid: int) -> str | None:
-        job = self._proc.variable(pid, "SLURM_JOB_ID") or ""
-        return job if job.isascii() and job.isdigit() and len(job) <= 20 else None
+    def _find_job(self, pid: int, place: Placement) -> tuple[str | None, str]:
+        """The number of its Slurm job and, where that is not of its group, how it is known."""
+        if place.job is not None:
+            return place.job, ""
+        named = self._proc.variable(pid, "SLURM_JOB_ID") or ""
+        is_named = named.isascii() and named.isdigit() and len(named) <= 20
+        if not is_named and place.sluid is None:
+            return None, ""
+        if step := self._find_step(pid):
+            return step, " (its slurmstepd)"
+        return (named, " (SLURM_JOB_ID of its environment)") if is_named else (place.sluid, "")
+
+    def _find_step(self, pid: int) -> str | None:
+        """The job in the title of the slurmstepd above it, which is root's: users choose their own environment."""
+        with contextlib.suppress(OSError, ValueError):
+            for _ in range(_PARENTS_AT_MOST):
+                if (pid := (self._proc.stat(pid)).parent) <= 1:
+                    return None
+                if self._proc.stat(pid).name == "slurmstepd" and self._proc.uid(pid) == 0:
+                    title = _STEP.match(" ".join(self._proc.arguments(pid)))
+                    return title[1] if title else None
+        return None
 
     def _name(self, container: str | None, place: Placement) -> str | None:
         if container is None or len(container) < _ID_LENGTH:

@@ -15,7 +15,7 @@ from gpudeck.model.report import Report
 _AGAIN_SECONDS = 600.0
 _TIMEOUT_SECONDS = 5.0
 _SYSTEM_PATH = "/usr/sbin:/usr/local/sbin:/opt/slurm/sbin:/usr/bin:/usr/local/bin"
-_GPUS = re.compile(r"Gres Name=gpu .*?Index=(\d+) .*?File=(\S+)")
+_GPUS = re.compile(r"Gres Name=gpu .*?Index=(\d+) .*?File=(\S+)(?:.*?UniqueId=(MIG-[\w/-]+))?")
 _NUMBERED = re.compile(r"(.*?)(?:\[([\d,-]+)\])?", re.DOTALL)
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 _MOST = 512
@@ -48,10 +48,11 @@ class SlurmCollector:
 
 
 def parse_devices(text: str) -> list[str]:
-    """The device files in the order of Slurm's indexes, from what `slurmd -G` prints."""
+    """The device files in the order of Slurm's indexes, from what `slurmd -G` prints; of a MIG instance its UUID."""
     files: dict[int, str] = {}
-    for index, path in _GPUS.findall(text):
-        files |= {int(index) + place: file for place, file in enumerate(_expand(path)) if place < _MOST}
+    for index, path, instance in _GPUS.findall(text):
+        named = [instance] if instance else _expand(path)
+        files |= {int(index) + place: file for place, file in enumerate(named) if place < _MOST}
     return [files[index] for index in sorted(files)]
 
 
@@ -68,13 +69,14 @@ def _expand(path: str) -> list[str]:
 
 
 def find_addresses(files: Sequence[str], root: Path) -> list[str]:
-    """The PCI address of each file; nothing at all where one of them is not known, as the order would be wrong then."""
+    """The PCI address of each file, or the UUID of an instance; nothing at all where one of them is not known, as the
+    order would be wrong then."""
     found = {f"nvidia{minor}": address for minor, address in _nvidia_minors(root).items()}
     for file in files:
         name = Path(file).name
         if name.startswith("renderD"):
             found[name] = (root / "sys/class/drm" / name / "device").resolve().name
-    addresses = [found.get(Path(file).name, "") for file in files]
+    addresses = [file if file.startswith("MIG-") else found.get(Path(file).name, "") for file in files]
     return addresses if all(addresses) else []
 
 

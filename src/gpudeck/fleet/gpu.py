@@ -435,7 +435,7 @@ class GpuState:
             gpus.is_closed[self.row] = scheduling.closed is not None
             gpus.is_allocation_unknown[self.row] = scheduling.unknown is not None
             gpus.is_state_changed[self.row] = True
-            self.note_change("allocation")
+            self.note_change("allocation", *(("processes",) if self._processes else ()))
         if not marks and self._mark is _UNMARKED:
             return
         mark = marks.get(self.uuid) or marks.get("", _UNMARKED)
@@ -463,6 +463,9 @@ class GpuState:
     def _with_numbers(self, make: Callable[..., _AnyProcess]) -> list[_AnyProcess]:
         """Its processes, which are known, with their numbers of now."""
         numbers = self._table.processes.values[self.process_rows].tolist()
+        # Users know an array task by another number than the one in its processes' groups.
+        given = self.scheduling.allocation
+        names = {} if given is None or given.number is None else {given.number: given.job}
         return [
             make(
                 one.pid,
@@ -472,7 +475,7 @@ class GpuState:
                 one.started_at,
                 None if isnan(percent) else percent,
                 one.container,
-                one.job,
+                names.get(one.job, one.job) if names and one.job is not None else one.job,
                 one.evidence,
                 one.display,
                 one.reasons,

@@ -9,7 +9,8 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
     """A job, or a pod, that was given a GPU: from `since` until at most `until`, in Unix seconds; null is unknown.
 
     `scheduler` is its name in the hub's configuration. `job` is the id that its users know (`4711`, `4711_3`); empty
-    where the scheduler does not say which job it is: `unknown` then has the reason. The other names are the
+    where the scheduler does not say which job it is: `unknown` then has the reason. `number` is Slurm's own number of
+    the job, which processes have; `conflict` says that a process of another job is on the GPU. The other names are the
     scheduler's own.
     """
 
@@ -24,6 +25,8 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
     since: float | None = None
     until: float | None = None
     unknown: str | None = None
+    number: str | None = None
+    conflict: str | None = None
 
 
 class SchedulerMark(Struct, frozen=True):

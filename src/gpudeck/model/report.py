@@ -93,8 +93,8 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
     `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
-    the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs in the order in which
-    Slurm counts them, empty where that is not known.
+    the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
+    instances, in the order in which Slurm counts them, empty where that is not known.
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None

@@ -19,7 +19,7 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
-from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
+from gpudeck.model.allocation import NOT_SCHEDULED, Allocation, SchedulerMark
 from gpudeck.model.clock import Clock
 from gpudeck.model.errors import PluginError, Wrong
 from gpudeck.model.reservation import Reservation, ReservedGpu
@@ -29,6 +29,8 @@ from gpudeck.schedulers.base import NodeReservation, Scheduler, SchedulerNode, S
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "schedulers.json"
+SETTLED_SECONDS: Final = 60.0
+"""A job and a process that are younger may not be in the latest reading and report yet."""
 MISSED_READINGS: Final = 3
 """What a scheduler said last counts while no more readings than this have failed."""
 
@@ -172,7 +174,7 @@ def find_marks(
         for name, node in state.nodes.items():
             host = hosts.find(node.names)
             known = replace(node, closed=closed[name]) if node.closed is None and name in closed else node
-            marks |= {} if host is None else mark_host(known, host)
+            marks |= {} if host is None else mark_host(known, host, now)
         return marks
     unread = SchedulerMark(unknown=problem)
     named = (hosts.find(names) for names in nodes)
@@ -181,7 +183,7 @@ def find_marks(
     return marks
 
 
-def mark_host(node: SchedulerNode, host: HostState) -> Mapping[str, SchedulerMark]:
+def mark_host(node: SchedulerNode, host: HostState, now: float) -> Mapping[str, SchedulerMark]:
     others = SchedulerMark(closed=node.closed, unknown=node.uncertain)
     others = NOT_SCHEDULED if others == NOT_SCHEDULED else others
     marks = dict.fromkeys(host.gpus, others)
@@ -194,10 +196,24 @@ def mark_host(node: SchedulerNode, host: HostState) -> Mapping[str, SchedulerMar
         return dict.fromkeys(host.gpus, SchedulerMark(closed=node.closed, unknown=why))
     for index, allocation in node.gpus.items():
         board = order[index]
-        mark = SchedulerMark(allocation, node.closed)
         # The instances of a board that was given away as a whole are given away with it.
-        marks |= {gpu.uuid: mark for gpu in host.gpus.values() if board in {gpu.uuid, gpu.parent}}
+        for gpu in host.gpus.values():
+            if board in {gpu.uuid, gpu.parent}:
+                conflict = _find_conflict(gpu, allocation, now)
+                shown = allocation if conflict is None else replace(allocation, conflict=conflict)
+                marks[gpu.uuid] = SchedulerMark(shown, node.closed)
     return marks
+
+
+def _find_conflict(gpu: GpuState, allocation: Allocation, now: float) -> str | None:
+    """A process of another job, if both are there for longer than reports and readings may differ."""
+    if allocation.number is None or allocation.since is None or now - allocation.since < SETTLED_SECONDS:
+        return None
+    for one in gpu.reported_processes or ():
+        is_other = one.job is not None and one.job not in {allocation.number, allocation.job}
+        if is_other and one.started_at is not None and now - one.started_at >= SETTLED_SECONDS:
+            return f"process {one.pid} of job {one.job} is on it"
+    return None
 
 
 def _find_reservations(reading: _SchedulerReading, hosts: FleetHosts) -> Iterator[Reservation]:
@@ -230,11 +246,12 @@ def _find_reservations(reading: _SchedulerReading, hosts: FleetHosts) -> Iterato
 
 
 def _in_order(node: SchedulerNode, host: HostState) -> Iterator[str]:
-    """The UUIDs of boards as the scheduler counts them: as the host says or, where it does not, by their own numbers if
-    there are as many."""
+    """The UUIDs of boards, or of MIG instances, as the scheduler counts them: as the host says or, where it does not,
+    by their own numbers if there are as many."""
     boards = _boards(host)
     if host.slurm_gpus:
         by_address = {_short_address(gpu.pci_address or ""): board for board, gpu in boards.items()}
+        by_address |= {_short_address(uuid): uuid for uuid in host.gpus if uuid.startswith("MIG-")}
         addresses = [_short_address(address) for address in host.slurm_gpus]
         if all(address in by_address for address in addresses):
             yield from (by_address[address] for address in addresses)
@@ -243,8 +260,8 @@ def _in_order(node: SchedulerNode, host: HostState) -> Iterator[str]:
 
 
 def _short_address(address: str) -> str:
-    """NVML writes a PCI domain with eight digits, the kernel with four."""
-    return address.lower()[-12:]
+    """NVML writes a PCI domain with eight digits, the kernel with four. Slurm names MIG instances by their UUIDs."""
+    return address if address.startswith("MIG-") else address.lower()[-12:]
 
 
 def _boards(host: HostState) -> dict[str, GpuState]:

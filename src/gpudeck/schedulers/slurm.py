@@ -73,7 +73,7 @@ _USED_BY_JOB: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)")
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\[\]]*\])?(?: (?:Comment|Extra)=.*)?$", re.DOTALL)
 _GRES: Final = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\(([^()]*)\))?(?=,|$)")
 _INDEXES: Final = re.compile(r"IDX:([\d,-]+)")
-_SHARDS: Final = re.compile(r"shard(?::[^:,()]+)?:\d+\(([\d/,]+)\)")
+_SHARDS: Final = re.compile(r"shard(?::[^:,()]+)?:\d+\((?:IDX:([\d,-]+)|([\d/,]+))\)")
 
 
 class SlurmSettings(Struct, frozen=True):
@@ -105,7 +105,8 @@ class Job(NamedTuple):
 
 
 class JobDetails(NamedTuple):
-    """What only `scontrol show job` says: the job's name, and its GPUs by node; None where it cannot be believed."""
+    """What only `scontrol show job` says: the job's name, and its GPUs by node, also those of which it has shards; None
+    where it cannot be believed."""
 
     name: str | None = None
     gpus: Mapping[str, frozenset[int]] | None = None
@@ -181,6 +182,7 @@ def read_jobs(text: str, scheduler: str) -> list[Job]:
                 is_suspended=state in {"SUSPENDED", "STOPPED"},
                 since=_time(start),
                 until=_time(end),
+                number=number[:MAX_WORD],
             )
             jobs.append(Job(number, start, frozenset(expand_nodes(nodes)), allocation))
     return jobs
@@ -199,7 +201,8 @@ def _read_details(record: str) -> JobDetails:
         return JobDetails()
     gpus: dict[str, frozenset[int]] = {}
     for nodes, gres in _USED_BY_JOB.findall(record):
-        indexes = read_gres(gres).indexes
+        found = read_gres(gres)
+        indexes = found.indexes | found.shared
         gpus |= {node: gpus.get(node, frozenset()) | indexes for node in expand_nodes(nodes)}
     return JobDetails(_word(name[1]), gpus)
 
@@ -215,11 +218,12 @@ class Gres(NamedTuple):
 def read_gres(text: str) -> Gres:
     found = [(int(count), _INDEXES.match(inside or "")) for count, inside in _GRES.findall(text)]
     indexes = frozenset(number for _, match in found if match for number in _numbers(match[1]))
-    shards = _SHARDS.search(text)
-    used = enumerate(shards[1].split(",")) if shards else ()
-    return Gres(
-        sum(count for count, _ in found), indexes, frozenset(place for place, part in used if not part.startswith("0/"))
-    )
+    shared: set[int] = set()
+    # 22.05 prints `(IDX:0)`, newer versions the shards in use of each GPU: `(4/8,0/8)`.
+    for listed, counts in _SHARDS.findall(text):
+        shared.update(_numbers(listed) if listed else ())
+        shared.update(place for place, part in enumerate(counts.split(",")) if counts and not part.startswith("0/"))
+    return Gres(sum(count for count, _ in found), indexes, frozenset(shared))
 
 
 def join(
@@ -254,11 +258,13 @@ def _join_node(
         # Whatever nobody else has is its.
         gpus |= dict.fromkeys(used.indexes - gpus.keys(), undescribed[0].allocation)
     hidden = "Slurm does not say which job: this account may not see it, or it is just ending"
-    shared = "shards of it are allocated, and Slurm does not say to which jobs"
     for index in used.indexes - gpus.keys():
         gpus[index] = Allocation(scheduler, unknown=hidden)
-    for index in used.shared - gpus.keys():
-        gpus[index] = Allocation(scheduler, unknown=shared)
+    for index in used.shared:
+        sharing = [job.allocation.job for job, known in jobs if index in (known.gpus or {}).get(name, ())]
+        told = f"jobs {', '.join(sharing[:8])}" if sharing else "jobs that Slurm does not name"
+        if len(sharing) != 1:
+            gpus[index] = Allocation(scheduler, unknown=f"shards of it are allocated to {told}")
     is_vague = used.number > len(used.indexes)
     words = (name, _value(line, "NodeHostName"), _value(line, "NodeAddr"))
     return SchedulerNode(

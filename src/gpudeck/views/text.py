@@ -157,7 +157,8 @@ def allocation_note(found: Allocation, now: float | None = None) -> str:
     name = f" ({found.name})" if found.name else ""
     whose = f" of {found.user}" if found.user else ""
     left = "" if found.until is None or now is None else f", {show_length(found.until - now)} left"
-    return f"job {found.job}{name}{whose}{', suspended' if found.is_suspended else ''}{left}"
+    conflict = f"; {found.conflict}" if found.conflict else ""
+    return f"job {found.job}{name}{whose}{', suspended' if found.is_suspended else ''}{left}{conflict}"
 
 
 def maintenance_note(found: Maintenance, now: float) -> str:

@@ -1332,11 +1332,13 @@ export interface components {
         /** Allocation */
         Allocation: {
             account?: string | null;
+            conflict?: string | null;
             /** @default false */
             is_suspended?: boolean;
             /** @default  */
             job?: string;
             name?: string | null;
+            number?: string | null;
             partition?: string | null;
             qos?: string | null;
             scheduler: string;
@@ -2429,8 +2431,8 @@ export interface components {
          * @description A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
          *
          *         `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
-         *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs in the order in which
-         *         Slurm counts them, empty where that is not known.
+         *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
+         *         instances, in the order in which Slurm counts them, empty where that is not known.
          */
         Report: {
             /** @default [] */
