@@ -73,6 +73,7 @@ async def _run(folder: Path) -> None:
             notes=unused,
             events=unused,
             queue=unused,
+            jobs=unused,
             watches=unused,
             mutes=unused,
             alerts=unused,

@@ -46,6 +46,9 @@ from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
+from gpudeck.schedulers.job_report import JobReporter
+from gpudeck.schedulers.job_store import JobStore
+from gpudeck.schedulers.jobs import JobService
 from gpudeck.server.headers import SafeApp
 
 AGENT_TOKEN = "agent-token"
@@ -99,6 +102,7 @@ def make_door(
     events: EventLog | None = None,
     reservations: ReservationCalendar | None = None,
     waiting: WaitQueue | None = None,
+    jobs: JobService | None = None,
     watches: Watches | None = None,
     maintenance: MaintenanceWindows | None = None,
     outbox: MessageOutbox | None = None,
@@ -136,6 +140,7 @@ def make_door(
         reservations=reservations or ReservationCalendar(ReservationStore(auth.database), ReservationSettings()),
         maintenance=maintenance or make_windows(auth.database, hub),
         notes=make_notes(auth.database, hub),
+        jobs=JobReporter(jobs or JobService(hub, JobStore(auth.database), keep=86_400.0)),
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(WatchStore(auth.database)),
         mutes=PersonalMuteStore(auth.database),

@@ -24,6 +24,7 @@ from gpudeck.api import (
     history,
     hosts,
     install,
+    jobs,
     login,
     maintenance,
     metrics,
@@ -69,8 +70,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, events, reliability, alerts, maintenance, reservations, login, accounts, queue, watches),
-    *(metrics, ask, about, install, badge, page),
+    *(fleet, hosts, history, jobs, events, reliability, alerts, maintenance, reservations, login, accounts, queue),
+    *(watches, metrics, ask, about, install, badge, page),
 )
 """All routes that stand in one of these modules are served."""
 
@@ -134,7 +135,7 @@ class Framework:
 
 _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
-    *("events", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
+    *("events", "jobs", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
 )
 """What handlers take, by the name of the parameter."""
 

@@ -41,7 +41,8 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import CpuBudget, checkpoint
-from gpudeck.model.view import By, Usage
+from gpudeck.model.view import By, Usage, UsageBy
+from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.server.admission import exclude_wait
 from gpudeck.server.fair_queue import FairQueue
 from gpudeck.server.rate_limits import RateLimiter
@@ -127,6 +128,7 @@ class HistoryQueries:
 
 
 TheHistory = NamedDependency[HistoryQueries]
+TheJobs = NamedDependency[JobReporter]
 
 
 def on_history_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Response[bytes]:
@@ -328,7 +330,7 @@ def _as_seen(run: Run, visibility: Visibility) -> Run:
     opt=access("read"),
     responses=documented(
         Usage,
-        "A row a user, group, host or model, and how much was observed",
+        "A row a user, group, host or model, or a name of jobs, and how much was observed",
         {400: _NO_ANSWER, 404: "No such host, or the hub keeps no history"},
     ),
 )
@@ -336,7 +338,12 @@ async def read_usage(
     *,
     request: HubRequest,
     history: TheHistory,
-    by: Annotated[By, QueryParameter(description="What a row stands for")] = "user",
+    jobs: TheJobs,
+    by: Annotated[
+        UsageBy,
+        QueryParameter(description="What a row stands for. Accounts, partitions, namespaces and labels are of jobs"),
+    ] = "user",
+    label: Annotated[str | None, QueryParameter(max_length=256, description="The label, with by=label")] = None,
     start: _UsageTime = "-30d",
     end: _UsageTime = "now",
     user: _OnlyName = None,
@@ -347,15 +354,16 @@ async def read_usage(
     zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
     format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
 ) -> Response[bytes]:
-    """GPU-hours, active hours, idle hours, energy and cost. Without a range, the last 30 days. CSV with `daily` has a
-    line a row and day."""
+    """GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time. Without a range, the
+    last 30 days. CSV with `daily` has a line a row and day."""
     history.check_kept()
     now, where = history.now(), load_zone(zone)
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
-    ask = UsageAsk(by, *moments, user, host, model, group, daily, zone)
+    ask = UsageAsk(by, *moments, user, host, model, group, daily, zone, label)
+    sums = await jobs.read_sums(ask, now)
     if format == "csv":
-        text = await history.ask(lambda store: to_csv(store.usage(ask), daily=daily))
+        text = await history.ask(lambda store: to_csv(jobs.add_allocated(store, ask, sums, now), daily=daily))
         headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
         return Response(text.encode(), media_type="text/csv", headers=headers)
-    body = await history.ask(lambda store: msgspec.json.encode(store.usage(ask)))
+    body = await history.ask(lambda store: msgspec.json.encode(jobs.add_allocated(store, ask, sums, now)))
     return await answer_past(request, body, is_over=ask.end <= now)

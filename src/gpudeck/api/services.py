@@ -21,6 +21,7 @@ from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
+from gpudeck.schedulers.job_report import JobReporter
 
 
 class ApiServices(Struct, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     maintenance: MaintenanceWindows
     notes: HostNotes
     queue: WaitQueue
+    jobs: JobReporter
     watches: Watches
     mutes: PersonalMuteStore
     alerts: AlertManager

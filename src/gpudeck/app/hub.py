@@ -304,6 +304,7 @@ class HubServer:
             maintenance=services.maintenance.windows,
             notes=services.maintenance.notes,
             queue=services.queue.queue,
+            jobs=services.jobs,
             alerts=services.alerts.alerts,
             memory=services.memory,
             watches=services.messages.watches,

@@ -31,6 +31,9 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
+from gpudeck.schedulers.job_report import JobReporter
+from gpudeck.schedulers.job_store import JobStore
+from gpudeck.schedulers.jobs import JobService
 from gpudeck.schedulers.registry import make_schedulers
 from gpudeck.schedulers.service import SchedulerService
 from gpudeck.settings import Settings, grouped_usage
@@ -78,6 +81,8 @@ class HubServices:
         store = self.history.store
         self.maintenance = MaintenanceService(hub, auth, events, data_dir=data_dir, fleet=fleet)
         schedulers = SchedulerService(hub, make_schedulers(settings.schedulers), data_dir=data_dir)
+        jobs = JobService(hub, JobStore(auth.database, fleet), keep=settings.schedulers.keep)
+        self.jobs = JobReporter(jobs, self.history.usage, self.history.find_group)
         self.reservations = ReservationService(
             hub,
             auth,
@@ -126,6 +131,7 @@ class HubServices:
             self.history,
             self.maintenance,
             schedulers,
+            jobs,
             self.reservations,
             self.queue,
             self.messages,

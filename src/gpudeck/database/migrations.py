@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NEWEST = "0014"
+NEWEST = "0015"
 """The version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such."""
 VERSION_TABLE = "gpudeck_version"
 """Where the number stands."""

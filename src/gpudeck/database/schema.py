@@ -326,6 +326,68 @@ alert_mutes = Table(
 )
 """Mutes of alerts for a while."""
 
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),  # a hash of fleet, scheduler, job and start
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("scheduler", String(256), nullable=False),
+    Column("job", String(512), nullable=False),  # the id that users know; empty: the jobs that are not known
+    Column("start", Float(53), nullable=False),
+    Column("name", String(256), nullable=True),
+    Column("user", String(256), nullable=True),
+    Column("account", String(256), nullable=True),
+    Column("partition", String(256), nullable=True),
+    Column("qos", String(256), nullable=True),
+    Column("namespace", String(256), nullable=True),
+    Column("labels", Text, nullable=True),  # JSON, by name
+    Column("since", Float(53), nullable=True),  # when it started, where the scheduler says so
+    Column("until", Float(53), nullable=True),
+    Column("is_suspended", Integer, nullable=False, server_default="0"),
+    Column("first_seen", Float(53), nullable=False),
+    Column("last_seen", Float(53), nullable=False),
+    Column("ended_at", Float(53), nullable=True),
+    Column("outcome", String(64), nullable=True),
+    Index("ix_jobs_fleet_job", "fleet", "job"),
+    Index("ix_jobs_fleet_start", "fleet", "start"),
+    Index("ix_jobs_last_seen", "last_seen"),
+)
+"""What schedulers gave GPUs to: a row for each start of a job."""
+
+job_gpus = Table(
+    "job_gpus",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),  # a hash of the job's id and the UUID
+    Column("job_id", _Id, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("uuid", String(256), nullable=False),
+    Column("host", String(256), nullable=False),  # its name, and the GPU's number there, when it was allocated
+    Column("host_id", String(384), nullable=False),
+    Column("label", String(32), nullable=False),
+    Column("model", String(256), nullable=False),
+    Column("memory_bytes", BigInteger, nullable=True),
+    Column("is_used", Integer, nullable=False, server_default="0"),  # the job used it at some time
+    Index("ix_job_gpus_job_id", "job_id"),
+)
+"""The GPUs of each job."""
+
+job_usage = Table(
+    "job_usage",
+    metadata,
+    Column("span", Integer, primary_key=True, autoincrement=False),  # an hour; a day of UTC where it is older
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("job_gpu_id", _Id, ForeignKey("job_gpus.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    *(
+        Column(name, Float(53), nullable=False)
+        for name in (
+            *("allocated", "unobserved", "used", "active", "measured", "idle", "joules", "metered"),
+            *("memory_sum", "memory_seconds", "memory_peak", "utilization_peak"),
+        )
+    ),
+    Index("ix_job_usage_job_gpu_id", "job_gpu_id"),
+    sqlite_with_rowid=False,
+)
+"""What each GPU of a job did in an hour: seconds, joules and byte-seconds. See `schedulers.jobs`."""
+
 hosts = Table(
     "hosts",
     metadata,

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.view import By, Usage
+from gpudeck.model.view import By, Usage, UsageBy
 
 if TYPE_CHECKING:
     # It imports numpy, which a base install does not have.
@@ -113,9 +113,10 @@ class Heat(Struct):
 
 
 class UsageAsk(Struct, frozen=True):
-    """`zone` is where days begin and end (an IANA name), `daily` whether each row has its days."""
+    """`zone` is where days begin and end (an IANA name), `daily` whether each row has its days. A store knows no rows
+    by account, partition, namespace or `label`: see `schedulers.job_usage`."""
 
-    by: By
+    by: UsageBy
     start: float
     end: float
     user: str | None = None
@@ -124,6 +125,7 @@ class UsageAsk(Struct, frozen=True):
     group: str | None = None
     daily: bool = False
     zone: str = "UTC"
+    label: str | None = None
 
 
 class UsageAmounts(Struct):

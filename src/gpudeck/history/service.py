@@ -32,6 +32,7 @@ from gpudeck.history.base import (
 from gpudeck.history.live import Sample, count_samples
 from gpudeck.history.recorder import Recorder
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
+from gpudeck.history.usage import unix_group
 from gpudeck.model import clock
 from gpudeck.model.alert import HistoryTrouble, judge_damage, judge_problem
 from gpudeck.model.clock import Clock, RetentionClock
@@ -195,12 +196,12 @@ class HistoryService(Service):
         asked for the group of a login instead of this machine."""
         self._hub = hub
         self._settings = settings
-        self._usage = usage
+        self.usage = usage
         self._data_dir = data_dir
         self._add_event = add_event
         self._now = now
         self._demo = demo
-        self._find_group = find_group
+        self.find_group = find_group or unix_group
         self._trouble: HistoryTrouble | None = None
         self._is_damage_reported = False
         self.store: OpeningStore | None = None
@@ -247,15 +248,14 @@ class HistoryService(Service):
         """Called in a thread of its own: importing the store takes a moment."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
         from gpudeck.history.embedded.writer import SealingPace  # noqa: PLC0415
-        from gpudeck.history.usage import unix_group  # noqa: PLC0415
 
         is_remote = self._settings.kind == "prometheus" and self._demo is None
         local = EmbeddedStore(
             self._data_dir / (FILE if self._demo is None else DEMO_FILE.format(self._demo)),
             self._settings,
             self._now,
-            prices=self._usage,
-            find_group=self._find_group or unix_group,
+            prices=self.usage,
+            find_group=self.find_group,
             keep_samples=not is_remote,
             # Nothing of a simulated fleet can be lost.
             retention=self._hub.retention if self._demo is None else RetentionClock(now=self._now),

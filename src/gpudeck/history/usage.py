@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageAsk, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.time_range import HOUR, Period
-from gpudeck.model.view import By, Day, Usage, UsageRow
+from gpudeck.model.view import Day, Usage, UsageBy, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:
@@ -170,10 +170,7 @@ def _naming(
     ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
 ) -> _Naming:
     """Which row a use belongs to, and whether it was asked for at all."""
-    configured = {user: group for group, users in reversed(settings.groups.items()) for user in users}
-
-    def group_of(user: str | None) -> str | None:
-        return None if user is None else configured[user] if user in configured else groups(user)
+    group_of = find_groups(settings, groups)
 
     def name_row(host: str, user: str | None, model: str) -> _RowKey:
         if ask.by in {"host", "model"}:
@@ -191,7 +188,19 @@ def _naming(
     return name_row, is_wanted
 
 
-def _row(sums: _Sums, period: Period, observed: float, by: By | None = None, key: _RowKey = (None, False)) -> UsageRow:
+def find_groups(settings: UsageSettings, groups: Callable[[str], str | None]) -> Callable[[str | None], str | None]:
+    """What returns the group of a user: that of the settings, else that which `groups` returns."""
+    configured = {user: group for group, users in reversed(settings.groups.items()) for user in users}
+
+    def group_of(user: str | None) -> str | None:
+        return None if user is None else configured[user] if user in configured else groups(user)
+
+    return group_of
+
+
+def _row(
+    sums: _Sums, period: Period, observed: float, by: UsageBy | None = None, key: _RowKey = (None, False)
+) -> UsageRow:
     use = sums.use
     row = UsageRow(
         gpu_hours=use.used / HOUR,

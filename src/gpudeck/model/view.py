@@ -20,6 +20,7 @@ from gpudeck.model.reservation import GpuReservation
 
 HostStatus = Literal["up", "late", "down", "never_seen"]
 By = Literal["user", "group", "host", "model"]
+UsageBy = Literal["user", "group", "host", "model", "account", "partition", "namespace", "label"]
 
 
 class ShownProcess(Struct, frozen=True, gc=False):
@@ -205,12 +206,16 @@ class Day(Struct):
 
 
 class UsageRow(Struct, omit_defaults=True):
-    """Exactly one of user, group, host, model is the row's name; `unknown` marks users who could not be identified.
+    """Exactly one of user, group, host, model, account, partition, namespace, label is the row's name; `unknown` marks
+    users who could not be identified.
 
     `share` is of all monitored GPU-hours of the fleet. `active_hours` are GPU-hours times utilization, `idle_hours`
     GPU-hours in the state idle. `measured_hours` are the GPU-hours with a known utilization: `active_hours` divided by
     them is the utilization. `active_hours` is None when no utilization was known at all, `energy_kwh` when no power
     was, `cost` when no price is set.
+
+    Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
+    GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used.
     """
 
     gpu_hours: float
@@ -225,12 +230,20 @@ class UsageRow(Struct, omit_defaults=True):
     group: str | None = None
     host: str | None = None
     model: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    label: str | None = None
+    allocated_hours: float | None = None
+    unused_hours: float | None = None
+    never_used_hours: float | None = None
     unknown: bool = False
     days: list[Day] = field(default_factory=list)
 
-    def name_by(self, by: By) -> str | None:
-        """What it is called; None where that is unknown, and for users in no group."""
-        return {"user": self.user, "group": self.group, "host": self.host, "model": self.model}[by]
+    def name_by(self, by: UsageBy) -> str | None:
+        """What it is called; None where that is unknown, for users in no group, and for jobs without that name."""
+        name: str | None = getattr(self, by)
+        return name
 
 
 class Usage(Struct):
@@ -239,7 +252,7 @@ class Usage(Struct):
     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
     """
 
-    by: By
+    by: UsageBy
     start: float
     end: float
     coverage: float | None

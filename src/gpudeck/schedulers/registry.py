@@ -1,10 +1,11 @@
 """The schedulers by the name of their list in the settings, and these settings."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from gpudeck.model.settings import Duration
 from gpudeck.schedulers.base import Scheduler
 from gpudeck.schedulers.slurm import Slurm, SlurmSettings
 
@@ -16,6 +17,8 @@ class SchedulerSettings(Struct, frozen=True):
 
     slurm: list[SlurmSettings] = field(default_factory=list)
     """Slurm clusters."""
+    keep: Annotated[Duration, Meta(ge=86_400)] = 2 * 365 * 86_400.0
+    """How long a job, and what it used, is kept after its end."""
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.slurm]

@@ -428,6 +428,68 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListJobs
+         * @description Jobs that had GPUs of this fleet, with what of them was used.
+         */
+        get: operations["ApiV1JobsListJobs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadJob
+         * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
+         *     hints. The id of an array has the reports of its tasks.
+         */
+        get: operations["ApiV1JobsReadJob"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{namespace}/{job}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadJob
+         * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
+         *     hints. The id of an array has the reports of its tasks.
+         */
+        get: operations["ApiV1JobsNamespaceReadJob"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/login": {
         parameters: {
             query?: never;
@@ -1042,8 +1104,8 @@ export interface paths {
         };
         /**
          * ReadUsage
-         * @description GPU-hours, active hours, idle hours, energy and cost. Without a range, the last 30 days. CSV with `daily` has a
-         *     line a row and day.
+         * @description GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time. Without a range, the
+         *     last 30 days. CSV with `daily` has a line a row and day.
          */
         get: operations["ApiV1UsageReadUsage"];
         put?: never;
@@ -1998,6 +2060,132 @@ export interface components {
             reports_taken: number;
             values_rejected: number;
         };
+        /** JobGpu */
+        JobGpu: {
+            active_hours: number | null;
+            /** @default 0 */
+            allocated_hours: number;
+            cost: number | null;
+            coverage: number | null;
+            energy_kwh: number | null;
+            host: string;
+            /** @default 0 */
+            idle_hours: number;
+            idle_stretches: [
+                number,
+                number
+            ][] | null;
+            label: string;
+            memory_mean_bytes: number | null;
+            memory_peak_bytes: number | null;
+            memory_total_bytes: number | null;
+            model: string;
+            /** @default 0 */
+            unused_hours: number;
+            /** @default 0 */
+            used_hours: number;
+            utilization_peak_percent: number | null;
+            utilization_percent: number | null;
+            uuid: string;
+        };
+        /** JobHint */
+        JobHint: {
+            rule: string;
+            text: string;
+        };
+        /** JobList */
+        JobList: {
+            jobs: components["schemas"]["JobSummary"][];
+            next: number | null;
+        };
+        /** JobReport */
+        JobReport: {
+            account: string | null;
+            active_hours: number | null;
+            /** @default 0 */
+            allocated_hours: number;
+            cost: number | null;
+            coverage: number | null;
+            /** @default  */
+            currency: string;
+            ended_at: number | null;
+            energy_kwh: number | null;
+            gpu_count: number;
+            gpus: components["schemas"]["JobGpu"][];
+            hints: components["schemas"]["JobHint"][];
+            hosts: string[];
+            /** @default 0 */
+            idle_hours: number;
+            job: string;
+            labels: {
+                [key: string]: string;
+            };
+            last_seen: number;
+            memory_mean_bytes: number | null;
+            memory_peak_bytes: number | null;
+            name: string | null;
+            namespace: string | null;
+            outcome: string | null;
+            partition: string | null;
+            qos: string | null;
+            scheduler: string;
+            start: number;
+            /** @enum {string} */
+            state: "running" | "suspended" | "ended" | "unknown";
+            until: number | null;
+            /** @default 0 */
+            unused_hours: number;
+            /** @default 0 */
+            used_hours: number;
+            user: string | null;
+            utilization_peak_percent: number | null;
+            utilization_percent: number | null;
+            wall_seconds: number;
+        };
+        /** JobReports */
+        JobReports: {
+            jobs: components["schemas"]["JobReport"][];
+        };
+        /** JobSummary */
+        JobSummary: {
+            account: string | null;
+            active_hours: number | null;
+            /** @default 0 */
+            allocated_hours: number;
+            cost: number | null;
+            coverage: number | null;
+            ended_at: number | null;
+            energy_kwh: number | null;
+            gpu_count: number;
+            hosts: string[];
+            /** @default 0 */
+            idle_hours: number;
+            job: string;
+            labels: {
+                [key: string]: string;
+            };
+            last_seen: number;
+            memory_mean_bytes: number | null;
+            memory_peak_bytes: number | null;
+            name: string | null;
+            namespace: string | null;
+            outcome: string | null;
+            partition: string | null;
+            qos: string | null;
+            scheduler: string;
+            start: number;
+            /** @enum {string} */
+            state: "running" | "suspended" | "ended" | "unknown";
+            until: number | null;
+            /** @default 0 */
+            unused_hours: number;
+            /** @default 0 */
+            used_hours: number;
+            user: string | null;
+            utilization_peak_percent: number | null;
+            utilization_percent: number | null;
+            wall_seconds: number;
+        };
         /** MadeToken */
         MadeToken: {
             secret: string;
@@ -2816,7 +3004,7 @@ export interface components {
         /** Usage */
         Usage: {
             /** @enum {string} */
-            by: "user" | "group" | "host" | "model";
+            by: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
             coverage: number | null;
             currency: string;
             end: number;
@@ -2828,7 +3016,9 @@ export interface components {
         };
         /** UsageRow */
         UsageRow: {
+            account?: string | null;
             active_hours: number | null;
+            allocated_hours?: number | null;
             cost?: number | null;
             days?: components["schemas"]["Day"][];
             energy_kwh: number | null;
@@ -2836,12 +3026,17 @@ export interface components {
             group?: string | null;
             host?: string | null;
             idle_hours: number;
+            label?: string | null;
             measured_hours: number;
             model?: string | null;
+            namespace?: string | null;
+            never_used_hours?: number | null;
+            partition?: string | null;
             peak_memory_bytes: number | null;
             share: number | null;
             /** @default false */
             unknown?: boolean;
+            unused_hours?: number | null;
             user?: string | null;
         };
         /** UserRow */
@@ -5092,6 +5287,288 @@ export interface operations {
                 };
             };
             /** @description No such host */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1JobsListJobs: {
+        parameters: {
+            query?: {
+                /** @description Only jobs of this one */
+                user?: string | null;
+                /** @description Only jobs of this one */
+                account?: string | null;
+                /** @description Only jobs of this one */
+                partition?: string | null;
+                /** @description Only jobs of this one */
+                namespace?: string | null;
+                /** @description Only jobs of this one */
+                scheduler?: string | null;
+                /** @description `running`: those that have not ended */
+                state?: "running" | "ended" | null;
+                /** @description Only jobs that had not ended by then: Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                since?: (unknown | unknown | unknown) | string | null;
+                /** @description Only jobs that started before: `next` of a page */
+                before?: number | null;
+                /** @description At most so many */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The newest first; empty where no scheduler is read */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1JobsReadJob: {
+        parameters: {
+            query?: {
+                /** @description Only this scheduler's */
+                scheduler?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description The id that users know: 4711, 4711_3, or the name of a pod */
+                job: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All starts of the job, the newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobReports"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such job, or it is no longer kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1JobsNamespaceReadJob: {
+        parameters: {
+            query?: {
+                /** @description Only this scheduler's */
+                scheduler?: string | null;
+            };
+            header?: never;
+            path: {
+                /** @description The id that users know: 4711, 4711_3, or the name of a pod */
+                job: string;
+                /** @description The namespace of a pod */
+                namespace: string | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All starts of the job, the newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobReports"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such job, or it is no longer kept */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8375,8 +8852,10 @@ export interface operations {
     ApiV1UsageReadUsage: {
         parameters: {
             query?: {
-                /** @description What a row stands for */
-                by?: "user" | "group" | "host" | "model";
+                /** @description What a row stands for. Accounts, partitions, namespaces and labels are of jobs */
+                by?: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
+                /** @description The label, with by=label */
+                label?: string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
                 start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
@@ -8402,7 +8881,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A row a user, group, host or model, and how much was observed */
+            /** @description A row a user, group, host or model, or a name of jobs, and how much was observed */
             200: {
                 headers: {
                     [name: string]: unknown;

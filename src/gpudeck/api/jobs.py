@@ -1,0 +1,104 @@
+"""GET /api/v1/jobs and /api/v1/jobs/{job}: what schedulers gave GPUs to, and what became of them."""
+
+import contextlib
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import Response, get
+from litestar.params import PathParameter, QueryParameter
+
+from gpudeck.api.access import access
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.history import TheHistory, TheJobs
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
+from gpudeck.api.services import TheServices
+from gpudeck.history.base import HistoryRefused
+from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.job import JobList, JobReports
+from gpudeck.schedulers.job_report import add_stretches, find_hints
+from gpudeck.schedulers.job_store import JobAsk
+
+_Name = Annotated[str | None, QueryParameter(max_length=256, description="Only jobs of this one")]
+
+
+@get(
+    "/api/v1/jobs",
+    opt=access("read"),
+    responses=documented(
+        JobList, "The newest first; empty where no scheduler is read", {400: "The request is invalid"}
+    ),
+)
+async def list_jobs(
+    *,
+    request: HubRequest,
+    jobs: TheJobs,
+    user: _Name = None,
+    account: _Name = None,
+    partition: _Name = None,
+    namespace: _Name = None,
+    scheduler: _Name = None,
+    job_state: Annotated[
+        Literal["running", "ended"] | None,
+        QueryParameter(name="state", description="`running`: those that have not ended"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=64, description=f"Only jobs that had not ended by then: {TIME}", schema_extra=TIME_SCHEMA
+        ),
+    ] = None,
+    before: Annotated[
+        float | None, QueryParameter(description="Only jobs that started before: `next` of a page")
+    ] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+) -> Response[bytes]:
+    """Jobs that had GPUs of this fleet, with what of them was used."""
+    now = clock.wall()
+    ask = JobAsk(
+        user=user,
+        account=account,
+        partition=partition,
+        namespace=namespace,
+        scheduler=scheduler,
+        is_running=None if job_state is None else job_state == "running",
+        since=None if since is None else read_time("since", since, now),
+        before=before,
+        limit=limit,
+    )
+    found = await jobs.search(ask, now)
+    return await answer_json(
+        request, msgspec.json.encode(JobList(found, found[-1].start if len(found) == limit else None))
+    )
+
+
+@get(
+    ["/api/v1/jobs/{job:str}", "/api/v1/jobs/{namespace:str}/{job:str}"],
+    opt=access("read"),
+    responses=documented(
+        JobReports, "All starts of the job, the newest first", {404: "No such job, or it is no longer kept"}
+    ),
+)
+async def read_job(
+    *,
+    request: HubRequest,
+    jobs: TheJobs,
+    history: TheHistory,
+    services: TheServices,
+    job: Annotated[str, PathParameter(description="The id that users know: 4711, 4711_3, or the name of a pod")],
+    namespace: Annotated[str | None, PathParameter(description="The namespace of a pod")] = None,
+    scheduler: Annotated[str | None, QueryParameter(max_length=256, description="Only this scheduler's")] = None,
+) -> Response[bytes]:
+    """The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
+    hints. The id of an array has the reports of its tasks."""
+    now, name = clock.wall(), job if namespace is None else f"{namespace}/{job}"
+    found = await jobs.find(name, scheduler, now)
+    if not found:
+        raise RequestRefused(404, "unknown_job", f"no job {name[:80]!r} is known here", "/api/v1/jobs lists them.")
+    percent = services.hub.fleet.settings.availability.work_percent
+    # Where the history does not answer, idle stretches are unknown.
+    with contextlib.suppress(HistoryRefused, Temporary):
+        await history.ask(lambda store: add_stretches(found[0], store, percent, now))
+    for report in found:
+        report.hints = find_hints(report)
+    return await answer_json(request, msgspec.json.encode(JobReports(found)))

@@ -1,0 +1,103 @@
+"""Jobs of schedulers as the API, the page and the terminal show them: what was allocated, and what of it was used.
+
+Hours are GPU-hours in which the GPU was monitored; `coverage` is their part of the job's time. docs/accounting.md
+defines them.
+"""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+JobState = Literal["running", "suspended", "ended", "unknown"]
+
+
+class JobAmounts(Struct, kw_only=True):
+    """`used_hours` are those in which the GPU was busy or idle, `unused_hours` the others, `idle_hours` those in the
+    state idle. `active_hours` are hours times utilization; null where it was never known.
+
+    `utilization_percent` is the mean over the allocated time, in which an unused GPU has none. `memory_mean_bytes` is
+    a mean of one GPU, `memory_peak_bytes` the most on one. `cost` is that of the allocated time, null without a price.
+    """
+
+    allocated_hours: float = 0.0
+    used_hours: float = 0.0
+    unused_hours: float = 0.0
+    idle_hours: float = 0.0
+    active_hours: float | None = None
+    utilization_percent: float | None = None
+    utilization_peak_percent: float | None = None
+    memory_mean_bytes: float | None = None
+    memory_peak_bytes: float | None = None
+    energy_kwh: float | None = None
+    cost: float | None = None
+    coverage: float | None = None
+
+
+class JobGpu(JobAmounts, kw_only=True):
+    """A GPU of a job. `label` is its number on the host then. `idle_stretches` are the times from when until when it
+    did not work, of ten minutes and more, at the history's resolution; null where the history does not say."""
+
+    host: str
+    label: str
+    uuid: str
+    model: str
+    memory_total_bytes: float | None = None
+    idle_stretches: list[tuple[float, float]] | None = None
+
+
+class JobHint(Struct, frozen=True):
+    """What the figures suggest. `rule` is the word for programs."""
+
+    rule: str
+    text: str
+
+
+class JobSummary(JobAmounts, kw_only=True):
+    """One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
+    in the hub's configuration.
+
+    `state` is unknown while the scheduler cannot be read. `outcome` is the scheduler's own word for how it ended, null
+    where it is not known. `start` is when the scheduler started it or, where it does not say, when it was first seen;
+    `until` is when it ends at the latest. `ended_at` is when it was seen to have ended. `gpu_count` is how many GPUs it
+    had, on `hosts`.
+    """
+
+    scheduler: str
+    job: str
+    state: JobState
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    namespace: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    outcome: str | None = None
+    start: float
+    until: float | None = None
+    ended_at: float | None = None
+    last_seen: float
+    wall_seconds: float
+    gpu_count: int
+    hosts: list[str] = field(default_factory=list)
+
+
+class JobReport(JobSummary, kw_only=True):
+    """A job with its GPUs and hints."""
+
+    gpus: list[JobGpu] = field(default_factory=list)
+    hints: list[JobHint] = field(default_factory=list)
+    currency: str = ""
+
+
+class JobList(Struct):
+    """The newest first. `next` is the `before` of the next page, null on the last."""
+
+    jobs: list[JobSummary]
+    next: float | None = None
+
+
+class JobReports(Struct):
+    """All starts of a job, the newest first."""
+
+    jobs: list[JobReport]

@@ -1,0 +1,227 @@
+"""A job's report: what its GPUs did, when they did nothing, and what that suggests.
+
+JobStore and JobTracker (amounts) + history (idle stretches) → JobReport → API, page, `gpudeck job`
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gpudeck.history.base import Ask, HistoryRefused, Store, UsageAsk
+from gpudeck.history.settings import UsageSettings
+from gpudeck.history.usage import price_of
+from gpudeck.model.errors import Temporary
+from gpudeck.model.job import JobGpu, JobHint, JobReport, JobState, JobSummary
+from gpudeck.model.view import Usage
+from gpudeck.schedulers.job_store import (
+    AMOUNTS,
+    HOUR,
+    JobAsk,
+    JobGpuRecord,
+    JobRecord,
+    add_amounts,
+    read_labels,
+)
+from gpudeck.schedulers.job_usage import AllocatedTime, DaySums, base_ask, check_ask, read_sums
+from gpudeck.schedulers.jobs import JobService
+
+MOST_STARTS: Final = 20
+MOST_STRETCH_GPUS: Final = 32
+"""The history is asked about no more GPUs of one job."""
+_SEEN_SECONDS: Final = 180.0
+"""A job that another hub has seen so recently is running."""
+_STRETCH_SECONDS: Final = 600.0
+_STRETCH_POINTS: Final = 2000
+_JOULES_A_KWH: Final = 3.6e6
+_NOTHING: Final = dict.fromkeys(AMOUNTS, 0.0)
+_GIB: Final = 2**30
+
+_LEAST_SECONDS: Final = 600.0
+"""Nothing is suggested about a job that is shorter."""
+_LEAST_COVERAGE: Final = 0.5
+_IDLE_SHARE: Final = 0.5
+_LOW_PERCENT: Final = 15.0
+_SMALL_SHARE: Final = 0.25
+
+_Gpu = tuple[JobGpuRecord, Mapping[str, float]]
+
+
+class JobReporter(Struct):
+    """Finds jobs and describes them. `groups` returns the group of users that are in none of the settings."""
+
+    service: JobService
+    settings: UsageSettings = UsageSettings()
+    groups: Callable[[str], str | None] = lambda _: None
+
+    async def read_sums(self, ask: UsageAsk, now: float) -> DaySums | None:
+        """What `add_allocated` needs; None where no scheduler has given a GPU to a job. Raises Temporary and
+        HistoryRefused."""
+        check_ask(ask, has_jobs=self.service.has_jobs)
+        return await read_sums(self.service.store, ask, now) if self.service.has_jobs else None
+
+    def add_allocated(self, history: Store, ask: UsageAsk, sums: DaySums | None, now: float) -> Usage:
+        """Usage with allocated time. Blocks. Raises HistoryRefused."""
+        usage = history.usage(base_ask(ask))
+        return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, ask, sums, now)
+
+    async def search(self, ask: JobAsk, now: float) -> list[JobSummary]:
+        """The newest first, as of the last minute. Raises Temporary."""
+        await self.service.settle()
+        records = await self.service.store.find(ask)
+        found = await self._read_gpus(records)
+        return [JobSummary(**self._describe(one, found.get(one.id, []), now)) for one in records]
+
+    async def find(self, job: str, scheduler: str | None, now: float) -> list[JobReport]:
+        """All starts of a job, without idle stretches and hints. Raises Temporary."""
+        await self.service.settle(job)
+        records = await self.service.store.find_starts(job, scheduler, MOST_STARTS)
+        found = await self._read_gpus(records)
+        return [self._report(one, found.get(one.id, []), now) for one in records]
+
+    async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
+        """The GPUs of each job with their amounts."""
+        gpus = await self.service.store.gpus_of([record.id for record in records])
+        amounts = await self.service.store.amounts_of([gpu.id for gpu in gpus])
+        found: dict[int, list[_Gpu]] = {}
+        for gpu in gpus:
+            found.setdefault(gpu.job_id, []).append((gpu, amounts.get(gpu.id, _NOTHING)))
+        return found
+
+    def _report(self, record: JobRecord, gpus: list[_Gpu], now: float) -> JobReport:
+        wall = _wall(record, now)
+        shown = [
+            JobGpu(
+                **_amounts([amounts], wall, self._price(gpu.model)),
+                host=gpu.host,
+                label=gpu.label,
+                uuid=gpu.uuid,
+                model=gpu.model,
+                memory_total_bytes=gpu.memory_bytes,
+            )
+            for gpu, amounts in gpus
+        ]
+        return JobReport(**self._describe(record, gpus, now), gpus=shown, currency=self.settings.currency)
+
+    def _describe(self, record: JobRecord, gpus: list[_Gpu], now: float) -> dict[str, Any]:
+        wall = _wall(record, now)
+        costs = [(self._price(gpu.model), amounts["allocated"]) for gpu, amounts in gpus]
+        priced = [price * seconds / HOUR for price, seconds in costs if price is not None]
+        names = ("scheduler", "job", "name", "user", "account", "partition", "qos", "namespace")
+        return {
+            **{name: getattr(record, name) for name in (*names, "outcome", "start", "until", "ended_at", "last_seen")},
+            **_amounts([amounts for _, amounts in gpus], wall * len(gpus), None),
+            "cost": sum(priced) if priced else None,
+            "labels": read_labels(record.labels),
+            "state": self._state(record, now),
+            "wall_seconds": wall,
+            "gpu_count": len(gpus),
+            "hosts": list(dict.fromkeys(gpu.host for gpu, _ in gpus)),
+        }
+
+    def _state(self, record: JobRecord, now: float) -> JobState:
+        if record.ended_at is not None:
+            return "ended"
+        if not self.service.tracker.is_seen(record.id) and now - record.last_seen > _SEEN_SECONDS:
+            return "unknown"
+        return "suspended" if record.is_suspended else "running"
+
+    def _price(self, model: str) -> float | None:
+        return price_of(model, self.settings.prices)
+
+
+def _wall(record: JobRecord, now: float) -> float:
+    """How long it has had its GPUs, as far as is known."""
+    end = record.ended_at if record.ended_at is not None else max(now, record.last_seen)
+    return max(0.0, end - record.start)
+
+
+def _amounts(parts: Sequence[Mapping[str, float]], wall: float, price: float | None) -> dict[str, Any]:
+    """The fields of `JobAmounts`; `wall` is how many GPU-seconds the job had."""
+    sums = _NOTHING
+    for part in parts:
+        sums = add_amounts(sums, part)
+    allocated, used, measured = sums["allocated"], sums["used"], sums["measured"]
+    # An unused GPU does no work: that needs no measurement.
+    known = measured + allocated - used
+    active = sums["active"] if measured > 0 or (allocated > 0 and used == 0) else None
+    return {
+        "allocated_hours": allocated / HOUR,
+        "used_hours": used / HOUR,
+        "unused_hours": max(0.0, allocated - used) / HOUR,
+        "idle_hours": sums["idle"] / HOUR,
+        "active_hours": None if active is None else active / HOUR,
+        "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
+        "utilization_peak_percent": None if active is None else sums["utilization_peak"],
+        "memory_mean_bytes": sums["memory_sum"] / sums["memory_seconds"] if sums["memory_seconds"] > 0 else None,
+        "memory_peak_bytes": sums["memory_peak"] if sums["memory_seconds"] > 0 else None,
+        "energy_kwh": sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
+        "cost": None if price is None else price * allocated / HOUR,
+        "coverage": min(1.0, allocated / wall) if wall > 0 else None,
+    }
+
+
+def add_stretches(report: JobReport, store: Store, work_percent: float, now: float) -> None:
+    """Ask the history when its GPUs did not work. Blocks. Leaves them unknown where it does not say."""
+    end = now if report.ended_at is None else report.ended_at
+    for gpu in report.gpus[:MOST_STRETCH_GPUS]:
+        try:
+            gpu.idle_stretches = find_stretches(store, gpu.uuid, report.start, end, work_percent)
+        except (HistoryRefused, Temporary):
+            gpu.idle_stretches = None
+
+
+def find_stretches(store: Store, uuid: str, start: float, end: float, work_percent: float) -> list[tuple[float, float]]:
+    """From when until when a GPU was seen and did not work for ten minutes and more. Raises HistoryRefused."""
+    points = int(min(_STRETCH_POINTS, max(1.0, (end - start) / 60)))
+    answer = store.series(Ask("utilization_percent", start, max(end, start + 1), points, gpu=uuid))
+    found: list[tuple[float, float]] = []
+    for at, _, _, most in answer.series[0].points if answer.series else ():
+        if most is None or most >= work_percent:
+            continue
+        begin, stop = max(at, start), min(at + answer.step, end)
+        if found and found[-1][1] >= begin:
+            found[-1] = found[-1][0], stop
+        elif stop > begin:
+            found.append((begin, stop))
+    return [(begin, stop) for begin, stop in found if stop - begin >= _STRETCH_SECONDS]
+
+
+def find_hints(report: JobReport) -> list[JobHint]:
+    """What its figures suggest, where enough of the job was monitored."""
+    is_short = report.wall_seconds < _LEAST_SECONDS or (report.coverage or 0.0) < _LEAST_COVERAGE
+    if is_short or not report.gpus:
+        return []
+    unused = [gpu for gpu in report.gpus if gpu.used_hours == 0 and (gpu.coverage or 0.0) >= _LEAST_COVERAGE]
+    if len(unused) == len(report.gpus):
+        count = "The GPU was" if len(unused) == 1 else f"None of the {len(unused)} GPUs was"
+        negated = " never" if len(unused) == 1 else ""
+        return [JobHint("never_used", f"{count}{negated} used. Does the job need a GPU, and does its program see it?")]
+    hints = []
+    if unused:
+        places = ", ".join(f"{gpu.host}:{gpu.label}" for gpu in unused[:8]) + (", …" if len(unused) > 8 else "")
+        told = f"{len(unused)} of {len(report.gpus)} GPUs {'was' if len(unused) == 1 else 'were'} never used: {places}."
+        hints.append(JobHint("unused_gpus", f"{told} Request fewer, or let the program use them."))
+    wasted = (report.idle_hours + report.unused_hours) / report.allocated_hours
+    if wasted >= _IDLE_SHARE:
+        told = f"The GPUs did no work in {100 * wasted:.0f} % of the allocated time."
+        hints.append(JobHint("idle", f"{told} End the job when its work is done, or request a shorter time."))
+    elif report.utilization_percent is not None and report.utilization_percent < _LOW_PERCENT:
+        told = f"The mean utilization was {report.utilization_percent:.0f} %."
+        hints.append(JobHint("low_utilization", f"{told} The program may wait for data, or need a smaller GPU."))
+    return hints + _find_small(report)
+
+
+def _find_small(report: JobReport) -> list[JobHint]:
+    """A job that needs a small part of the memory of every one of its GPUs."""
+    used = [gpu for gpu in report.gpus if gpu.used_hours > 0]
+    shares = [
+        gpu.memory_peak_bytes / gpu.memory_total_bytes
+        for gpu in used
+        if gpu.memory_peak_bytes is not None and gpu.memory_total_bytes
+    ]
+    if not used or len(shares) < len(used) or max(shares) >= _SMALL_SHARE:
+        return []
+    peak, total = report.memory_peak_bytes or 0.0, used[0].memory_total_bytes or 0.0
+    told = f"At most {peak / _GIB:.1f} GiB of a GPU's {total / _GIB:.0f} GiB were in use."
+    return [JobHint("small_memory", f"{told} A smaller GPU, or a part of one (MIG), may do.")]

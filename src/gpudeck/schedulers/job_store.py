@@ -1,0 +1,337 @@
+"""Jobs, their GPUs and what these did, in the database.
+
+Ids are hashes of what a row is about, and a row of `job_usage` has the sums of its whole hour: to write a row again
+changes nothing, also where two hubs see the same cluster.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
+from sqlalchemy import ColumnElement, Table, and_, case, delete, func, literal, or_, select, update
+
+from gpudeck.database.engine import FleetStore, delete_old
+from gpudeck.database.schema import job_gpus, job_usage, jobs
+from gpudeck.model.text import clean
+
+HOUR: Final = 3600
+DAY: Final = 86_400
+BY_HOUR_SECONDS: Final = 8 * DAY
+"""How long usage is kept by the hour. After that it is kept by the day, in UTC."""
+_AT_ONCE: Final = 250
+_SPANS: Final = (HOUR, DAY)
+PEAKS: Final = ("memory_peak", "utilization_peak")
+AMOUNTS: Final = tuple(column.name for column in job_usage.c if not column.primary_key)
+SUMS: Final = tuple(name for name in AMOUNTS if name not in PEAKS)
+
+
+T = TypeVar("T")
+
+
+class JobRecord(Struct, kw_only=True):
+    """One start of a job. `start` is `since`, or `first_seen` where that is not known."""
+
+    id: int
+    scheduler: str
+    job: str
+    start: float
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    namespace: str | None = None
+    labels: str | None = None
+    since: float | None = None
+    until: float | None = None
+    is_suspended: int = 0
+    first_seen: float
+    last_seen: float
+    ended_at: float | None = None
+    outcome: str | None = None
+
+
+class JobGpuRecord(Struct, kw_only=True):
+    id: int
+    job_id: int
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    model: str
+    memory_bytes: int | None = None
+    is_used: int = 0
+
+
+class JobAsk(Struct, frozen=True, kw_only=True):
+    """Which jobs are wanted: those that had not ended by `since`, and started before `before`."""
+
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    namespace: str | None = None
+    scheduler: str | None = None
+    is_running: bool | None = None
+    since: float | None = None
+    before: float | None = None
+    limit: int = 100
+
+
+class UsageSum(NamedTuple):
+    """Sums over some job-GPUs. `names` are the values that were grouped by; `never_used` are the allocated seconds of
+    GPUs that their jobs never used."""
+
+    names: tuple[str | None, ...]
+    amounts: dict[str, float]
+    never_used: float
+
+
+def hash_id(*parts: object) -> int:
+    """A number of 63 bits."""
+    text = "\0".join(map(str, parts)).encode(errors="replace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+
+class JobStore(FleetStore):
+    """One fleet's jobs. All of it raises Temporary where the database does not answer."""
+
+    def make_id(self, scheduler: str, job: str, start: float) -> int:
+        return hash_id(self._fleet, scheduler, job, start)
+
+    async def write_jobs(self, records: Sequence[JobRecord]) -> None:
+        rows = ({"fleet": self._fleet} | _fit(jobs, asdict(one)) for one in records)
+        await self._upsert(jobs, rows, keep={"id", "fleet", "first_seen"})
+
+    async def write_gpus(self, records: Sequence[JobGpuRecord]) -> None:
+        rows = (_fit(job_gpus, asdict(one)) for one in records)
+        await self._upsert(job_gpus, rows, keep={"id", "job_id", "uuid"})
+
+    async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]]) -> None:
+        """The id of each GPU of a job, an hour, and the sums of that hour so far, in the order of AMOUNTS. Of two sums
+        the larger counts: time that a clock repeats, or that two hubs count, is there once."""
+        made = (
+            {"span": HOUR, "start": hour, "job_gpu_id": gpu, **dict(zip(AMOUNTS, amounts, strict=True))}
+            for gpu, hour, amounts in rows
+        )
+        await self._upsert(job_usage, made, keep={"span", "start", "job_gpu_id"}, larger=AMOUNTS)
+
+    async def touch(self, job_ids: Iterable[int], now: float) -> None:
+        """These have their GPUs now."""
+        for some in _batches(job_ids):
+            wanted = jobs.c.id.in_(some)
+            await self._database.execute(update(jobs).where(wanted).values(last_seen=now, ended_at=None))
+
+    async def note_end(self, scheduler: str, job: str, start: float, ended_at: float, outcome: str | None) -> None:
+        """What the scheduler's own accounting says of a job that has ended."""
+        wanted = jobs.c.id == self.make_id(scheduler, job, start)
+        await self._database.execute(update(jobs).where(wanted).values(ended_at=ended_at, outcome=outcome))
+
+    async def end_lost(self, before: float) -> None:
+        """Jobs of which nothing was seen since then have ended when they were last seen."""
+        is_lost = and_(jobs.c.fleet == self._fleet, jobs.c.ended_at.is_(None), jobs.c.last_seen < before)
+        await self._database.execute(update(jobs).where(is_lost).values(ended_at=jobs.c.last_seen))
+
+    async def has_jobs(self) -> bool:
+        """Whether there is a job at all."""
+        found = await self._database.execute(select(jobs.c.id).where(jobs.c.fleet == self._fleet).limit(1))
+        return found.first() is not None
+
+    async def open_jobs(self) -> list[JobRecord]:
+        return await self._find_jobs(jobs.c.ended_at.is_(None))
+
+    async def find(self, ask: JobAsk) -> list[JobRecord]:
+        """The newest first."""
+        named = {name: value for name in _FILTERS if (value := getattr(ask, name)) is not None}
+        wanted = [jobs.c.job != "", *(jobs.c[name] == clean(value) for name, value in named.items())]
+        if ask.is_running is not None:
+            wanted.append(jobs.c.ended_at.is_(None) if ask.is_running else jobs.c.ended_at.is_not(None))
+        if ask.since is not None:
+            wanted.append(or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > ask.since))
+        if ask.before is not None:
+            wanted.append(jobs.c.start < ask.before)
+        return await self._find_jobs(*wanted, limit=ask.limit)
+
+    async def find_starts(self, job: str, scheduler: str | None, limit: int) -> list[JobRecord]:
+        """All starts of a job, the newest first; of the id of a whole array its tasks."""
+        job = clean(job)
+        of = [] if scheduler is None else [jobs.c.scheduler == clean(scheduler)]
+        exact = await self._find_jobs(jobs.c.job == job, *of, limit=limit)
+        if exact or not job.isdigit():
+            return exact
+        tasks = (jobs.c.job.startswith(f"{job}{sign}", autoescape=True) for sign in "_+")
+        return await self._find_jobs(or_(*tasks), *of, limit=limit)
+
+    async def gpus_of(self, job_ids: Sequence[int]) -> list[JobGpuRecord]:
+        found: list[JobGpuRecord] = []
+        columns = [job_gpus.c[name] for name in JobGpuRecord.__struct_fields__]
+        for some in _batches(job_ids):
+            rows = await self._database.execute(select(*columns).where(job_gpus.c.job_id.in_(some)))
+            found += [JobGpuRecord(**row) for row in rows.mappings()]
+        return sorted(found, key=lambda one: (one.host, len(one.label), one.label))
+
+    async def amounts_of(self, gpu_ids: Sequence[int]) -> dict[int, dict[str, float]]:
+        """What GPUs of jobs did, by their ids."""
+        found: dict[int, dict[str, float]] = {}
+        for some in _batches(gpu_ids):
+            wanted = select(job_usage.c.job_gpu_id, *_added()).where(job_usage.c.job_gpu_id.in_(some))
+            rows = await self._database.execute(wanted.group_by(job_usage.c.job_gpu_id))
+            found |= {row.job_gpu_id: {name: getattr(row, name) for name in AMOUNTS} for row in rows}
+        return found
+
+    async def usage_of_hour(self, hour: int) -> dict[int, list[float]]:
+        """By the id of the GPU of a job, in the order of AMOUNTS."""
+        columns = [job_usage.c[name] for name in AMOUNTS]
+        wanted = select(job_usage.c.job_gpu_id, *columns).where(job_usage.c.span == HOUR, job_usage.c.start == hour)
+        return {row[0]: list(row[1:]) for row in await self._database.execute(wanted)}
+
+    async def sum_usage(
+        self, start: float, end: float, now: float, by: Sequence[str], only: Mapping[str, str]
+    ) -> list[UsageSum]:
+        """The sums of a period by these columns of jobs and their GPUs. `only` are values that columns must have.
+
+        An hour, or a day where only that is kept, that lies partly in the period counts in proportion to time. Day by
+        day, so that other transactions have their turn.
+        """
+        found: dict[tuple[str | None, ...], UsageSum] = {}
+        begin = start
+        while begin < end:
+            stop = min(end, begin + DAY)
+            for span in _SPANS:
+                rows = await self._database.execute(self._select_sums(begin, stop, now, span, by=by, only=only))
+                for row in rows:
+                    names, (never_used, *amounts) = row[: len(by)], row[len(by) :]
+                    _add(found, UsageSum(tuple(names), dict(zip(AMOUNTS, amounts, strict=True)), never_used))
+            begin = stop
+        return list(found.values())
+
+    async def join_days(self, before: float) -> None:
+        """Keep what is older than that by the day of UTC. The oldest day first, each in a transaction of its own."""
+        usage = job_usage.c
+        oldest = select(func.min(usage.start)).where(usage.span == HOUR)
+        while (first := (await self._database.execute(oldest)).scalar()) is not None:
+            day = first // DAY * DAY
+            if day + DAY > before:
+                return
+            is_old = and_(usage.span == HOUR, usage.start >= day, usage.start < day + DAY)
+            sums = select(literal(DAY), literal(day), usage.job_gpu_id, *_added()).where(is_old)
+            names = ["span", "start", "job_gpu_id", *AMOUNTS]
+            put = self._database.insert(job_usage).from_select(names, sums.group_by(usage.job_gpu_id))
+            async with self._database.begin() as connection:
+                await connection.execute(put.on_conflict_do_update(set_=self._larger(put, AMOUNTS), **_KEY))
+                await connection.execute(delete(job_usage).where(is_old))
+
+    async def trim(self, before: float) -> None:
+        """Delete what ended before that moment."""
+        await delete_old(self._database, jobs, jobs.c.last_seen, jobs.c.last_seen < before)
+        await self._database.execute(delete(job_usage).where(job_usage.c.start < before - DAY))
+
+    async def _find_jobs(self, *wanted: ColumnElement[bool], limit: int | None = None) -> list[JobRecord]:
+        columns = [jobs.c[name] for name in JobRecord.__struct_fields__]
+        ask = select(*columns).where(jobs.c.fleet == self._fleet, *wanted)
+        rows = await self._database.execute(ask.order_by(jobs.c.start.desc(), jobs.c.id).limit(limit))
+        return [JobRecord(**row) for row in rows.mappings()]
+
+    def _select_sums(
+        self, start: float, end: float, now: float, span: int, *, by: Sequence[str], only: Mapping[str, str]
+    ) -> Any:
+        usage = job_usage.c
+        first, last = literal(float(start)), literal(float(end))
+        # The hour that is not over ends now.
+        until = case((and_(usage.start <= now, usage.start + span > now), now), else_=usage.start + span)
+        begin = case((usage.start < first, first), else_=usage.start)
+        stop = case((until > last, last), else_=until)
+        inside = case((stop > begin, stop - begin), else_=0.0)
+        share = case((until > usage.start, inside / (until - usage.start)), else_=1.0)
+        never_used = func.sum(case((job_gpus.c.is_used == 0, share * usage.allocated), else_=0.0))
+        columns = [_column(name) for name in by]
+        wanted = (
+            select(*columns, never_used, *(func.sum(share * usage[name]) for name in SUMS), *_peaks())
+            .join_from(job_usage, job_gpus, usage.job_gpu_id == job_gpus.c.id)
+            .join(jobs, job_gpus.c.job_id == jobs.c.id)
+            .where(usage.span == span, usage.start > start - span, usage.start < end, jobs.c.fleet == self._fleet)
+            .where(*(_is_named(name, clean(value)) for name, value in only.items()))
+        )
+        return wanted.group_by(*columns) if columns else wanted
+
+    async def _upsert(
+        self,
+        table: Table,
+        rows: Iterable[dict[str, Any]],
+        *,
+        keep: set[str],
+        larger: Sequence[str] = (),
+    ) -> None:
+        """In several transactions: other writers, and the event loop, have their turn between two."""
+        put = self._database.insert(table)
+        names = [column.name for column in table.c if column.name not in keep]
+        changed = {name: put.excluded[name] for name in names if name not in larger} | self._larger(put, larger)
+        put = put.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=changed)
+        for some in _batches(rows):
+            await self._database.execute(put, some)
+
+    def _larger(self, put: Any, names: Iterable[str]) -> dict[str, Any]:
+        pick = func.max if self._database.kind == "sqlite" else func.greatest
+        return {name: pick(put.table.c[name], put.excluded[name]) for name in names}
+
+
+_FILTERS: Final = ("user", "account", "partition", "namespace", "scheduler")
+_KEY: Final[dict[str, Any]] = {"index_elements": list(job_usage.primary_key.columns)}
+
+
+def _column(name: str) -> Any:
+    return jobs.c[name] if name in jobs.c else job_gpus.c[name]
+
+
+def _is_named(name: str, value: str) -> ColumnElement[bool]:
+    """A host is named by its name or its id."""
+    if name == "host":
+        return or_(job_gpus.c.host == value, job_gpus.c.host_id == value)
+    return _column(name) == value  # type: ignore[no-any-return]
+
+
+def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(rows)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
+
+
+def _peaks() -> list[Any]:
+    return [func.max(job_usage.c[name]).label(name) for name in PEAKS]
+
+
+def _added() -> list[Any]:
+    return [*(func.sum(job_usage.c[name]).label(name) for name in SUMS), *_peaks()]
+
+
+def _add(found: dict[tuple[str | None, ...], UsageSum], new: UsageSum) -> None:
+    before = found.get(new.names)
+    if before is not None:
+        amounts = add_amounts(before.amounts, new.amounts)
+        new = UsageSum(new.names, amounts, before.never_used + new.never_used)
+    found[new.names] = new
+
+
+def add_amounts(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """Of two times, or of two GPUs."""
+    sums = {name: one[name] + other[name] for name in SUMS}
+    return sums | {name: max(one[name], other[name]) for name in PEAKS}
+
+
+def write_labels(labels: Mapping[str, str] | None) -> str | None:
+    return json.dumps(labels, sort_keys=True) if labels else None
+
+
+def read_labels(text: str | None) -> dict[str, str]:
+    return json.loads(text) if text else {}
+
+
+def _fit(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    """PostgreSQL refuses what is too long, and the character 0."""
+    for name, value in row.items():
+        if isinstance(value, str):
+            row[name] = clean(value)[: getattr(table.c[name].type, "length", None)]
+    return row

@@ -1,0 +1,161 @@
+"""Allocated time in usage reports: beside what the history says of users, hosts, models and groups, and the rows by
+account, partition, namespace and label, which only schedulers know.
+
+docs/accounting.md explains the rules to people.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gpudeck.history.base import HistoryRefused, UsageAsk
+from gpudeck.history.settings import UsageSettings
+from gpudeck.history.time_range import Period
+from gpudeck.history.usage import find_groups, price_of
+from gpudeck.model.view import Day, Usage, UsageRow
+from gpudeck.schedulers.job_store import AMOUNTS, HOUR, JobStore, UsageSum, add_amounts, read_labels
+
+JOB_NAMES: Final = ("account", "partition", "namespace", "label")
+"""What rows can stand for that only schedulers know."""
+_COLUMNS: Final = {"group": "user", "label": "labels"}
+"""Where a row's name is found, if not in a column of its own."""
+_JOULES_A_KWH: Final = 3.6e6
+
+DaySums = list[tuple[int, list[UsageSum]]]
+"""The sums of a period by the number of the day, or all at 0."""
+
+
+async def read_sums(store: JobStore, ask: UsageAsk, now: float) -> DaySums:
+    """What the answer needs of jobs. Raises Temporary, and HistoryRefused for a period that makes no sense."""
+    is_daily = ask.daily and ask.by in JOB_NAMES
+    period = Period(ask.start, ask.end, now, ask.zone if is_daily else None)
+    begins = [begin for _, begin in period.days] or [ask.start]
+    by = [_COLUMNS.get(ask.by, ask.by), "user", "model"]
+    only = {name: value for name in ("user", "host") if (value := getattr(ask, name)) is not None}
+    ends = [*begins[1:], ask.end]
+    return [
+        (number, await store.sum_usage(max(begin, ask.start), min(end, now), now, by, only))
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+    ]
+
+
+def check_ask(ask: UsageAsk, *, has_jobs: bool) -> None:
+    """Raises HistoryRefused for what this hub cannot know."""
+    if ask.by in JOB_NAMES and not has_jobs:
+        hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
+        raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {ask.by}", hint)
+    if (ask.by == "label") != (ask.label is not None):
+        hint = "Ask with by=label&label=team, or `--by label:team`."
+        raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
+
+
+class AllocatedTime:
+    """Adds allocated time to usage. `groups` returns the group of users that are in none of the settings."""
+
+    def __init__(self, settings: UsageSettings, groups: Callable[[str], str | None]) -> None:
+        self._settings = settings
+        self._find_group = find_groups(settings, groups)
+
+    def add(self, usage: Usage, ask: UsageAsk, sums: DaySums, now: float) -> Usage:
+        """`usage` is what the history says by user where only schedulers know the rows. May block."""
+        wanted = [(day, [one for one in found if self._is_wanted(ask, one)]) for day, found in sums]
+        everything = [one for _, found in wanted for one in found]
+        if ask.by in JOB_NAMES:
+            return self._make_rows(usage, ask, wanted, everything, now)
+        rows = {(row.name_by(ask.by), row.unknown): row for row in usage.rows}
+        by_row: dict[tuple[str | None, bool], list[UsageSum]] = {}
+        for one in everything:
+            by_row.setdefault(self._name_row(ask, one), []).append(one)
+        for key, found in by_row.items():
+            if key not in rows:
+                # Nobody used what was allocated there.
+                rows[key] = UsageRow(0.0, 0.0, None, 0.0, 0.0 if usage.coverage else None, None, None, unknown=key[1])
+                setattr(rows[key], ask.by, key[0])
+                usage.rows.append(rows[key])
+            _set_hours(rows[key], found)
+        for key, row in rows.items():
+            if key not in by_row:
+                _set_hours(row, [])
+        _set_hours(usage.total, everything)
+        return usage
+
+    def _make_rows(
+        self, usage: Usage, ask: UsageAsk, days: DaySums, everything: Sequence[UsageSum], now: float
+    ) -> Usage:
+        period = Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
+        monitored = usage.monitored_gpu_hours * HOUR
+        names = {self._name_row(ask, one) for one in everything}
+
+        def make(key: tuple[str | None, bool] | None) -> UsageRow:
+            def is_wanted(one: UsageSum) -> bool:
+                return key is None or self._name_row(ask, one) == key
+
+            row = self._row([one for one in everything if is_wanted(one)], monitored)
+            for number, found in days if period.days else ():
+                used = [one.amounts for one in found if is_wanted(one)]
+                hours, active = (sum(one[name] for one in used) / HOUR for name in ("used", "active"))
+                if any(one["allocated"] for one in used):
+                    is_measured = any(one["measured"] for one in used)
+                    row.days.append(Day(*period.days[number], hours, active if is_measured else None))
+            return row
+
+        usage.by, usage.rows = ask.by, []
+        for name, unknown in names:
+            row = make((name, unknown))
+            row.unknown = unknown
+            setattr(row, ask.by, name)
+            usage.rows.append(row)
+        usage.rows.sort(key=lambda row: (-(row.allocated_hours or 0.0), row.unknown, row.name_by(ask.by) or ""))
+        usage.total = make(None)
+        return usage
+
+    def _row(self, found: Sequence[UsageSum], monitored: float) -> UsageRow:
+        sums = _add_up(found)
+        prices = [(price_of(one.names[-1] or "", self._settings.prices), one.amounts["allocated"]) for one in found]
+        costs = [price * seconds / HOUR for price, seconds in prices if price is not None]
+        row = UsageRow(
+            gpu_hours=sums["used"] / HOUR,
+            measured_hours=sums["measured"] / HOUR,
+            active_hours=sums["active"] / HOUR if sums["measured"] > 0 else None,
+            idle_hours=sums["idle"] / HOUR,
+            share=sums["used"] / monitored if monitored > 0 else None,
+            peak_memory_bytes=sums["memory_peak"] or None,
+            energy_kwh=sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
+            cost=sum(costs) if costs else None,
+        )
+        _set_hours(row, found)
+        return row
+
+    def _is_wanted(self, ask: UsageAsk, one: UsageSum) -> bool:
+        _, user, model = one.names
+        return (ask.model is None or ask.model.lower() in (model or "").lower()) and (
+            ask.group is None or self._find_group(user) == ask.group
+        )
+
+    def _name_row(self, ask: UsageAsk, one: UsageSum) -> tuple[str | None, bool]:
+        name, user, _ = one.names
+        if ask.by == "group":
+            return self._find_group(user), user is None
+        if ask.by == "label":
+            return read_labels(name).get(ask.label or ""), False
+        return name, name is None and ask.by == "user"
+
+
+def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
+    sums = dict.fromkeys(AMOUNTS, 0.0)
+    for one in found:
+        sums = add_amounts(sums, one.amounts)
+    return sums
+
+
+def _set_hours(row: UsageRow, found: Sequence[UsageSum]) -> None:
+    allocated, used = (sum(one.amounts[name] for one in found) for name in ("allocated", "used"))
+    row.allocated_hours = allocated / HOUR
+    row.unused_hours = max(0.0, allocated - used) / HOUR
+    row.never_used_hours = sum(one.never_used for one in found) / HOUR
+
+
+def base_ask(ask: UsageAsk) -> UsageAsk:
+    """What the history is asked: it knows no names of schedulers, and its rows are not needed then."""
+    return replace(ask, by="user", daily=False, label=None) if ask.by in JOB_NAMES else ask

@@ -1,0 +1,390 @@
+"""Which jobs have which GPUs, and what these do meanwhile: counted every few seconds, written every minute.
+
+    fleet (columns of allocated GPUs) → JobTracker (sums of this hour) → JobStore (jobs, job_gpus, job_usage)
+
+An allocation is taken from the fleet, whichever scheduler it is of. A job has ended when each of its GPUs is known to
+be somebody else's or nobody's; while its scheduler cannot be read, it is neither counted nor ended.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpudeck.database.background import BackgroundWriter
+from gpudeck.fleet.columns import BUSY, IDLE, NONE, UNKNOWN, GpuColumns
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model import clock
+from gpudeck.model.allocation import Allocation
+from gpudeck.model.availability import STUCK_SECONDS
+from gpudeck.model.clock import Clock
+from gpudeck.schedulers.job_store import (
+    AMOUNTS,
+    BY_HOUR_SECONDS,
+    DAY,
+    HOUR,
+    PEAKS,
+    JobGpuRecord,
+    JobRecord,
+    JobStore,
+    hash_id,
+    write_labels,
+)
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 5.0
+WRITE_SECONDS: Final = 60.0
+LATE_SECONDS: Final = 60.0
+"""A job that was seen no later than this after its start is counted from its start."""
+LOST_SECONDS: Final = float(DAY)
+"""A job that was not seen for so long, because nothing could be read, counts as ended."""
+_TRIM_SECONDS: Final = 3600.0
+_MOST_WAITING: Final = 400_000
+_NAMES: Final = ("name", "user", "account", "partition", "qos", "until")
+_PEAK_PLACES: Final = [AMOUNTS.index(name) for name in PEAKS]
+
+Amounts = NDArray[np.float64]
+_Key = tuple[str, str, float | None]
+
+
+class JobTracker:
+    """What is counted and not written yet. One event loop owns it. `open` are the jobs that have not ended."""
+
+    def __init__(self, store: JobStore, now: Clock = clock.wall, monotonic: Clock = time.monotonic) -> None:
+        self._store = store
+        self._now = now
+        self._monotonic = monotonic
+        self.open: dict[_Key, JobRecord] = {}
+        self._gpus: dict[int, JobGpuRecord] = {}
+        self._gpus_of: dict[int, dict[str, int]] = {}
+        self._seen: set[_Key] = set()
+        self._last: tuple[float, float] | None = None
+        """The hub's clock and the monotonic one at the last tick."""
+        self._first = math.inf
+        self._hour = 0
+        self._states: list[GpuState] = []
+        self._allocations: list[Allocation] = []
+        self._slots: list[int] = []
+        self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
+        self._rest: dict[int, Amounts] = {}
+        """Of this hour, of GPUs that are not allocated to that job any more or not yet again."""
+        self._waiting: dict[tuple[int, int], Amounts] = {}
+        self._changed_jobs: dict[int, JobRecord] = {}
+        self._changed_gpus: dict[int, JobGpuRecord] = {}
+
+    def tick(self, table: FleetTable) -> None:
+        """Count the time since the last one."""
+        now, moment = self._now(), self._monotonic()
+        elapsed = 0.0 if self._last is None else moment - self._last[1]
+        if elapsed > STUCK_SECONDS:
+            elapsed = 0.0  # the hub was away, and what happened meanwhile is not known
+        self._first = min(self._first, moment)
+        self._begin_hour(int((now - elapsed / 2) // HOUR) * HOUR)
+        gpus = table.gpus
+        rows = np.flatnonzero(gpus.is_allocated[: gpus.end])
+        found = [(gpu, gpu.scheduling.allocation) for row in rows.tolist() if (gpu := table.gpu_at[row]) is not None]
+        states = [gpu for gpu, allocation in found if allocation is not None]
+        allocations = [allocation for _, allocation in found if allocation is not None]
+        seconds = np.full(len(states), elapsed)
+        if states != self._states or allocations != self._allocations:
+            before = {gpu.uuid for gpu in self._states}
+            self._regroup(table, states, allocations, now)
+            self._count_start(seconds, before, now, elapsed)
+        if len(self._seen) < len(self.open):
+            self._end_jobs(table, now)
+        if states:
+            self._count(gpus, np.array([gpu.row for gpu in states]), seconds)
+        self._last = now, moment
+
+    def adopt(self, records: Iterable[JobRecord], gpus: Iterable[JobGpuRecord], hour: dict[int, list[float]]) -> None:
+        """What was known when the hub ended. `hour` is what was written of this hour."""
+        for record in records:
+            known = self.open.setdefault(_key_of(record), record)
+            known.first_seen = record.first_seen
+        for gpu in gpus:
+            self._gpus.setdefault(gpu.id, gpu)
+            self._gpus_of.setdefault(gpu.job_id, {}).setdefault(gpu.uuid, gpu.id)
+        if self._hour == 0:
+            self._hour = int(self._now() // HOUR) * HOUR
+        places = {slot: place for place, slot in enumerate(self._slots)}
+        for slot, values in hour.items():
+            if slot in places:
+                _add(self._amounts[places[slot]], np.array(values))
+            else:
+                self._rest[slot] = np.array(values)
+
+    async def write(self) -> None:
+        """All that is not written yet. Raises Temporary, and keeps what is not written."""
+        await self.write_jobs()
+        waiting, self._waiting = self._waiting, {}
+        seen, seen_at = [self.open[key].id for key in self._seen], self._last
+        try:
+            await self._store.write_usage((gpu, hour, row.tolist()) for (gpu, hour), row in waiting.items())
+            await self._store.write_usage(self._list_usage(set(self._slots)))
+            if seen_at is not None:
+                await self._store.touch(seen, seen_at[0])
+        except BaseException:
+            self._waiting = waiting | self._waiting
+            raise
+
+    async def write_jobs(self, wanted: str | None = None) -> None:
+        """The jobs and their GPUs that are new or changed, and what the job of that name has used. As `write`."""
+        jobs, self._changed_jobs = self._changed_jobs, {}
+        gpus, self._changed_gpus = self._changed_gpus, {}
+        try:
+            await self._store.write_jobs(list(jobs.values()))
+            await self._store.write_gpus(list(gpus.values()))
+        except BaseException:
+            self._changed_jobs = jobs | self._changed_jobs
+            self._changed_gpus = gpus | self._changed_gpus
+            raise
+        if wanted is not None:
+            ids = {job.id for job in (*jobs.values(), *self.open.values()) if job.job == wanted}
+            own = {hash_id(job, gpu.uuid) for job in ids for gpu in self._states}
+            before = [(gpu, hour, row.tolist()) for (gpu, hour), row in self._waiting.items() if gpu in own]
+            await self._store.write_usage([*before, *self._list_usage(own)])
+
+    def _list_usage(self, gpus: Collection[int]) -> list[tuple[int, int, list[float]]]:
+        """What is counted of this hour. All at once: later it may be another hour."""
+        rows = zip(self._slots, self._amounts.tolist(), strict=True)
+        return [(gpu, self._hour, row) for gpu, row in rows if gpu in gpus]
+
+    def is_seen(self, job_id: int) -> bool:
+        """Whether it has its GPUs now."""
+        return any(self.open[key].id == job_id for key in self._seen)
+
+    def _begin_hour(self, hour: int) -> None:
+        if hour == self._hour:
+            return
+        for gpu, row in zip(self._slots, self._amounts, strict=True):
+            self._waiting[gpu, self._hour] = row
+        while len(self._waiting) > _MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        self._amounts = np.zeros_like(self._amounts)
+        self._rest = {}
+        self._hour = hour
+
+    def _regroup(self, table: FleetTable, states: list[GpuState], allocations: list[Allocation], now: float) -> None:
+        """Other GPUs are allocated, or to other jobs."""
+        kept = self._rest | dict(zip(self._slots, self._amounts, strict=True))
+        last_seen = now if self._last is None else self._last[0]
+        before, self._seen, slots = self._seen, set(), []
+        for gpu, allocation in zip(states, allocations, strict=True):
+            job = self._find_job(allocation, now)
+            slots.append(self._find_gpu(job, gpu, table))
+        for job in [self.open[key] for key in before - self._seen if key in self.open]:
+            job.last_seen = last_seen
+        self._amounts = np.array([kept.pop(slot, _NOTHING) for slot in slots]).reshape(len(slots), len(AMOUNTS))
+        for slot in set(self._slots) - set(slots):
+            self._waiting[slot, self._hour] = kept[slot]
+        self._rest = kept
+        self._slots, self._states, self._allocations = slots, states, allocations
+
+    def _count_start(self, seconds: Amounts, before: set[str], now: float, elapsed: float) -> None:
+        """A job that is new here is counted from its start, but no GPU twice."""
+        running = self._monotonic() - self._first
+        for place, (gpu, allocation) in enumerate(zip(self._states, self._allocations, strict=True)):
+            job = self.open[self._key(allocation)]
+            age = math.inf if job.since is None or job.first_seen != now else max(0.0, now - job.since)
+            if age <= LATE_SECONDS:
+                seconds[place] = min(age, elapsed if gpu.uuid in before else running)
+
+    def _count(self, gpus: GpuColumns, rows: NDArray[np.int64], seconds: Amounts) -> None:
+        states = gpus.availability[rows]
+        is_seen = (states != UNKNOWN) & (states != NONE)
+        is_used = (states == BUSY) | (states == IDLE)
+        utilization, power, memory = (
+            np.where(is_seen, gpus.metric(name)[rows], np.nan)
+            for name in ("utilization_percent", "power_watts", "memory_used_bytes")
+        )
+        added = np.stack(
+            [
+                seconds * is_seen,
+                seconds * ~is_seen,
+                seconds * is_used,
+                seconds * is_used * np.nan_to_num(utilization) / 100,
+                seconds * (is_used & ~np.isnan(utilization)),
+                seconds * (states == IDLE),
+                seconds * np.nan_to_num(power),
+                seconds * ~np.isnan(power),
+                seconds * np.nan_to_num(memory),
+                seconds * ~np.isnan(memory),
+                np.nan_to_num(memory),
+                np.nan_to_num(utilization) * is_used,
+            ],
+            axis=1,
+        )
+        peaks = np.maximum(self._amounts[:, _PEAK_PLACES], added[:, _PEAK_PLACES])
+        self._amounts += added
+        self._amounts[:, _PEAK_PLACES] = peaks
+        for place in np.flatnonzero(is_used & (seconds > 0)).tolist():
+            gpu = self._gpus[self._slots[place]]
+            if not gpu.is_used:
+                gpu.is_used = 1
+                self._changed_gpus[gpu.id] = gpu
+
+    def _key(self, allocation: Allocation) -> _Key:
+        """Of a job whose start is not known, or was not when it was first seen, there is one at a time."""
+        key = allocation.scheduler, allocation.job, allocation.since
+        unknown = allocation.scheduler, allocation.job, None
+        return key if key in self.open or unknown not in self.open else unknown
+
+    def _find_job(self, allocation: Allocation, now: float) -> JobRecord:
+        key = self._key(allocation)
+        self._seen.add(key)
+        job = self.open.get(key)
+        facts = {name: getattr(allocation, name) for name in _NAMES}
+        facts["is_suspended"] = int(allocation.is_suspended)
+        facts["namespace"] = getattr(allocation, "namespace", None)
+        facts["labels"] = write_labels(getattr(allocation, "labels", None))
+        if job is None:
+            # All jobs that a scheduler does not name are one, which has no start.
+            start = 0.0 if not allocation.job else now if allocation.since is None else allocation.since
+            job = JobRecord(
+                id=self._store.make_id(allocation.scheduler, allocation.job, start),
+                scheduler=allocation.scheduler,
+                job=allocation.job,
+                start=start,
+                since=allocation.since,
+                first_seen=now,
+                last_seen=now,
+                **facts,
+            )
+            self.open[key] = self._changed_jobs[job.id] = job
+        elif any(getattr(job, name) != value for name, value in facts.items()):
+            for name, value in facts.items():
+                setattr(job, name, value)
+            self._changed_jobs[job.id] = job
+        return job
+
+    def _find_gpu(self, job: JobRecord, gpu: GpuState, table: FleetTable) -> int:
+        known = self._gpus_of.setdefault(job.id, {})
+        found = known.get(gpu.uuid)
+        if found is None:
+            host = table.host_at[table.gpus.host[gpu.row]]
+            memory = gpu.value("memory_total_bytes")
+            record = JobGpuRecord(
+                id=hash_id(job.id, gpu.uuid),
+                job_id=job.id,
+                uuid=gpu.uuid,
+                host="" if host is None else host.name,
+                host_id="" if host is None else host.id,
+                label=gpu.label,
+                model=gpu.name,
+                memory_bytes=None if memory is None else int(memory),
+            )
+            found = known[gpu.uuid] = record.id
+            self._gpus[found] = self._changed_gpus[found] = record
+        return found
+
+    def _end_jobs(self, table: FleetTable, now: float) -> None:
+        known = {gpu.uuid: gpu.scheduling for gpu in table.gpu_at if gpu is not None}
+        for key in [key for key in self.open if key not in self._seen]:
+            job = self.open[key]
+            marks = [known.get(uuid) for uuid in self._gpus_of.get(job.id, {})]
+            is_over = all(mark is not None and mark.unknown is None for mark in marks)
+            if is_over and job.job:
+                # Of one that ended while the hub was away it is not known when.
+                job.ended_at = now if now - job.last_seen <= LATE_SECONDS else job.last_seen
+                self._changed_jobs[job.id] = job
+            if is_over or now - job.last_seen > LOST_SECONDS:
+                del self.open[key]
+                for gpu in self._gpus_of.pop(job.id, {}).values():
+                    del self._gpus[gpu]
+
+
+_NOTHING: Final = np.zeros(len(AMOUNTS))
+
+
+def _key_of(record: JobRecord) -> _Key:
+    return record.scheduler, record.job, record.since
+
+
+def _add(amounts: Amounts, more: Amounts) -> None:
+    peaks = np.maximum(amounts[_PEAK_PLACES], more[_PEAK_PLACES])
+    amounts += more
+    amounts[_PEAK_PLACES] = peaks
+
+
+class JobService(Service):
+    """The jobs of a hub's fleet. `has_jobs`: some scheduler has ever given a GPU to one."""
+
+    name = "jobs"
+
+    def __init__(
+        self, hub: Hub, store: JobStore, *, keep: float, now: Clock = clock.wall, monotonic: Clock = time.monotonic
+    ) -> None:
+        """`keep` is for how many seconds jobs are kept after their end."""
+        self._hub = hub
+        self._keep = keep
+        self._now = now
+        self._monotonic = monotonic
+        self.store = store
+        self.tracker = JobTracker(store, now, monotonic)
+        self._is_loaded = self._is_started = False
+        self._had_jobs = False
+        self._ticked_at = self._trimmed_at = -math.inf
+        self._writer = BackgroundWriter(
+            self._write,
+            failing="what jobs use waits to be written: %s",
+            recovered="what jobs use is in the database again",
+            every=WRITE_SECONDS,
+            housekeeping=self._keep_house,
+        )
+
+    @property
+    def has_jobs(self) -> bool:
+        return self._had_jobs or bool(self.tracker.open)
+
+    async def open(self) -> None:
+        records = await self.store.open_jobs()
+        gpus = await self.store.gpus_of([record.id for record in records])
+        hour = await self.store.usage_of_hour(int(self._now() // HOUR) * HOUR)
+        self._had_jobs = await self.store.has_jobs()
+        self.tracker.adopt(records, gpus, hour)
+        self._is_loaded = True
+
+    def start(self) -> None:
+        self._writer.start()
+        self._is_started = True
+
+    def on_second(self) -> None:
+        if self._monotonic() - self._ticked_at >= TICK_SECONDS:
+            self._ticked_at = self._monotonic()
+            self.tracker.tick(self._hub.fleet.table)
+
+    async def settle(self, job: str | None = None) -> None:
+        """Write what questions about jobs need: those that are new, and what `job` has used. Raises Temporary."""
+        if self._is_loaded:
+            async with self._writer.lock:
+                await self.tracker.write_jobs(job)
+
+    async def close(self) -> None:
+        if self._is_started:
+            self.tracker.tick(self._hub.fleet.table)
+            problem = await self._writer.stop()
+            if problem is not None:
+                log.warning("what jobs used in the last minute is lost: %s", problem)
+
+    async def _write(self) -> None:
+        if self._is_loaded:
+            await self.tracker.write()
+
+    async def _keep_house(self) -> None:
+        if self._monotonic() - self._trimmed_at < _TRIM_SECONDS or not self._is_loaded:
+            return
+        self._trimmed_at = self._monotonic()
+        now = self._now()
+        await self.store.end_lost(now - LOST_SECONDS)
+        certain = self._hub.retention.deletion_time()
+        if certain is not None:
+            await self.store.join_days(certain - BY_HOUR_SECONDS)
+            await self.store.trim(certain - self._keep)
