@@ -33,16 +33,12 @@ def fill(outbox: Outbox, count: int) -> None:
 
 
 def spooled(folder: Path, timer: FakeClock | None = None, most_bytes: int = 1_000_000, boot: str = "boot-1") -> Outbox:
-    spool = Spool(folder / "gpu01", boot, segment_bytes=200)
+    spool = Spool(folder / "gpu01.db", boot)
     return Outbox(None, most_bytes, max_age=86_400.0, spool=spool, boottime=timer or FakeClock(100.0))
 
 
 def files_in(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.glob("gpu01/*.segment"))
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(file.name for file in folder.glob("*.db"))
 
 
 def test_newest_report_goes_first_and_the_backlog_follows_in_order() -> None:
@@ -163,9 +159,9 @@ def test_reports_that_wait_for_seconds_are_on_disk_and_readable_by_their_owner_a
     assert not (tmp_path / "outbox").exists()
     timer.advance(0.1)
     outbox.tick()
-    folder = tmp_path / "outbox" / "gpu01"
-    assert len(files_in(tmp_path / "outbox")) == 1
-    assert {oct(path.stat().st_mode & 0o777) for path in (folder.parent, folder)} == {"0o700"}
+    folder = tmp_path / "outbox"
+    assert files_in(folder) == ["gpu01.db"]
+    assert oct(folder.stat().st_mode & 0o777) == "0o700"
     assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o600"}
 
 
@@ -225,19 +221,18 @@ def test_report_that_was_sent_while_it_was_written_is_not_sent_again(tmp_path: P
 
 
 def test_space_on_disk_is_bounded(tmp_path: Path) -> None:
-    outbox = spooled(tmp_path, most_bytes=2000)
+    outbox = spooled(tmp_path, most_bytes=200_000)
     for number in range(200):
-        outbox.put(EncodedReport("gpu01", bytes([number]) * 50))
+        outbox.put(EncodedReport("gpu01", bytes([number]) * 5000))
         outbox.save()
         outbox.tick()
-    size = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
-    assert size < 2000 + 2 * 400
+    assert (tmp_path / "gpu01.db").stat().st_size < 400_000
     outbox.close()
     assert take_all(spooled(tmp_path))[-1] == 199
 
 
 def test_report_that_was_dropped_while_it_was_sent_takes_no_file_with_it(tmp_path: Path) -> None:
-    outbox = spooled(tmp_path, most_bytes=180)
+    outbox = spooled(tmp_path, most_bytes=135)
     fill(outbox, 2)
     outbox.save()
     sending = outbox.wait(0, newest_first=False)
@@ -248,16 +243,6 @@ def test_report_that_was_dropped_while_it_was_sent_takes_no_file_with_it(tmp_pat
     outbox.tick()
     outbox.close()
     assert take_all(spooled(tmp_path), newest_first=False)[-2:] == [1, 7]
-
-
-def test_report_whose_file_is_gone_is_counted_once_and_stops_nobody(tmp_path: Path) -> None:
-    outbox = spooled(tmp_path)
-    fill(outbox, 3)
-    outbox.save()
-    for file in tmp_path.glob("gpu01/*.segment"):
-        file.unlink()
-    outbox.put(EncodedReport("gpu01", b"\x07"))
-    assert (take_all(outbox), outbox.dropped, len(outbox)) == ([7], 3, 0)
 
 
 def test_folder_whose_name_cannot_be_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -323,27 +308,65 @@ def test_disk_without_room_loses_no_report_and_keeps_none_by_halves(
     outbox = spooled(tmp_path)
     fill(outbox, 3)
     outbox.save()
-    written = sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))
     for number in (3, 4):
-        outbox.put(EncodedReport("gpu01", bytes([number]) * 100))
-    with no_room_beyond(written + 150):
+        outbox.put(EncodedReport("gpu01", bytes([number]) * 100_000))
+    with no_room_beyond((tmp_path / "gpu01.db").stat().st_size + 50_000):
         outbox.save()
     assert "cannot be saved to" in caplog.text
-    assert (len(outbox), sum(file.stat().st_size for file in tmp_path.glob("gpu01/*.segment"))) == (5, written)
+    assert len(outbox) == 5
     outbox.close()
+    assert take_all(spooled(tmp_path), newest_first=False) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [0, 40, 5000])
+def test_damaged_file_is_replaced_and_stops_nobody(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    before = spooled(tmp_path)
+    for number in range(20):
+        before.put(EncodedReport("gpu01", bytes([number]) * 1000))
+    before.close()
+    with (tmp_path / "gpu01.db").open("r+b") as file:
+        file.seek(at)
+        file.write(b"rubbish" * 1000)
     after = spooled(tmp_path)
-    assert (take_all(after, newest_first=False), after.spool and after.spool.damaged) == ([0, 1, 2, 3, 4], 0)
+    after.put(EncodedReport("gpu01", b"\x63"))
+    assert take_all(after)[0] == 99
+    assert "lost" in caplog.text
 
 
-def test_other_settings_move_what_waits_to_the_other_folder(tmp_path: Path) -> None:
-    outbox = spooled(tmp_path / "old")
-    fill(outbox, 4)
+def test_folder_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    outbox = spooled(tmp_path)
+    fill(outbox, 1)
     outbox.save()
-    outbox.change(1_000_000, None, Spool(tmp_path / "new" / "gpu01", "boot-1"))
-    assert (files_in(tmp_path / "old"), len(files_in(tmp_path / "new"))) == ([], 1)
-    outbox.change(1_000_000, None, None)
-    assert files_in(tmp_path / "new") == []
-    assert take_all(outbox) == [3, 0, 1, 2]
+    assert "belongs to another user" in caplog.text
+    assert (take_all(outbox), files_in(tmp_path)) == ([0], [])
+
+
+@pytest.mark.parametrize(
+    ("boot", "wall", "sent_at"),
+    [
+        ("boot-1", 1020.0, 1020.0),
+        ("boot-1", 4620.0, 1020.0),  # the clock was set an hour ahead meanwhile
+        ("boot-1", 20.0, 1020.0),
+        ("boot-0", 4620.0, 4620.0),  # of an earlier boot nothing but the clock is known
+        ("boot-0", 20.0, 1000.0),
+    ],
+)
+def test_time_that_a_report_waited_survives_a_restart_and_a_clock_that_was_set(
+    tmp_path: Path, boot: str, wall: float, sent_at: float
+) -> None:
+    before = spooled(tmp_path, boot=boot)
+    before.put(EncodedReport("gpu01", b"\x01", ReportTime(1000.0, 10.0)))
+    before.close()
+    report = spooled(tmp_path).wait(0)
+    assert report is not None
+    assert report.made.sent_at(wall, 30.0) == sent_at
+
+
+def test_boot_clock_that_runs_backwards_is_not_believed() -> None:
+    assert ReportTime(1000.0, 500.0).sent_at(1007.0, 20.0) == 1007.0
 
 
 def test_backlog_of_another_name_is_dropped(tmp_path: Path) -> None:
@@ -352,25 +375,6 @@ def test_backlog_of_another_name_is_dropped(tmp_path: Path) -> None:
     outbox.save()
     outbox.discard()
     assert (len(outbox), files_in(tmp_path)) == (0, [])
-
-
-def test_folders_that_no_agent_uses_any_more_are_deleted_when_they_are_old(tmp_path: Path) -> None:
-    wall, timer = FakeClock(), FakeClock(100.0)
-    for name in ("old", "new", "used"):
-        left = Outbox(None, 1000, spool=Spool(tmp_path / name, "boot-1"))
-        left.put(EncodedReport(name, b"\x01"))
-        left.save()
-        if name != "used":
-            left.close()
-        for path in (*(tmp_path / name).iterdir(), tmp_path / name):
-            os.utime(path, (0, wall.now if name == "new" else wall.now - 90_000))
-    spool = Spool(tmp_path / "gpu01", "boot-1")
-    outbox = Outbox(None, 1000, max_age=86_400.0, spool=spool, now=wall, boottime=timer)
-    outbox.tick()
-    assert names_in(tmp_path) == ["new", "old", "used"]
-    timer.advance(3601)
-    outbox.tick()
-    assert names_in(tmp_path) == ["new", "used"]
 
 
 def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
@@ -396,4 +400,5 @@ def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) 
     for thread in threads:
         thread.join(10)
     assert sorted(taken) == list(range(2000))
+    outbox.close()
     assert files_in(tmp_path) == []

@@ -105,4 +105,4 @@ def test_a_caller_without_tls_gets_no_report(pair: Path) -> None:
             caller.sendall(b"GET /api/v1/report HTTP/1.1\r\nHost: x\r\n\r\n")
             with contextlib.suppress(ConnectionResetError):
                 assert b"gpu01" not in caller.recv(1000)
-        wait_until(lambda: len(listener.slots) == 0, "its seat is free again")
+        wait_until(lambda: listener.connections == 0, "its seat is free again")

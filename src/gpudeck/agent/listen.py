@@ -1,26 +1,27 @@
 """The agent's own small HTTP server, for hubs that ask: GET /api/v1/report, /metrics and /healthz. Others may be given
-paths of theirs, to which questions are posted.
+paths of theirs, to which requests are posted.
 
-It stands on the network of a machine with other work to do, so everything is bounded: connections, the size of a
-request, how long one may take. Where all connections are taken, the one that has asked for nothing for longest makes
-room, so that connections held open without a request block no other client.
+It stands on the network of a machine with other work to do, so connections and the size of a request are bounded.
+If all connections are taken, the one that has sent no request for longest is closed: connections that are held open
+without a request block no other client.
 """
 
 import contextlib
 import hashlib
 import hmac
-import io
 import logging
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpudeck.agent.latest_report import HttpAnswer, LatestReport, answer_error
 from gpudeck.agent.push import read_token
@@ -31,88 +32,17 @@ from gpudeck.model.settings import file_stamp
 if TYPE_CHECKING:
     from gpudeck.server.tls import Tls
 
-MAX_CONNECTIONS = 16
-GRACE_SECONDS = 0.25
-"""How long a caller may take to ask before another caller may have its slot."""
-FULL_SECONDS = 1.0
-"""How long a newcomer waits for a slot."""
 log = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 64
 HEAD_BYTES = 16 * 1024
 HEAD_SECONDS = 5.0
+"""How long a new connection may be silent before its first request."""
 IDLE_SECONDS = 120.0
-"""How long a kept connection may be silent: longer than the pause between two questions of a slow hub."""
-ANSWER_SECONDS = 10.0
+"""How long a kept connection may be silent: longer than the pause between two requests of a slow hub."""
 BODY_BYTES = 16 * 1024
-BODY_SECONDS = 5.0
-_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _METHODS = "GET, HEAD"
 _PATHS = ("/api/v1/report", "/metrics", "/healthz")
-
-
-class ConnectionSlots:
-    """The open connections. A connection is waiting for its caller's question, or busy with the answer."""
-
-    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
-        self._most = most
-        self._waiting_since: dict[socket.socket, float | None] = {}
-        self._changed = threading.Condition()
-        self._is_closed = False
-
-    def __len__(self) -> int:
-        """Connections that have a slot."""
-        return len(self._waiting_since)
-
-    def take(self, connection: socket.socket) -> bool:
-        """Whether there is a slot for it, at once or within a second."""
-        deadline = time.monotonic() + FULL_SECONDS
-        with self._changed:
-            while len(self._waiting_since) >= self._most and not self._is_closed:
-                if time.monotonic() > deadline:
-                    return False
-                self._ask_one_to_leave()
-                self._changed.wait(0.05)
-            self._waiting_since[connection] = time.monotonic()
-            return not self._is_closed
-
-    def await_question(self, connection: socket.socket) -> None:
-        """The next question of that caller is awaited from now on."""
-        with self._changed:
-            self._waiting_since[connection] = time.monotonic()
-
-    def begin_answer(self, connection: socket.socket) -> bool:
-        """The question has come. False when the caller was refused in that moment."""
-        with self._changed:
-            was_waiting = self._waiting_since.get(connection) is not None
-            self._waiting_since[connection] = None
-            return was_waiting
-
-    def leave(self, connection: socket.socket) -> None:
-        with self._changed:
-            self._waiting_since.pop(connection, None)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Close all connections and accept no more."""
-        with self._changed:
-            self._is_closed = True
-            for connection in self._waiting_since:
-                _hang_up(connection)
-            self._changed.notify_all()
-
-    def _ask_one_to_leave(self) -> None:
-        waiting = [(since, connection) for connection, since in self._waiting_since.items() if since is not None]
-        since, idlest = min(waiting, key=lambda pair: pair[0], default=(0.0, None))
-        if idlest is not None and time.monotonic() - since >= GRACE_SECONDS:
-            self._waiting_since[idlest] = None
-            _hang_up(idlest)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    """Its thread wakes up, finds the connection at its end, and leaves."""
-    with contextlib.suppress(OSError):
-        # Not the TLS socket's own: that would take away what its thread is reading from.
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class ListenToken:
@@ -150,15 +80,18 @@ def _digest(token: str) -> bytes:
 
 
 Post = Callable[[bytes], HttpAnswer]
-"""Answers a question that was posted: its body, of BODY_BYTES at most. Any number of threads call it."""
+"""Answers a request that was posted: its body, of BODY_BYTES at most. Any number of threads call it."""
 
 
-class Listener:
+class Listener(ThreadingHTTPServer):
     """Answers on a socket until `stop`, a thread a connection.
 
-    Without a `token` everybody is answered, without a `certificate` in plain HTTP. `posts` are further paths, whose
-    callers bring no token: what answers them looks for itself at what they bring.
+    Without a `token` all callers are answered, without a `certificate` in plain HTTP. `posts` are further paths, whose
+    callers bring no token: what answers them checks the request itself.
     """
+
+    daemon_threads = True
+    block_on_close = False
 
     def __init__(
         self,
@@ -168,37 +101,41 @@ class Listener:
         certificate: "Tls | None" = None,
         posts: Mapping[str, Post] | None = None,
     ) -> None:
+        super().__init__(listening.getsockname()[:2], _RequestHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
         self.latest = latest
         self.token = token
         self.posts = posts or {}
-        self.slots = ConnectionSlots()
         self._certificate = certificate
-        self._listening = listening
-        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, None] = {}
+        """The open ones; the one that has sent no request for longest first."""
         self._refusal_noted = float("-inf")
 
     @property
     def port(self) -> int:
-        return int(self._listening.getsockname()[1])
+        return int(self.socket.getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
 
     def run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                connection, peer = self._listening.accept()
-                connection = self._wrap(connection)
-            except OSError:
-                # Too many open files, or the caller has gone again; and the end of `stop`.
-                self._stopping.wait(0.1)
-                continue
-            self._admit(connection, peer)
-        self._listening.close()
+        self.serve_forever(poll_interval=0.1)
+        self.server_close()
 
     def stop(self) -> None:
-        """Ends `run` and closes every connection. May be called from any thread."""
-        self._stopping.set()
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self.slots.close()
+        """Ends `run` and closes every connection. May be called from any thread but that of `run`."""
+        self.shutdown()
+        with self._lock:
+            for connection in self._connections:
+                _hang_up(connection)
+
+    def note_request(self, connection: socket.socket) -> None:
+        with self._lock:
+            if connection in self._connections:
+                self._connections[connection] = self._connections.pop(connection)
 
     def note_refusal(self, peer: str) -> None:
         """Once a minute at most: clients with a wrong token retry often."""
@@ -207,122 +144,119 @@ class Listener:
             self._refusal_noted = now
             log.warning("refused a request from %s: it did not send this agent's token", peer)
 
-    def _wrap(self, connection: socket.socket) -> socket.socket:
+    def get_request(self) -> tuple[socket.socket, Any]:
         """With TLS where there is a certificate. The handshake comes later: it waits for the caller."""
-        if self._certificate is None:
-            return connection
-        self._certificate.refresh()
-        try:
-            return self._certificate.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        except OSError:
-            connection.close()
-            raise
+        connection, peer = self.socket.accept()
+        if self._certificate is not None:
+            self._certificate.refresh()
+            context = self._certificate.context
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            while len(self._connections) >= MAX_CONNECTIONS:
+                idlest = next(iter(self._connections))
+                del self._connections[idlest]
+                _hang_up(idlest)
+            self._connections[connection] = None
+        return connection, peer
 
-    def _admit(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        if not self.slots.take(connection):
-            _turn_away(connection)
-            return
-        try:
-            threading.Thread(target=self._serve, args=(connection, peer), name="asked", daemon=True).start()
-        except RuntimeError:
-            # No more threads for this user.
-            self.slots.leave(connection)
-            _turn_away(connection)
+    def shutdown_request(self, request: Any) -> None:
+        # In this order: the file descriptor must not belong to another connection when it is shut down.
+        with self._lock:
+            self._connections.pop(request, None)
+        _drain(request)
+        self.close_request(request)
 
-    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        try:
-            if isinstance(connection, ssl.SSLSocket):
-                # Raises OSError where the caller does not speak TLS, brings no certificate, or is too slow.
-                connection.settimeout(HEAD_SECONDS)
-                connection.do_handshake()
-            _Conversation(connection, peer, self)
-        except OSError as error:
-            log.debug("%s disconnected: %s", peer[0], error)
-        except Exception:
-            log.exception("bug while answering %s", peer[0])
-        finally:
-            # In this order: the file descriptor must not belong to another connection when it is shut down.
-            self.slots.leave(connection)
-            connection.close()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("%s disconnected: %s", client_address[0], sys.exc_info()[1])
 
 
-def _turn_away(connection: socket.socket) -> None:
-    answer = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-    with contextlib.suppress(OSError), connection:
-        connection.setblocking(False)
-        connection.send(answer)
-        _hear_out(connection, 0.0)
+def _hang_up(connection: socket.socket) -> None:
+    """Its thread wakes up, finds the connection at its end, and closes it."""
+    with contextlib.suppress(OSError):
+        # Not the TLS socket's own: that would take away what its thread is reading from.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _hear_out(connection: socket.socket, seconds: float) -> None:
+def _drain(connection: socket.socket) -> None:
     """Read what the caller still sends: closing before it was read would destroy the answer on its way."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + seconds
-        connection.settimeout(seconds)
-        while connection.recv(4096) and time.monotonic() < deadline:
-            pass
+        connection.settimeout(0.5)
+        for _ in range(16):
+            if not connection.recv(4096):
+                return
 
 
-class _Conversation(BaseHTTPRequestHandler):
-    """One connection: question after question, each answered whole with one write."""
+class _BoundedHead:
+    """The lines of a request's head, HEAD_BYTES of them at most."""
 
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self._left = HEAD_BYTES
+
+    def readline(self, _size: int = -1) -> bytes:
+        line = self._file.readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise _HeadTooLarge
+        return line
+
+
+class _HeadTooLarge(Exception):
+    pass
+
+
+class _RequestHandler(BaseHTTPRequestHandler):
+    """One connection: request after request, each answered whole."""
+
+    server: Listener
     protocol_version = "HTTP/1.1"
-    # What cannot be parsed is answered as a request of today, with a status line.
+    # A request that cannot be parsed is answered as one of today, with a status line.
     default_request_version = "HTTP/1.1"
-
-    def __init__(self, connection: socket.socket, peer: tuple[str, int], listener: Listener) -> None:
-        self._listener = listener
-        self._received = b""
-        self._has_answered = False
-        self._has_read_body = False
-        super().__init__(connection, peer, None)  # type: ignore[arg-type]  # it only keeps the server
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
     def setup(self) -> None:
-        self.connection = self.request
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def finish(self) -> None:
-        """The listener closes the connection."""
+        self.request.settimeout(HEAD_SECONDS)
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.do_handshake()
+        super().setup()
 
     def handle_one_request(self) -> None:
+        """Unlike the inherited one it does not look for a function a method: `_answer` knows them all."""
         self.close_connection = True
-        self._has_read_body = False
-        self.wfile = self._written = io.BytesIO()
-        head = self._read_head()
-        if head is None or not self._listener.slots.begin_answer(self.connection):
-            return
-        # Out of `rfile` parse_request reads the headers; to `wfile` it writes its complaints.
-        self.rfile = io.BytesIO(head)
-        self.raw_requestline = self.rfile.readline()
-        if self.parse_request() and not self._refuse_host():
-            post = self._listener.posts.get(self.path.partition("?")[0])
-            answer = self._answer() if post is None else self._answer_post(post)
-            # A body that came with the question and was not read could be taken for the next question.
-            has_body = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
-            self.close_connection = self.close_connection or (has_body and not self._has_read_body)
-            self._write(answer)
-        self._send()
+        body, self.rfile = self.rfile, _BoundedHead(self.rfile)  # type: ignore[assignment]  # `parse_request` reads lines
+        try:
+            self.raw_requestline = self.rfile.readline()
+            if self.raw_requestline and self.parse_request() and not self._refuse_host():
+                self.server.note_request(self.connection)
+                self.rfile = body
+                self._respond()
+        except _HeadTooLarge:
+            self.request_version, self.requestline, self.command = self.protocol_version, "", "GET"
+            self.send_error(431, "the request's head is too large")
+        finally:
+            self.rfile = body
+        self.wfile.flush()
+        self.connection.settimeout(IDLE_SECONDS)
 
-    def _read_head(self) -> bytes | None:
-        """A request up to its empty line; None when the caller is done, or sends too much. Raises OSError."""
-        self._listener.slots.await_question(self.connection)
-        deadline = time.monotonic() + (IDLE_SECONDS if self._has_answered else HEAD_SECONDS)
-        while (end := _END_OF_HEAD.search(self._received)) is None:
-            if len(self._received) > HEAD_BYTES:
-                self.request_version, self.requestline, self.command = self.protocol_version, "", "GET"
-                self.send_error(431, "the request's head is too large")
-                self._send()
-                return None
-            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = self.connection.recv(4096)
-            if not chunk or time.monotonic() > deadline:
-                return None
-            if not self._received:
-                deadline = min(deadline, time.monotonic() + HEAD_SECONDS)
-            self._received = (self._received + chunk).lstrip(b"\r\n")
-        head, self._received = self._received[: end.end()], self._received[end.end() :]
-        return head
+    def _respond(self) -> None:
+        post = self.server.posts.get(self.path.partition("?")[0])
+        has_body = self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers
+        if post is not None and self.command == "POST":
+            content = self._read_body()
+            if content is None:
+                message = f"a request has at most {BODY_BYTES // 1024} KiB, and its length"
+                answer = answer_error(413, "too_large", message)
+            else:
+                answer, has_body = post(content), False
+        elif post is not None:
+            answer = answer_error(405, "method_not_allowed", "requests are posted here", Allow="POST")
+        else:
+            answer = self._answer()
+        # A body that came with the request and was not read could be taken for the next request.
+        self.close_connection = self.close_connection or has_body
+        self._write(answer)
 
     def _refuse_host(self) -> bool:
         hosts = [value.encode("latin-1", "replace").strip() for value in self.headers.get_all("Host", [])]
@@ -332,7 +266,7 @@ class _Conversation(BaseHTTPRequestHandler):
         return problem is not None
 
     def _answer(self) -> HttpAnswer:
-        path, latest = self.path.partition("?")[0], self._listener.latest
+        path, latest = self.path.partition("?")[0], self.server.latest
         if path not in _PATHS:
             return answer_error(404, "not_found", "there is nothing here", f"Ask for {', '.join(_PATHS)}.")
         if self.command not in {"GET", "HEAD"}:
@@ -340,62 +274,42 @@ class _Conversation(BaseHTTPRequestHandler):
         if path == "/healthz":
             return latest.health()
         if not self._may_read():
-            self._listener.note_refusal(self.client_address[0])
+            self.server.note_refusal(self.client_address[0])
             return _UNAUTHORIZED
         if path == "/metrics":
             return latest.metrics(self.headers.get("Accept", ""))
         return latest.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
-    def _answer_post(self, post: Post) -> HttpAnswer:
-        if self.command != "POST":
-            return answer_error(405, "method_not_allowed", "questions are posted here", Allow="POST")
-        body = self._read_body()
-        if body is None:
-            return answer_error(413, "too_large", f"a question has at most {BODY_BYTES // 1024} KiB, and its length")
-        return post(body)
-
     def _read_body(self) -> bytes | None:
-        """What came with the question; None if it is too large or has no length. Raises OSError."""
+        """The body of the request; None if it is too large or has no length. Raises OSError."""
         length = self.headers.get("Content-Length", "0").strip()
         if "Transfer-Encoding" in self.headers or not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > BODY_BYTES:
             return None
-        deadline = time.monotonic() + BODY_SECONDS
-        while len(self._received) < int(length):
-            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = self.connection.recv(4096)
-            if not chunk or time.monotonic() > deadline:
-                raise OSError("the question ends early")
-            self._received += chunk
-        body, self._received = self._received[: int(length)], self._received[int(length) :]
-        self._has_read_body = True
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise OSError("the request ends early")
         return body
 
     def _may_read(self) -> bool:
-        token = self._listener.token
-        if token is None:
+        if self.server.token is None:
             return True
         scheme, _, candidate = self.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and token.is_right(candidate.strip())
+        return scheme.lower() == "bearer" and self.server.token.is_right(candidate.strip())
 
     def _write(self, answer: HttpAnswer) -> None:
         self.send_response(answer.status)
-        for name, value in answer.headers.items():
+        more = {
+            "Content-Length": str(len(answer.body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
+        for name, value in {**answer.headers, **more}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
-
-    def _send(self) -> None:
-        self.connection.settimeout(ANSWER_SECONDS)
-        self.connection.sendall(self._written.getvalue())
-        self._has_answered = True
-        if self.close_connection:
-            _hear_out(self.connection, 0.5)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What parse_request finds wrong, in the one shape of errors."""

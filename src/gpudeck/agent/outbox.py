@@ -5,13 +5,11 @@ The newest report of each host goes first, so that a hub that was away knows at 
 follows, oldest first.
 """
 
-import contextlib
+import itertools
 import logging
 import threading
-from collections import deque
-from itertools import islice
 
-from gpudeck.agent.spool import EncodedReport, ReportTime, Spool, SpoolPosition, remove_abandoned
+from gpudeck.agent.spool import EncodedReport, ReportTime, Spool, SpooledReport
 from gpudeck.model import clock
 
 log = logging.getLogger(__name__)
@@ -20,31 +18,32 @@ WRITE_AFTER = 4.0
 """How long a report may wait in memory only. With `_TICK`, a killed agent loses the reports of at most 5 seconds."""
 _TICK = 1.0
 _RETRY = 10.0
-_BATCH = 256
 _TRUST_CLOCK_AFTER = 3600.0
 """A clock is often wrong at boot: nothing is deleted because of what it says until the agent has run this long."""
 
 
 class _Waiting:
-    """A report that waits: in memory (`report`), or on disk (`place`)."""
+    """A report that waits: in memory (`report`), or on disk (`spool_id`)."""
 
-    __slots__ = ("host", "made", "place", "put_at", "report", "size", "waits")
+    __slots__ = ("host", "made", "put_at", "report", "size", "spool_id")
 
-    def __init__(self, report: EncodedReport, put_at: float, place: SpoolPosition | None = None) -> None:
+    def __init__(self, report: EncodedReport | SpooledReport, put_at: float = 0.0) -> None:
         self.host = report.host
         self.made = report.made
-        self.size = len(report.body) + len(report.short) if place is None else place.length
-        self.report = report if place is None else None
-        self.place = place
         self.put_at = put_at
-        self.waits = True
+        self.report: EncodedReport | None = None
+        self.spool_id: int | None = None
+        if isinstance(report, SpooledReport):
+            self.size, self.spool_id = report.size, report.id
+        else:
+            self.size, self.report = len(report.body) + len(report.short), report
 
 
 class Outbox:
     """Never blocks the report loop: when full, the oldest report makes room and `dropped` counts it.
 
     `host` is the one that reports are of, or the first of several. With a `spool` they survive the agent; then a
-    thread has to call `run`. A disk that fails costs that only.
+    thread has to call `run`. If the disk fails, reports stay in memory.
     """
 
     def __init__(
@@ -59,6 +58,8 @@ class Outbox:
         boottime: clock.Clock = clock.boottime,
     ) -> None:
         self.host = host
+        self.spool = spool
+        self.dropped = 0
         self._most_reports = most_reports
         self._most_bytes = most_bytes
         self._max_age = max_age
@@ -66,34 +67,30 @@ class Outbox:
         self._boottime = boottime
         self._started = boottime()
         self._changed = threading.Condition()
-        self._latest: dict[str, _Waiting] = {}
-        self._backlog: deque[_Waiting] = deque()
+        # In the order in which they were put; those on disk come first.
+        self._waiting: dict[int, _Waiting] = {}
+        self._latest: dict[str, int] = {}
+        self._keys = itertools.count(1)
         self._bytes = 0
-        self._offered: tuple[EncodedReport, _Waiting] | None = None
-        self.dropped = 0
+        self._offered: tuple[EncodedReport, int] | None = None
         self._has_begun = False
         # Taken before `_changed` where both are: the report loop never waits for the disk.
         self._disk = threading.Lock()
-        self.spool = spool
-        self._unwritten: deque[_Waiting] = deque()
-        self._released: list[SpoolPosition] = []
+        self._sent: list[int] = []
+        """The ids of reports on disk that no longer wait."""
         self._trouble: str | None = None
         self._retry_at = 0.0
-        self._has_swept = False
         if spool is not None and spool.is_there():
-            self._open_spool(spool)
+            self.save()
 
     def put(self, report: EncodedReport) -> None:
         with self._changed:
-            entry = _Waiting(report, self._boottime())
-            before = self._latest.pop(report.host, None)
-            if before is not None:
-                self._backlog.append(before)
-            self._latest[report.host] = entry
+            key, entry = next(self._keys), _Waiting(report, self._boottime())
+            self._waiting[key] = entry
+            self._latest.pop(report.host, None)
+            self._latest[report.host] = key
             self._has_begun = True
             self._bytes += entry.size
-            if self.spool is not None:
-                self._unwritten.append(entry)
             self._keep_to_limits()
             self._changed.notify()
 
@@ -110,51 +107,44 @@ class Outbox:
         """
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._latest or (backlog and self._backlog), timeout)
-                entry = self._next(newest_first=newest_first, backlog=backlog)
-                if entry is None:
+                self._changed.wait_for(lambda: self._waiting if backlog else self._latest, timeout)
+                key = self._next(newest_first=newest_first, backlog=backlog)
+                if key is None:
                     return None
+                entry = self._waiting[key]
                 report = entry.report
-            report = report or self._read(entry)
+            report = report or self._read(key, entry)
             if report is not None:
-                self._offered = report, entry
+                self._offered = report, key
                 return report
 
     def is_newest(self, report: EncodedReport) -> bool:
         """Whether the report that `wait` gave out is the newest of its host."""
         with self._changed:
-            return self._offered is not None and self._latest.get(report.host) is self._offered[1]
+            return self._offered is not None and self._latest.get(report.host) == self._offered[1]
 
     def done(self, report: EncodedReport) -> None:
         """Take the report that `wait` gave out after it was sent. It may have been dropped meanwhile."""
-        if self._offered is None or self._offered[0] is not report:
-            return
-        entry, self._offered = self._offered[1], None
-        with self._changed:
-            is_on_disk = entry.waits and entry.place is not None
-            self._remove(entry)
-        if is_on_disk and self.spool is not None and entry.place is not None:
-            with self._disk:
-                self.spool.mark_sent(entry.place)
+        if self._offered is not None and self._offered[0] is report:
+            with self._changed:
+                self._remove(self._offered[1])
+            self._offered = None
 
     def save(self, *, at_once: bool = True) -> None:
-        """Write what waits in memory to disk. Never raises: where that fails the reports stay in memory. Blocks until
-        the disk has confirmed them. `at_once`: also if an attempt has just failed."""
+        """Write what waits in memory to disk, and delete there what was sent. Never raises: if that fails, reports stay
+        in memory. Blocks until the disk has confirmed it. `at_once`: also if an attempt has just failed."""
         if self.spool is None:
             return
         with self._disk:
             if not at_once and self._boottime() < self._retry_at:
                 return
             try:
-                if self._unwritten and not self.spool.is_open:
-                    self._open_spool(self.spool)
-                while self.spool.is_open and self._write_batch(self.spool):
-                    pass
+                self._write(self.spool)
             except OSError as error:
                 self._note_trouble(error)
                 return
-            if self._trouble is not None and self.spool.is_open:
-                log.info("undelivered reports are saved to %s again", self.spool.folder)
+            if self._trouble is not None:
+                log.info("undelivered reports are saved to %s again", self.spool.file)
                 self._trouble = None
 
     def run(self, stop: threading.Event) -> None:
@@ -165,28 +155,24 @@ class Outbox:
             except Exception:
                 log.exception("bug while saving reports to disk")
 
-    def change(self, most_bytes: int, max_age: float | None, spool: Spool | None) -> None:
-        """Other limits and another folder from here on, to which waiting reports move. Not while another thread uses
-        the outbox."""
-        before, moved = self.spool, list[SpoolPosition]()
-        if spool is None or before is None or spool.folder != before.folder:
-            for entry in self._all():
-                if entry.place is not None:
-                    moved.append(entry.place)
-                    entry.report, entry.place = self._read(entry), None
-            self.spool = spool
-            self._unwritten = deque(self._all() if spool is not None else ())
+    def tick(self) -> None:
+        if self.spool is None:
+            return
+        with self._changed:
+            oldest = min((entry.put_at for entry in self._in_memory().values()), default=None)
+            is_due = oldest is not None and self._boottime() - oldest >= WRITE_AFTER
+            is_due = is_due or bool(self._sent)
+        if is_due:
+            self.save(at_once=False)
+
+    def change(self, most_bytes: int, max_age: float | None) -> None:
+        """Other limits from here on."""
         with self._changed:
             self._most_bytes, self._max_age = most_bytes, max_age
             self._keep_to_limits()
-        self.save()
-        if before is not None and before is not self.spool:
-            for place in moved if not self._unwritten else ():
-                before.release(place)
-            before.close()
 
     def close(self) -> None:
-        """Write what waits, and let go of the folder."""
+        """Write what waits, and let go of the file."""
         self.save()
         if self.spool is not None:
             with self._disk:
@@ -194,55 +180,40 @@ class Outbox:
 
     def discard(self) -> None:
         """Drop all that waits, on disk too, and close."""
-        with self._disk, self._changed:
-            places = [entry.place for entry in self._all() if entry.place is not None]
-            for entry in self._all():
-                self._remove(entry)
-            if self.spool is not None:
-                for place in places + self._released:
-                    self.spool.release(place)
-                self.spool.close()
+        with self._changed:
+            for key in list(self._waiting):
+                self._remove(key)
+        self.close()
 
     def __len__(self) -> int:
-        return len(self._backlog) + len(self._latest)
+        return len(self._waiting)
 
-    def _all(self) -> list[_Waiting]:
-        return [*self._backlog, *self._latest.values()]
-
-    def _next(self, *, newest_first: bool, backlog: bool) -> _Waiting | None:
+    def _next(self, *, newest_first: bool, backlog: bool) -> int | None:
         newest = next(iter(self._latest.values()), None)
-        if backlog and self._backlog and not (newest_first and newest):
-            return self._backlog[0]
-        return newest
+        if not backlog or (newest_first and newest is not None):
+            return newest
+        of_backlog = (key for key, entry in self._waiting.items() if self._latest.get(entry.host) != key)
+        return next(of_backlog, newest)
 
-    def _remove(self, entry: _Waiting) -> None:
-        if not entry.waits:
-            return
-        entry.waits = False
+    def _remove(self, key: int) -> bool:
+        """Whether it still waited."""
+        entry = self._waiting.pop(key, None)
+        if entry is None:
+            return False
         self._bytes -= entry.size
-        if self._latest.get(entry.host) is entry:
+        self._sent += [] if entry.spool_id is None else [entry.spool_id]
+        if self._latest.get(entry.host) == key:
             del self._latest[entry.host]
-        elif self._backlog[0] is entry:
-            self._backlog.popleft()
-        else:
-            # It was the newest when it was taken out to be sent: it is among the last.
-            at = next(at for at in range(len(self._backlog) - 1, -1, -1) if self._backlog[at] is entry)
-            del self._backlog[at]
-        self._forget_written()
+        return True
 
     def _keep_to_limits(self) -> None:
-        while len(self) > 1:
-            oldest = self._backlog[0] if self._backlog else next(iter(self._latest.values()))
-            is_too_many = self._most_reports is not None and len(self) > self._most_reports
+        while len(self._waiting) > 1:
+            key, oldest = next(iter(self._waiting.items()))
+            is_too_many = self._most_reports is not None and len(self._waiting) > self._most_reports
             if not is_too_many and self._bytes <= self._most_bytes and not self._is_too_old(oldest.made):
                 return
-            self._drop(oldest)
-
-    def _drop(self, entry: _Waiting) -> None:
-        if entry.waits:
-            self._remove(entry)
+            self._remove(key)
             self.dropped += 1
-            self._released += [entry.place] if entry.place is not None else []
 
     def _is_too_old(self, made: ReportTime) -> bool:
         boottime = self._boottime()
@@ -251,90 +222,62 @@ class Outbox:
             return False
         return made.sent_at(self._now(), boottime) - made.wall > self._max_age
 
-    def _open_spool(self, spool: Spool) -> None:
-        """Lock the folder and put what an agent before this one has not sent in front of the backlog."""
-        try:
-            found = [_Waiting(report, 0.0, place) for report, place in spool.open()]
-        except OSError as error:
-            spool.close()
-            self._note_trouble(error)
-            return
+    def _in_memory(self) -> dict[int, _Waiting]:
+        """Reports that are not on disk: the last of those that wait."""
+        newest_first = itertools.takewhile(lambda item: item[1].report is not None, reversed(self._waiting.items()))
+        return dict(reversed(list(newest_first)))
+
+    def _write(self, spool: Spool) -> None:
         with self._changed:
-            self._backlog.extendleft(reversed(found))
-            self._bytes += sum(entry.size for entry in found)
+            if not spool.is_open and not self._waiting and not spool.is_there():
+                return
+        if not spool.is_open:
+            self._load(spool.open())
+        with self._changed:
+            unwritten, sent, is_empty = self._in_memory(), list(self._sent), not self._waiting
+        if not unwritten and not sent and not is_empty:
+            return
+        ids = spool.write([entry.report for entry in unwritten.values() if entry.report is not None], sent)
+        with self._changed:
+            del self._sent[: len(sent)]
+            for (key, entry), spool_id in zip(unwritten.items(), ids, strict=True):
+                if key in self._waiting:
+                    entry.spool_id, entry.report = spool_id, None
+                else:
+                    self._sent.append(spool_id)
+
+    def _load(self, found: list[SpooledReport]) -> None:
+        """What an agent before this one has not sent goes in front of the backlog."""
+        with self._changed:
+            before = {key: _Waiting(report) for key, report in enumerate(found, -len(found))}
+            self._waiting = before | self._waiting
+            self._bytes += sum(entry.size for entry in before.values())
             self._keep_to_limits()
             self._changed.notify()
-        if found or spool.damaged:
-            log.info("%d undelivered reports are in %s; %d were damaged", len(found), spool.folder, spool.damaged)
+        if found and self.spool is not None:
+            log.info("%d undelivered reports are in %s", len(found), self.spool.file)
 
-    def _write_batch(self, spool: Spool) -> bool:
-        """Whether there was anything to write."""
-        with self._changed:
-            batch = [entry for entry in islice(self._unwritten, _BATCH) if entry.waits]
-            reports = [entry.report for entry in batch if entry.report is not None]
-        if not reports:
-            return False
-        places = spool.append(reports)
-        with self._changed:
-            for entry, place in zip(batch, places, strict=True):
-                self._bytes += place.length - entry.size if entry.waits else 0
-                entry.place, entry.report, entry.size = place, None, place.length
-            self._forget_written()
-            sent = [place for entry, place in zip(batch, places, strict=True) if not entry.waits]
-        for place in sent:
-            spool.mark_sent(place)
-        return True
-
-    def _forget_written(self) -> None:
-        while self._unwritten and (self._unwritten[0].place is not None or not self._unwritten[0].waits):
-            self._unwritten.popleft()
-
-    def _read(self, entry: _Waiting) -> EncodedReport | None:
+    def _read(self, key: int, entry: _Waiting) -> EncodedReport | None:
         """A report from disk. One that cannot be read there any more is dropped."""
         with self._disk:
-            report = None if self.spool is None or entry.place is None else self.spool.read(entry.place)
+            report = None if self.spool is None or entry.spool_id is None else self.spool.read(entry.spool_id)
         if report is None:
             with self._changed:
-                is_lost = entry.waits
-                self._drop(entry)
+                is_lost = self._remove(key)
+                self.dropped += is_lost
             if is_lost:
                 log.warning("an undelivered report of %s on disk cannot be read and is lost", entry.host)
         return report
 
     def _note_trouble(self, error: OSError) -> None:
-        """Say it once, and try again later."""
+        """Log it once, and try again later."""
         self._retry_at = self._boottime() + _RETRY
-        is_taken = isinstance(error, BlockingIOError)
-        trouble = "another agent of this name uses it" if is_taken else error.strerror or str(error)
+        trouble = error.strerror or str(error)
         if trouble != self._trouble and self.spool is not None:
             log.warning(
                 "undelivered reports cannot be saved to %s: %s. They are kept in memory, and lost if the "
                 "agent stops. Make the folder writable, free space there, or set agent.outbox_dir.",
-                self.spool.folder,
+                self.spool.file,
                 trouble,
             )
         self._trouble = trouble
-
-    def tick(self) -> None:
-        boottime = self._boottime()
-        with self._changed:
-            is_due = bool(self._unwritten) and boottime - self._unwritten[0].put_at >= WRITE_AFTER
-            released, self._released = self._released, []
-        if is_due:
-            self.save(at_once=False)
-        if released and self.spool is not None:
-            with self._disk:
-                for place in released:
-                    self.spool.release(place)
-        if not self._has_swept and boottime - self._started > _TRUST_CLOCK_AFTER:
-            self._has_swept = True
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Delete folders of other names that were not used for as long as reports are kept."""
-        if self.spool is None or self._max_age is None:
-            return
-        with contextlib.suppress(OSError):
-            for folder in self.spool.folder.parent.iterdir():
-                if folder != self.spool.folder and folder.is_dir() and not folder.is_symlink():
-                    remove_abandoned(folder, self._now() - self._max_age)

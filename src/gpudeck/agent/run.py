@@ -99,18 +99,19 @@ def run_agent(
 def open_outbox(settings: AgentSettings, before: Outbox | None, host: str, simulate: int | None) -> Outbox | None:
     """Where reports wait; None where nothing is pushed. `before` is that of the settings until now: what waits in it
     stays, unless it is of a host of another name. The hub might refuse that, and all that comes after."""
-    if before is not None and before.host != host:
-        before.discard()
-        before = None
-    if settings.hub is None:
-        if before is not None:
-            before.close()
-        return None
     is_kept = simulate is None and settings.outbox_dir not in {None, "none"}
-    spool = Spool(Path(settings.outbox_dir or "") / host, boot_id()) if is_kept else None
+    spool = Spool(Path(settings.outbox_dir or "") / f"{host}.db", boot_id()) if is_kept else None
     if before is not None:
-        before.change(settings.outbox_size, settings.outbox_age, spool)
-        return before
+        is_same_file = (before.spool and before.spool.file) == (spool and spool.file)
+        if settings.hub is not None and before.host == host and is_same_file:
+            before.change(settings.outbox_size, settings.outbox_age)
+            return before
+        if before.host != host:
+            before.discard()
+        else:
+            before.close()
+    if settings.hub is None:
+        return None
     # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
     return Outbox(simulate, settings.outbox_size, host=host, max_age=settings.outbox_age, spool=spool)
 
