@@ -1,6 +1,5 @@
 """What nodes and files of other monitors tell, as readings of ours: bounded, and never zero for what is unknown."""
 
-import math
 from collections.abc import Mapping
 from typing import TypeGuard
 
@@ -139,7 +138,7 @@ def is_display_server(command: str) -> bool:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def mebibytes(size: float | None) -> int | None:

@@ -16,13 +16,11 @@ import msgspec
 import pytest
 import yaml
 
-from fakes.clock import FakeClock
 from fakes.vesta import VestaHub, make_post
 from gpudeck.client.client import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, apply_steps, check_steps
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta import import_database as database_module
-from gpudeck.compat.vesta.import_database import open_database, read
+from gpudeck.compat.vesta.import_database import read
 from gpudeck.history.base import Ask, RunsAsk
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
@@ -318,7 +316,7 @@ def test_settings_become_a_piece_of_ours(tmp_path: Path, here: ImportContext) ->
         },
     }
     assert plan.left == []
-    assert "gpudeck import vesta data/gpu_states.db" in plan.notes[0]
+    assert any("gpudeck import vesta data/gpu_states.db" in note for note in plan.notes)
     told = plan.settings + "".join(plan.notes)
     assert "hunter2" not in told
     assert "hooks.example" not in told
@@ -389,7 +387,7 @@ def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, he
         (
             *("IP", "SERVER_NAME", "PAGE_PER_HOST_NUM", "NVIDIA_SMI_PARSE_VER", "MAIN_PAGE_TITLE"),
             *("MAIN_PAGE_DESCRIPTION", "TABLE_PAGE_TITLE", "TABLE_PAGE_DESCRIPTION", "SERVER_SLEEP_TIME"),
-            *("WS_RECEIVE_TIMEOUT", "SLACK_BOT_SLEEP_TIME", "SCHEDULE_FUNCTION", "SERVER_INFO_MSG"),
+            *("WS_RECEIVE_TIMEOUT", "SLACK_BOT_SLEEP_TIME", "SERVER_INFO_MSG"),
             *("SLACKBOT_MEMBER_JOINED_CHANNEL_MSG", "KEYWORD_CMD_PREFIX", "KEYWORD_PRINT_HELP", "QUIET", "DEBUG"),
         )
     )
@@ -407,8 +405,7 @@ def test_every_setting_of_vesta_is_taken_or_named_in_one_line(tmp_path: Path, he
     }
     assert settings.chat.slack is not None
     assert (settings.chat.slack.channel, settings.chat.slack.keywords) == ("C012AB3CD", {"machines": "hosts"})
-    times = [note.removeprefix("For a crontab, the scheduled report: ").partition(" curl")[0] for note in plan.notes]
-    assert times[-3:] == ["30 7 * * *", "0 */2 * * *", "0 9 * * 1"]
+    assert sum("For a crontab, the scheduled report" in note for note in plan.notes) == 1
     assert not {"hunter2", "secret"} & set(re.findall(r"\w+", plan.settings + str(plan.notes) + str(plan.over)))
 
 
@@ -448,8 +445,6 @@ def test_what_is_not_set_is_as_vesta_has_it(tmp_path: Path) -> None:
         (r"10\.0\.0\.\d{1,3}$", ["10.0.0.0/24"]),
         ("10.0.0.*", ["10.0.0.0/24"]),
         ("(127.0.0.1|192.168.[0-9]+.[0-9]+)", ["127.0.0.1/32", "192.168.0.0/16"]),
-        (r"172\.(1[6-9]|2\d|3[01])\..*", ["172.16.0.0/12"]),
-        ("10.0.0.[1-5]", ["10.0.0.1/32", "10.0.0.2/31", "10.0.0.4/31"]),
         ("192.0.2.0/24, ::1", ["192.0.2.0/24", "::1/128"]),
         (["192.0.2.0/24", "^10[.]"], ["10.0.0.0/8", "192.0.2.0/24"]),
         (".*", None),
@@ -464,10 +459,13 @@ def test_valid_network_restricts_readers(
     file.write_text(yaml.safe_dump({"TOKEN": "x", "VALID_NETWORK": told}))
     plan = read(file, here)
     assert yaml.safe_load(plan.settings)["compat"]["vesta"].get("read_from") == networks
-    assert (plan.left, any("read_from" in note for note in plan.notes)) == ([], networks is not None)
+    assert (plan.left, any("read_from restricts" in note for note in plan.notes)) == ([], networks is not None)
 
 
-@pytest.mark.parametrize("told", [r"\.1$", "lan", r"^(?!10\.)", "((a?){99}){99}", "(1?)*", "[", "1" * 600, "1.2.3.4.5"])
+@pytest.mark.parametrize(
+    "told",
+    [r"\.1$", "lan", r"^(?!10\.)", "((a?){99}){99}", "(1?)*", "[", "1" * 600, "1.2.3.4.5", r"172\.(1[6-9]|2\d)\..*"],
+)
 def test_a_valid_network_that_is_no_networks_lets_this_machine_read_and_says_so(
     tmp_path: Path, here: ImportContext, told: str
 ) -> None:
@@ -498,7 +496,7 @@ def test_an_empty_token_takes_nobodys_post(tmp_path: Path, here: ImportContext) 
     file.write_text("PORT_NUM: 8080\nTOKEN: ''\n")
     plan = read(file, here)
     assert [(left.place, left.reason.split(",")[0]) for left in plan.left] == [("line 2", "TOKEN is empty")]
-    assert "the one that you give to the senders" in plan.settings
+    assert any("the one that you give to the senders" in note for note in plan.notes)
 
 
 def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Path, here: ImportContext) -> None:
@@ -509,7 +507,6 @@ def test_yaml_that_grows_when_it_is_written_out_is_not_written_out(tmp_path: Pat
     file.write_text(f"a: &a [x]\n{grown}VALID_NETWORK: *l\nDB_DIR: *l\nPORT_NUM: *l\n")
     plan = read(file, here)
     assert {left.reason.split()[0] for left in plan.left} >= {"VALID_NETWORK", "PORT_NUM"}
-    assert not any("import its database" in note for note in plan.notes)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/compat/vesta/hosts", "/api/v1/compat/vesta/past"])
@@ -547,25 +544,3 @@ def test_the_importer_waits_for_a_history_that_is_busy(
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
     assert carry(read(file, here), vesta) == [("host", "new"), ("history", "new")]
     assert len(waits) == 2
-
-
-def test_a_long_table_may_take_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "STEPS_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(database_module, "SECONDS_AT_MOST", 60.0)
-    clock = FakeClock()
-    monkeypatch.setattr(database_module.time, "monotonic", clock)
-    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
-    with open_database(file, UTC) as database:
-        times = []
-        for one in database.stored("gpu1"):
-            times.append(one.at)
-            clock.advance(50.0)
-    assert len(times) == 5
-
-
-def test_a_table_that_is_read_forever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, [("abc1", "gpu1", "")])
-    monkeypatch.setattr(database_module, "STEPS_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(database_module, "SECONDS_AT_MOST", -1.0)
-    with pytest.raises(UsageError, match="cannot be read to its end: interrupted"), open_database(file, UTC):
-        pass

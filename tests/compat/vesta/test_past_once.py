@@ -103,30 +103,6 @@ def test_an_older_database_brings_what_is_older(
     assert count(store) == 30
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
-def test_what_lies_between_two_databases_is_taken_from_a_third(
-    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, order: tuple[int, ...]
-) -> None:
-    thirds = [stored_rows(90)[start : start + 30] for start in (0, 30, 60)]
-    files = [make_database(tmp_path / f"{number}.db", {"gpu1": rows}, MACHINES) for number, rows in enumerate(thirds)]
-    assert [carry(files[number], here, FakeClient(vesta)).outcome for number in order] == ["new"] * 3
-    assert count(store) == 90
-    whole = make_database(tmp_path / "whole.db", {"gpu1": stored_rows(90)}, MACHINES)
-    assert carry(whole, here, FakeClient(vesta)).outcome == "there"
-    assert count(store) == 90
-
-
-def test_a_database_with_all_of_it_closes_the_hole_between_two_others(
-    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore
-) -> None:
-    rows = stored_rows(90)
-    for name, some in (("a", rows[60:]), ("b", rows[:30]), ("whole", rows)):
-        carry(make_database(tmp_path / f"{name}.db", {"gpu1": some}, MACHINES), here, FakeClient(vesta))
-    assert count(store) == 90
-    body = {"id": "abc1", "interval": 60.0, "rows": []}
-    assert len(FakeClient(vesta).post("/api/v1/compat/vesta/past", body)["spans"]) == 1
-
-
 @pytest.mark.parametrize("posts", [2, 3, 4])
 def test_an_import_that_ends_halfway_goes_on_where_it_stopped(
     tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, posts: int
@@ -166,15 +142,6 @@ def test_a_past_that_is_too_old_altogether_needs_no_taking(
     assert count(store) == 0
 
 
-def test_a_history_that_was_lost_is_filled_again(tmp_path: Path, here: ImportContext, vesta: VestaHub) -> None:
-    file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
-    carry(file, here, FakeClient(vesta))
-    other = EmbeddedStore(tmp_path / "other.db", now=lambda: LATER)
-    assert carry(file, here, FakeClient(open_hub(tmp_path, other))).outcome == "new"
-    assert count(other) == 30
-    other.close()
-
-
 def test_what_is_not_on_the_disk_is_sent_again(
     tmp_path: Path, here: ImportContext, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +172,7 @@ def test_rows_that_were_taken_are_not_taken_from_whoever_posts_them(vesta: Vesta
     body = {"id": "abc1", "interval": 60.0, "rows": [[at, make_post()], [at + 60, make_post()]]}
     told = [client.post("/api/v1/compat/vesta/past", body) for _ in range(2)]
     assert [one["taken"] for one in told] == [2, 0]
-    assert told[1]["spans"] == [[at, at + 60]]
+    assert told[1]["span"] == [at, at + 60]
     assert count(store) == 2
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from fakes.vesta import make_post
 from gpudeck.compat.vesta.import_database import UNPACKED_AT_MOST, NotPlain, load_plain, read_blob
+from gpudeck.compat.vesta.ingest import read_gpus
 
 
 class Runs:
@@ -70,20 +71,6 @@ def test_what_is_no_plain_value_is_refused(packed: bytes) -> None:
         load_plain(packed)
 
 
-def test_lists_that_hold_each_other_are_refused() -> None:
-    laughs: list[Any] = ["ha"]
-    for _ in range(7):
-        laughs = [laughs] * 100
-    circle: list[Any] = []
-    circle.append(circle)
-    deep: list[Any] = []
-    for _ in range(200):
-        deep = [deep]
-    for value in (laughs, circle, deep, {"gpu:0": laughs}):
-        with pytest.raises(NotPlain, match="too many values"):
-            load_plain(pickle.dumps(value))
-
-
 @pytest.mark.parametrize(
     "blob",
     [b"", b"junk", bz2.compress(b"x" * 100)[:-5], pickle.dumps({}), bz2.compress(b"\0" * (UNPACKED_AT_MOST + 1))],
@@ -100,14 +87,11 @@ def test_a_bomb_takes_no_more_room_than_a_good_one() -> None:
     try:
         with pytest.raises(NotPlain):
             read_blob(bomb)
-        assert load_plain(announced) == []
+        with pytest.raises(NotPlain):
+            load_plain(announced)
         assert tracemalloc.get_traced_memory()[1] < 40 * 1024 * 1024
     finally:
         tracemalloc.stop()
-
-
-def test_keys_that_are_no_text_become_text() -> None:
-    assert load_plain(pickle.dumps({1: "a", None: "b"})) == {"1": "a", "None": "b"}
 
 
 def test_keys_that_would_take_forever_to_hash_are_refused() -> None:
@@ -117,3 +101,13 @@ def test_keys_that_would_take_forever_to_hash_are_refused() -> None:
     packed = b"\x80\x02}" + pickle.dumps(key, 2)[2:-1] + b"K\x01s."
     with pytest.raises(NotPlain):
         load_plain(packed)
+
+
+def test_values_that_hold_each_other_make_no_larger_report() -> None:
+    laughs: list[Any] = ["ha"]
+    for _ in range(7):
+        laughs = [laughs] * 100
+    circle: dict[str, Any] = make_post(1)
+    circle["gpu:0"]["processes"] = [circle] * 3
+    for value in (circle, make_post(1, processes=laughs), make_post(1, uuid=laughs)):
+        assert len(read_gpus(load_plain(pickle.dumps(value)), "gpu1").report.gpus or ()) == 1

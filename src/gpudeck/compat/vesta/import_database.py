@@ -1,20 +1,19 @@
 """vesta's own database, gpu_states.db, read and never written: its machines, and what was stored of each."""
 
 import bz2
-import contextlib
-import io
 import pickle
+import pickletools
 import re
 import sqlite3
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime, tzinfo
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -26,29 +25,23 @@ from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget
 from gpudeck.compat.vesta.import_routes import HOSTS, PAST
 from gpudeck.compat.vesta.import_settings import read_settings
 from gpudeck.compat.vesta.ingest import read_gpus
+from gpudeck.compat.vesta.states import describe_post
 from gpudeck.compat.vesta.store import LONGEST, make_name
+from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.model.errors import GpudeckError, ReportRefused, UsageError
 
 UNPACKED_AT_MOST: Final = 1024 * 1024
-VALUES_AT_MOST: Final = 100_000
-DEPTH_AT_MOST: Final = 8
-LONGEST_TEXT: Final = 4096
-
-# No tuples: one may be a key, and to hash one that holds others a million times takes forever.
-_ALLOWED: Final = b"".join(
+# Values alone. No tuples: one may be a key, and to hash one that holds others a million times takes forever.
+_ALLOWED: Final = frozenset(
     (
-        *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
-        *(pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.BINFLOAT),
-        *(pickle.BINUNICODE, pickle.SHORT_BINUNICODE),
-        *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS),
-        *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
+        *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1"),
+        *("BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "SETITEM"),
+        *("SETITEMS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
     )
 )
 MAGIC: Final = b"SQLite format 3\0"
 BLOB_AT_MOST: Final = 1024 * 1024
 MACHINES_AT_MOST: Final = 10_000
-SECONDS_AT_MOST: Final = 600.0
-STEPS_BETWEEN_LOOKS: Final = 100_000
 _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 _LOOK: Final = "vesta keeps it as data/gpu_states.db, with a table `machines`."
 ROWS_AT_ONCE: Final = 200
@@ -58,29 +51,12 @@ _SHORTEST, _LONGEST = 10.0, 600.0
 _WAIT_SECONDS: Final = 1.0
 FLUSH_ATTEMPTS: Final = 120
 Row = tuple[float, dict[str, Any]]
-"""When, and the GPUs of then as they were posted."""
+"""When, and the GPUs of then in vesta's words."""
 _ENABLE: Final = "Add `compat: {vesta: {token: …}}` to the hub's gpudeck.yaml, and start it again."
 
 
 class NotPlain(ValueError):
     """A blob that is no plain value, or too large a one. The text says what about it, for people."""
-
-
-def _refuse(_: object) -> None:
-    raise NotPlain("it is a pickle that does more than hold values")
-
-
-# The one written in Python: the other gives room to what a pickle only announces.
-class _PlainUnpickler(pickle._Unpickler):
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
-        code: load if code in _ALLOWED else _refuse for code, load in pickle._Unpickler.dispatch.items()
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise NotPlain("it is a pickle that loads code")
-
-    def persistent_load(self, pid: object) -> Any:
-        raise NotPlain("it is a pickle that refers to something else")
 
 
 def read_blob(blob: bytes) -> Any:
@@ -98,40 +74,20 @@ def read_blob(blob: bytes) -> Any:
 
 
 def load_plain(packed: bytes) -> Any:
+    """The value of a pickle that holds nothing but numbers, texts, lists and dictionaries. Raises NotPlain."""
     try:
-        value = _PlainUnpickler(io.BytesIO(packed)).load()
-    except NotPlain:
-        raise
+        codes = [(code.name, argument) for code, argument, _ in pickletools.genops(packed)]
+        # The loader makes room for the highest number under which a value is remembered.
+        is_plain = all(
+            name in _ALLOWED and (name != "LONG_BINPUT" or int(at or 0) <= len(packed)) for name, at in codes
+        )
+        value = pickle.loads(packed) if is_plain else None  # noqa: S301 - it holds nothing that loads or runs code
     except Exception as error:
         # A pickle can be wrong in as many ways as there are errors.
         raise NotPlain("it is no whole pickle") from error
-    return _Copy().take(value, 0)
-
-
-class _Copy:
-    """Copies a value, and counts what it holds."""
-
-    def __init__(self) -> None:
-        self._left = VALUES_AT_MOST
-
-    def take(self, value: Any, depth: int) -> Any:
-        self._left -= 1
-        if self._left < 0 or depth > DEPTH_AT_MOST:
-            raise NotPlain("it holds too many values within each other")
-        if isinstance(value, str):
-            return _text(value)
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            return str(value)
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        if isinstance(value, list):
-            return [self.take(one, depth + 1) for one in value]
-        return {_text(str(key)): self.take(one, depth + 1) for key, one in value.items()}
-
-
-def _text(value: str) -> str:
-    """A pickle holds halves of characters too, and numbers of any length: JSON, in which this goes on, has neither."""
-    return value[:LONGEST_TEXT].encode(errors="replace").decode()
+    if not is_plain:
+        raise NotPlain("it is a pickle that does more than hold values")
+    return value
 
 
 class VestaMachine(Struct, frozen=True):
@@ -143,95 +99,80 @@ class VestaMachine(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """A row of a host's table: its number there, when it was stored, and the GPUs of then; or why it cannot be taken,
-    in which case the time may be unknown too."""
+    """A row of a host's table: its number there, when it was stored, the GPUs of then in vesta's words and their UUIDs;
+    or why it cannot be imported, in which case the time may be unknown too."""
 
     row: int
     at: float | None
-    gpus: dict[str, Any] | None
+    gpus: dict[str, Any] | None = None
+    uuids: tuple[str, ...] = ()
     problem: str = ""
 
 
 class VestaDatabase:
-    """Opened and closed by `open_database`. The next row may take so many seconds: a table can be made to be read
-    forever, and a real one may have millions of rows, each of which takes its time here."""
+    """Opened and closed by `open_database`. `zone` is that of the server's clock."""
 
-    def __init__(self, file: Path, connection: sqlite3.Connection, zone: tzinfo, seconds: float) -> None:
+    def __init__(self, file: Path, connection: sqlite3.Connection, zone: tzinfo) -> None:
         self._file = file
         self._connection = connection
         self._zone = zone
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: int(time.monotonic() > self._end), STEPS_BETWEEN_LOOKS)
 
     def machines(self) -> list[tuple[int, VestaMachine | str]]:
         """Each row with its number: a machine, or why it is none."""
-        rows = self._ask(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MACHINES_AT_MOST}")  # noqa: S608
+        rows = self._query(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MACHINES_AT_MOST}")  # noqa: S608
         return [(row[0], _read_machine(*row[1:])) for row in rows]
 
-    def has_table(self, name: str) -> bool:
-        """Whether that host has an ordinary table: a view or a virtual table may do anything when it is read."""
-        wanted = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
-        found = list(self._ask(wanted, name))
-        if not found or not re.match(r"\s*CREATE\s+TABLE\b", str(found[0][0]), re.IGNORECASE):
-            return False
-        columns = {row[1] for row in self._ask(f"PRAGMA table_info({_quote(name)})")}
-        return {"timestamp", "data"} <= columns
+    def has_table(self, name: str, *wanted: str) -> bool:
+        """Whether there is an ordinary table with these columns: a view may do anything when it is read."""
+        found = self._query("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name)
+        columns = {row[1] for row in self._query(f"PRAGMA table_info({_quote(name)})")}
+        return any(found) and set(wanted) <= columns
 
-    def stored(self, name: str) -> Generator[Stored, None, None]:
-        """What was stored of that host, the newest first. To be closed before the database is."""
-        rows = self._ask(
+    def stored(self, name: str, *, newest_first: bool = True) -> Iterator[Stored]:
+        """What was stored of that host."""
+        order = "DESC" if newest_first else "ASC"
+        rows = self._query(
             f"SELECT rowid, timestamp, CASE WHEN length(data) <= {BLOB_AT_MOST} THEN data END FROM {_quote(name)} "  # noqa: S608
-            "ORDER BY timestamp DESC, rowid DESC"
+            f"ORDER BY timestamp {order}, rowid {order}"
         )
-        for number, stamp, blob in rows:
-            yield self._read_row(number, stamp, blob, name)
+        return (self._read_row(number, stamp, blob, name) for number, stamp, blob in rows)
 
     def _read_row(self, number: int, stamp: object, blob: object, name: str) -> Stored:
         at = read_time(stamp, self._zone)
         if at is None:
-            return Stored(number, None, None, f"{str(stamp)[:20]!r} is no time")
+            return Stored(number, None, problem=f"{str(stamp)[:20]!r} is no time")
         if not isinstance(blob, bytes):
-            return Stored(number, at, None, "it holds no data, or too much")
+            return Stored(number, at, problem="it holds no data, or too much")
         try:
-            gpus = read_blob(blob)
-            read_gpus(gpus, name)
+            post = read_gpus(read_blob(blob), name)
         except NotPlain as error:
-            return Stored(number, at, None, str(error))
+            return Stored(number, at, problem=str(error))
         except ReportRefused as error:
-            return Stored(number, at, None, error.message)
-        return Stored(number, at, gpus)
+            return Stored(number, at, problem=error.message)
+        return Stored(number, at, describe_post(post, EVERYTHING), tuple(gpu.uuid for gpu in post.report.gpus or ()))
 
-    def _ask(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        self._end = time.monotonic() + self._seconds
+    def _query(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
         try:
-            for row in self._connection.execute(question, values):
+            # Not `yield from`: that would close the cursor also after the database was closed.
+            for row in self._connection.execute(question, values):  # noqa: UP028
                 yield row
-                self._end = time.monotonic() + self._seconds
         except (sqlite3.Error, OverflowError) as error:
             raise UsageError(f"{self._file} cannot be read to its end: {error}.", _LOOK) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_database(file: Path, zone: tzinfo) -> Iterator[VestaDatabase]:
-    """Raises UsageError for what is no database of vesta. `zone` is that of the server's clock."""
-    with contextlib.closing(_connect(file)) as connection:
-        database = VestaDatabase(file, connection, zone, SECONDS_AT_MOST)
-        if not any(database._ask("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'machines'")):
-            raise UsageError(f"{file} has no table `machines`: it is no database of vesta.", _LOOK)
-        yield database
-
-
-def _connect(file: Path) -> sqlite3.Connection:
-    """For reading alone."""
+    """Raises UsageError for what is no database of vesta."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:
         raise UsageError(f"{file} cannot be opened: {error}.", _LOOK) from error
-    connection.text_factory = lambda told: told.decode(errors="replace")
-    return connection
+    with closing(connection):
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        database = VestaDatabase(file, connection, zone)
+        if not database.has_table("machines", "id", "name"):
+            raise UsageError(f"{file} has no table `machines`: it is no database of vesta.", _LOOK)
+        yield database
 
 
 def read_time(stamp: object, zone: tzinfo) -> float | None:
@@ -297,10 +238,10 @@ class SenderStep(Struct, frozen=True):
 
 
 class PastStep(Struct):
-    """What was stored of one host, at `times`, the newest first.
+    """What was stored of one host, at `times`, the newest first. `known` is what the hub last said of it: the span of
+    time of which it has everything (null: nothing yet), and since when its history keeps samples.
 
-    The hub knows the spans of which it has all. That stays true wherever an import ends: each batch says how far it
-    reaches, up to the rows before and behind it where those are there. `asked` is what the hub last said of it.
+    Rows are sent from the ends of that span outwards, so it is true wherever an import ends.
     """
 
     file: Path
@@ -309,7 +250,7 @@ class PastStep(Struct):
     gpus: list[str]
     times: Sequence[float]
     interval: float
-    asked: dict[str, Any] | None = None
+    known: dict[str, Any] | None = None
 
     kind = "history"
 
@@ -317,46 +258,63 @@ class PastStep(Struct):
     def what(self) -> str:
         """Of what is not there yet; of all if no hub was asked, or if nothing is left to do."""
         young = [at for at in self.times if not self._is_too_old(at)]
-        times = [at for at in young if self._is_wanted(at)] or young or self.times
+        times = [at for at in young if self._is_newer(at) or self._is_older(at)] or young or self.times
         old = len(self.times) - len(young) if young else 0
         count = f"{len(times):,} sample{'' if len(times) == 1 else 's'}"
         told = f"keep {count} of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
         return f"{told} ({old:,} more are older than the history keeps)" if old else told
 
     def find(self, hub: ImportTarget) -> str | None:
-        self.asked = self._send(hub)
-        if any(self._is_wanted(at) for at in self.times if not self._is_too_old(at)):
-            return None
-        is_old = all(map(self._is_too_old, self.times))
-        return "they are older than the history keeps" if is_old else "they were taken before"
+        self.known = self._send(hub, [])
+        if all(map(self._is_too_old, self.times)):
+            return "they are older than the history keeps"
+        is_new = any((self._is_newer(at) or self._is_older(at)) and not self._is_too_old(at) for at in self.times)
+        return None if is_new else "they were taken before"
 
     def apply(self, hub: ImportTarget) -> None:
-        self.asked = self.asked or self._send(hub)
-        with open_database(self.file, self.zone) as database, closing(database.stored(self.machine.name)) as stored:
-            for batch in _batches(self._choose(stored), self._is_wanted):
-                self._send(hub, batch)
+        with open_database(self.file, self.zone) as database:
+            for is_wanted, newest_first in ((self._is_newer, False), (self._is_older, True)):
+                rows = self._choose(database.stored(self.machine.name, newest_first=newest_first), is_wanted)
+                for batch in _batches(rows):
+                    self._send(hub, batch)
 
-    def _choose(self, stored: Iterator[Stored]) -> Iterator[Row]:
+    def _choose(self, stored: Iterator[Stored], is_wanted: Callable[[float], bool]) -> Iterator[Row]:
         """Those that the plan has counted: what lies in the future, or was stored since, is not among them."""
-        newest = self.times[0]
         return (
             (one.at, one.gpus)
             for one in stored
-            if one.gpus and one.at and one.at <= newest and not self._is_too_old(one.at)
+            if one.gpus and one.at and one.at <= self.times[0] and is_wanted(one.at) and not self._is_too_old(one.at)
         )
 
-    def _send(self, hub: ImportTarget, batch: "VestaBatch | None" = None) -> dict[str, Any]:
+    def _send(self, hub: ImportTarget, rows: list[Row]) -> dict[str, Any]:
         of = {"id": self.machine.id, "name": self.machine.name, "gpus": self.gpus, "interval": self.interval}
-        return _post(hub, PAST, of | ({"rows": []} if batch is None else asdict(batch)))
+        return _post(hub, PAST, of | {"rows": rows})
 
     def _is_too_old(self, at: float) -> bool:
-        return self.asked is not None and at < self.asked["kept_since"]
+        return self.known is not None and at < self.known["kept_since"]
 
-    def _is_wanted(self, at: float) -> bool:
-        return self.asked is None or not any(start <= at <= end for start, end in self.asked["spans"])
+    def _is_newer(self, at: float) -> bool:
+        return self.known is None or self.known["span"] is None or at > self.known["span"][1]
+
+    def _is_older(self, at: float) -> bool:
+        return self.known is not None and self.known["span"] is not None and at < self.known["span"][0]
 
     def _day(self, at: float) -> str:
         return datetime.fromtimestamp(at, self.zone).strftime("%Y-%m-%d %H:%M")
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """As many rows as fit into one request."""
+    batch, size = list[Row](), 0
+    for row in rows:
+        length = len(msgspec.json.encode(row))
+        if batch and (len(batch) >= ROWS_AT_ONCE or size + length > _BYTES_AT_ONCE):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += length
+    if batch:
+        yield batch
 
 
 def _read_database(file: Path, here: ImportContext) -> ImportPlan:
@@ -373,7 +331,7 @@ def _read_database(file: Path, here: ImportContext) -> ImportPlan:
             else:
                 machines[machine.name] = machine
         for machine in machines.values():
-            if not database.has_table(machine.name):
+            if not database.has_table(machine.name, "timestamp", "data"):
                 plan.steps.append(SenderStep(machine, []))
                 plan.leave(f"machines, {machine.name}", "there is no table of what was stored of it")
                 continue
@@ -387,18 +345,16 @@ def _read_database(file: Path, here: ImportContext) -> ImportPlan:
 def _look_through(
     stored: Iterator[Stored], table: str, now: float, plan: ImportPlan
 ) -> tuple[Sequence[float], list[str]]:
-    """The times of all rows that can be taken, and the UUIDs of the newest. Of the others some are listed one by one. A
-    row without a GPU holds nothing to be taken."""
+    """The times of all rows that can be imported, and the UUIDs of the newest. Of the others some are listed one by
+    one. A row without a GPU holds nothing to import."""
     times = array("d")
     gpus: list[str] = []
     told = untold = 0
     for one in stored:
         problem = one.problem or ("it lies in the future" if one.at is None or one.at > now + 60 else "")
         if not problem:
-            if not gpus:
-                uuids = [gpu.uuid for gpu in read_gpus(one.gpus or {}, table).report.gpus or ()]
-                # What stands for a GPU that reported no UUID begins with the host's name.
-                gpus = [uuid for uuid in uuids if not uuid.startswith(f"{table}/")]
+            # The UUID of a GPU that reported none begins with the host's name.
+            gpus = gpus or [uuid for uuid in one.uuids if not uuid.startswith(f"{table}/")]
             times.extend([one.at] if one.gpus and one.at else [])
         elif told < _TOLD_A_TABLE:
             told += 1
@@ -414,37 +370,6 @@ def _find_interval(times: Sequence[float]) -> float:
     gaps = [late - early for late, early in pairwise(times) if late != early]
     usual = abs(statistics.median(gaps)) if gaps else _SHORTEST
     return min(max(usual, _SHORTEST), _LONGEST)
-
-
-class VestaBatch(Struct, frozen=True):
-    """As many rows as fit into one request, and how far they reach."""
-
-    rows: list[Row]
-    span: tuple[float, float]
-
-
-def _batches(rows: Iterator[Row], is_wanted: Callable[[float], bool]) -> Iterator[VestaBatch]:
-    """Those that are wanted, of rows that come the newest first. One that is not wanted is there: what lies between it
-    and the next one is then known to be nothing."""
-    batch: list[Row] = []
-    size, newer = 0, None
-    for row in rows:
-        wanted = is_wanted(row[0])
-        length = len(msgspec.json.encode(row)) if wanted else 0
-        if batch and (not wanted or len(batch) >= ROWS_AT_ONCE or size + length > _BYTES_AT_ONCE):
-            yield _bound(batch, newer, batch[-1][0] if wanted else row[0])
-            batch, size, newer = [], 0, batch[-1][0]
-        if wanted:
-            batch.append(row)
-            size += length
-        else:
-            newer = row[0]
-    if batch:
-        yield _bound(batch, newer, batch[-1][0])
-
-
-def _bound(rows: list[Row], newer: float | None, start: float) -> VestaBatch:
-    return VestaBatch(rows, (start, rows[0][0] if newer is None else newer))
 
 
 def _post(hub: ImportTarget, path: str, body: dict[str, Any]) -> dict[str, Any]:

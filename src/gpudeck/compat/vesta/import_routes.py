@@ -1,8 +1,8 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
 POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address", "gpus"}]}   → which of them are new or there
-POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]], "span"}   → how many were taken,
-                                  and from when until when all of it is there
+POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken, and the
+                                  span of time of which everything is there
 
 A sender that has registered anew has another id than the one under which its past was stored. It is known by its name
 together with its GPUs: the names alone may be of two machines, as two servers of vesta each gave their own.
@@ -24,7 +24,7 @@ from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
 from gpudeck.compat.vesta.states import describe_post
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING
-from gpudeck.history.base import Ask, HistoryRefused, Store
+from gpudeck.history.base import Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 HOSTS: Final = "/api/v1/compat/vesta/hosts"
 PAST: Final = "/api/v1/compat/vesta/past"
-_FEW_POINTS: Final = 100
 _NO_HOST_VALUES: Final = (None,) * len(HOST_NAMES)
 _SETTINGS: Final = AvailabilitySettings()
 
@@ -67,23 +66,22 @@ class NewHosts(Struct, frozen=True):
 
 class PastRows(Struct, frozen=True):
     """`rows` are of the host that is registered with that id, or anew under that name with one of those GPUs;
-    `interval` is how far apart they are, in seconds. With them all of `span` is there that the old server has stored.
-    Without any it is a question."""
+    `interval` is how far apart they are, in seconds. Nothing that the old server stored lies between them and the span
+    that was imported before. Without any row it is a question."""
 
     id: _Id
     interval: Annotated[float, Meta(ge=1, le=3600)]
     rows: Annotated[list[tuple[_Time, dict[str, Any]]], Meta(max_length=1000)]
-    span: tuple[_Time, _Time] | None = None
     name: _Name | None = None
     gpus: _Uuids = field(default_factory=list)
 
 
 class PastTaken(Struct, frozen=True):
-    """`taken` of the rows were new. All that lies in one of the `spans`, both of its ends too, is there. What is older
+    """`taken` of the rows were new. Everything in `span`, both of its ends too, is there; null: nothing. What is older
     than `kept_since` the history does not keep."""
 
     taken: int
-    spans: list[tuple[float, float]]
+    span: tuple[float, float] | None
     kept_since: float
 
 
@@ -173,24 +171,29 @@ class VestaImportRoutes:
                 409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml."
             )
         wanted = msgspec.json.decode(body, type=PastRows)
-        host = self._register.get(wanted.id) or self._find_anew(wanted.name, wanted.gpus)
-        since = self._now() - self._shelf.keeps
+        span, since = await self._shelf.taken.find(wanted.id), self._now() - self._shelf.keeps
         if not wanted.rows:
             # Also of one that is not registered: a dry run asks before the hosts are there.
-            return _describe_import(0, await self._find_spans(history, wanted.id, host, since), since)
+            return PastTaken(0, span, since)
+        host = self._register.get(wanted.id) or self._find_anew(wanted.name, wanted.gpus)
         if host is None:
             raise RequestRefused(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
         if history.problem is not None or not self._shelf.has_room():
             raise _busy(history)
-        spans = await self._shelf.taken.find(wanted.id)
-        rows = [row for row in wanted.rows if row[0] >= since and not any(span.has(row[0]) for span in spans)]
+        rows = [row for row in wanted.rows if row[0] >= since and (span is None or not span[0] <= row[0] <= span[1])]
         if rows:
             name = store.fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
             await self._shelf.samples.add(host.id, await parse_in_thread(_describe, rows, name))
-            host.last_at = max(host.last_at or 0.0, *(at for at, _ in rows))
-            spans = await self._keep(history, wanted.id, samples, wanted.span)
-        return _describe_import(len(rows), spans, since)
+            times = [*(at for at, _ in rows), *(span or ())]
+            host.last_at = max(host.last_at or 0.0, *times)
+            history.take(samples)
+            # It counts as taken when it is on the disk: what a full one has dropped is sent again.
+            if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
+                raise _busy(history)
+            span = min(times), max(times)
+            await self._shelf.taken.set(wanted.id, *span)
+        return PastTaken(len(rows), span, since)
 
     def _find_anew(self, name: str | None, gpus: Sequence[str]) -> store.Registered | None:
         """The sender that is registered under that name now, where it is known to have one of these GPUs."""
@@ -200,48 +203,9 @@ class VestaImportRoutes:
         hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
         return found if any(uuid in gpus for host in hosts for uuid in host.gpus) else None
 
-    async def _find_spans(
-        self, history: Store, host_id: str, host: store.Registered | None, since: float
-    ) -> list[store.TimeSpan]:
-        """What was taken, unless the history has been lost since: then it may come again."""
-        spans = await self._shelf.taken.find(host_id)
-        kept = [span for span in spans if span.end >= since]
-        if not kept or host is None:
-            return spans
-        name = store.fleet_name(host.name, host.id)
-        for span in kept:
-            ask = Ask("gpus_busy", max(span.start, since), span.end + 1.0, _FEW_POINTS, host=name)
-            if await asyncio.to_thread(_has_any, history, ask):
-                return spans
-        log.warning("the history has nothing of the past of %s that was imported: it may be imported again", host.name)
-        await self._shelf.taken.forget(host_id)
-        return []
-
-    async def _keep(
-        self, history: Store, host_id: str, samples: list[HostSample], span: tuple[float, float] | None
-    ) -> list[store.TimeSpan]:
-        """It counts as taken when it is on the disk: what a full one has dropped is sent again."""
-        history.take(samples)
-        if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
-            raise _busy(history)
-        times = [*(sample.at for sample in samples), *(span or ())]
-        return await self._shelf.taken.add(host_id, store.TimeSpan(min(times), max(times)))
-
 
 def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
-
-
-def _describe_import(taken: int, spans: list[store.TimeSpan], since: float) -> PastTaken:
-    return PastTaken(taken, [(span.start, span.end) for span in spans], since)
-
-
-def _has_any(history: Store, ask: Ask) -> bool:
-    try:
-        answer = history.series(ask)
-    except HistoryRefused as refusal:
-        return refusal.code != "unknown_host"
-    return any(point[1] is not None for series in answer.series for point in series.points)
 
 
 def _describe(rows: list[tuple[float, store.Json]], host: str) -> list[store.Moment]:

@@ -9,14 +9,13 @@ Sizes are in MiB. Version 1.0.0 writes some of its numbers as text.
 
 import json
 import re
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.redaction import show
-from gpudeck.compat.readings import MIB, is_display_server
+from gpudeck.compat import readings
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.text import clean
@@ -26,12 +25,12 @@ MOST_GPUS: Final = 64
 MOST_PROCESSES: Final = 1024
 _KEY: Final = re.compile(r"gpu:([0-9]{1,4})")
 _NUMBER: Final = re.compile(r"\s*(-?[0-9]{1,15})(?:\.[0-9]{1,15})?\s*(?:%|C|MiB)?\s*")
-_ABSENT: Final = "the sender does not tell it"
+WHO: Final = "vesta"
 _METRICS: Final = (
-    ("utilization_percent", "gpu_volatile", 1),
-    ("memory_used_bytes", "used_memory", MIB),
-    ("memory_total_bytes", "total_memory", MIB),
-    ("temperature_celsius", "temperature", 1),
+    ("utilization_percent", "gpu_volatile", 1.0),
+    ("memory_used_bytes", "used_memory", float(readings.MIB)),
+    ("memory_total_bytes", "total_memory", float(readings.MIB)),
+    ("temperature_celsius", "temperature", 1.0),
 )
 _decode = msgspec.json.Decoder().decode
 
@@ -98,58 +97,37 @@ def read_gpus(posted: object, host: str) -> VestaPost:
 
 
 def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
-    metrics: dict[str, int | float] = {}
-    unknown: dict[str, str] = {}
+    figures = readings.Figures(GPU_METRICS, WHO)
     for name, key, unit in _METRICS:
-        value = _number(told.get(key))
-        if value is None:
-            unknown[name] = _why(told.get(key))
-        else:
-            metrics[name] = value * unit
-    processes = read_processes(told.get("processes"))
-    uuid = _text(told.get("uuid"), 128)
-    return GpuReading(
-        uuid=uuid or f"{host}/gpu{number}",
-        index=number,
-        name=_text(told.get("gpu_name"), 128) or "unknown",
-        vendor="nvidia",
-        metrics=metrics,
-        unknown=unknown,
-        processes=processes,
-        processes_reason=None if processes is not None else _why(told.get("processes")),
+        if told.get(key) is not None:
+            value = _number(told[key])
+            figures.take(name, told[key] if value is None else value, unit)
+    processes = told.get("processes")
+    return readings.describe_gpu_reading(
+        _text(told.get("uuid"), 128) or f"{host}/gpu{number}",
+        number,
+        _text(told.get("gpu_name"), 128),
+        figures,
+        read_processes(processes) if isinstance(processes, list) else f"{WHO} does not list this GPU's processes",
+        idle_seconds=None,
     )
 
 
-def read_processes(told: object) -> list[Process] | None:
-    """None if it is no list. An entry that makes no sense is a process of which nothing is known: its GPU is not
-    free."""
-    if not isinstance(told, list):
-        return None
-    return [_read_process(one if isinstance(one, dict) else {}) for one in told[:MOST_PROCESSES]]
-
-
-def _read_process(told: dict[str, Any]) -> Process:
-    pid = _number(told.get("pid"))
-    pid = None if pid is None or not 0 <= pid < 2**32 else pid
-    user, command = _text(told.get("user"), 256), _redact(_text(told.get("name"), 1024))
-    memory = _number(told.get("used_memory"))
-    memory = None if memory is None or not 0 <= memory < 2**32 else memory
-    known = {"pid": pid, "user": user, "command": command, "memory_used_bytes": memory}
-    return Process(
-        pid=pid or 0,
-        user=user,
-        command=command,
-        memory_used_bytes=None if memory is None else memory * MIB,
-        evidence="vesta",
-        display=is_display_server(command or ""),
-        reasons={name: _ABSENT for name, value in known.items() if value is None},
-    )
-
-
-@lru_cache(4096)
-def _redact(name: str | None) -> str | None:
-    """Senders tell programs as they find them, with whatever stands on their command lines."""
-    return None if name is None else show([name], name, "redacted")
+def read_processes(told: list[object]) -> list[Process]:
+    """An entry that makes no sense is a process of which nothing is known: its GPU is not free."""
+    entries = (one if isinstance(one, dict) else {} for one in told[:MOST_PROCESSES])
+    return [
+        readings.describe_process(
+            pid=_number(entry.get("pid")),
+            user=_text(entry.get("user"), 256),
+            name=_text(entry.get("name"), 1024) or "",
+            memory=_number(entry.get("used_memory")),
+            started_at=None,
+            who=WHO,
+            commands="redacted",
+        )
+        for entry in entries
+    ]
 
 
 def _number(told: object) -> int | None:
@@ -168,9 +146,3 @@ def _text(told: object, longest: int) -> str | None:
     if not isinstance(told, str):
         return None
     return clean(told.strip()[:longest]) or None
-
-
-def _why(told: object) -> str:
-    if told is None:
-        return _ABSENT
-    return f"the sender tells {told!r:.40}" if isinstance(told, str) else "the sender tells something else"

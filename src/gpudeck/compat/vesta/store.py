@@ -299,49 +299,21 @@ def _pack(gpus: Json) -> bytes:
     return zlib.compress(msgspec.json.encode(gpus), _FAST)
 
 
-class TimeSpan(Struct, frozen=True, order=True):
-    """Everything from `start` to `end` was taken, both of them too."""
-
-    start: float
-    end: float
-
-    def has(self, at: float) -> bool:
-        return self.start <= at <= self.end
-
-
-def merge_spans(spans: Iterable[TimeSpan]) -> list[TimeSpan]:
-    """The same times in as few spans as can be, in order: those that touch are one."""
-    merged: list[TimeSpan] = []
-    for span in sorted(spans):
-        if merged and span.start <= merged[-1].end:
-            merged[-1] = TimeSpan(merged[-1].start, max(merged[-1].end, span.end))
-        else:
-            merged.append(span)
-    return merged
-
-
 class ImportedSpans:
-    """By the id of a sender, which stays when the sender itself is forgotten. All raise Temporary where the database
-    does not answer."""
+    """From when until when the past of a sender was imported, by its id; it stays when the sender itself is forgotten.
+    Raises Temporary where the database does not answer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find(self, host_id: str) -> list[TimeSpan]:
-        """In order; what lies between two of them was never taken."""
-        wanted = select(vesta_spans).where(vesta_spans.c.id == host_id).order_by(vesta_spans.c.start)
+    async def find(self, host_id: str) -> tuple[float, float] | None:
+        """Everything between both times was imported, both of them too."""
+        wanted = select(func.min(vesta_spans.c.start), func.max(vesta_spans.c.end)).where(vesta_spans.c.id == host_id)
         async with self._database.begin() as connection:
-            return [TimeSpan(row["start"], row["end"]) for row in (await connection.execute(wanted)).mappings()]
+            start, end = (await connection.execute(wanted)).one()
+        return None if start is None else (start, end)
 
-    async def add(self, host_id: str, more: TimeSpan) -> list[TimeSpan]:
-        """The spans from then on."""
-        spans = merge_spans([*await self.find(host_id), more])
-        rows = [{"id": host_id, "start": span.start, "end": span.end} for span in spans]
+    async def set(self, host_id: str, start: float, end: float) -> None:
         async with self._database.begin() as connection:
             await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
-            await connection.execute(insert(vesta_spans), rows)
-        return spans
-
-    async def forget(self, host_id: str) -> None:
-        async with self._database.begin() as connection:
-            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
+            await connection.execute(insert(vesta_spans), {"id": host_id, "start": start, "end": end})
