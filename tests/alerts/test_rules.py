@@ -270,7 +270,7 @@ def test_fault_is_told_by_its_class(code: int, severity: str | None, is_personal
 def test_old_fault_of_a_program_is_over_one_of_the_hardware_is_not() -> None:
     events = [xid(31, NOW - 7200), xid(79, NOW - 7200)]
     assert [title for title, _ in find("xid", make_gpu(events=events))] == [
-        "XID 79 on GPU 0 of gpu01: it has fallen off the bus"
+        "XID 79 on GPU 0 of gpu01: it fell off the bus"
     ]
 
 

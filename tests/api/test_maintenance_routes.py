@@ -194,3 +194,19 @@ def test_bad_note_is_refused(counter: Counter, host: str, text: str | None, stat
 
 def test_only_admins_write_notes(counter: Counter) -> None:
     assert counter.ask("PUT", "/hosts/gpu01/note", {"text": "x"}, who="ada").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"reason": "x" * 5000}, "reason: at most "),
+        ({"reason": ""}, "reason: it is empty"),
+        ({"host": " "}, "host: it is empty or has characters that are not allowed"),
+    ],
+)
+def test_message_about_a_wrong_value_does_not_quote_the_schema(
+    counter: Counter, body: dict[str, Any], said: str
+) -> None:
+    answer = counter.ask("POST", "/maintenance", FANS | body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]

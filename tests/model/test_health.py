@@ -14,7 +14,7 @@ def faults(*codes: int) -> list[GpuEvent]:
 
 def test_critical_fault_is_critical_with_its_code_and_a_next_step() -> None:
     health = judge_health(None, 40.0, SETTINGS, judge_faults(faults(79)))
-    assert (health.level, health.reason) == ("critical", "XID 79: it has fallen off the bus")
+    assert (health.level, health.reason) == ("critical", "XID 79: it fell off the bus")
     assert health.action is not None
 
 
@@ -29,8 +29,7 @@ def test_fault_of_a_program_leaves_the_gpu_well() -> None:
 
 def test_worst_fault_counts_and_of_those_the_newest() -> None:
     assert (
-        judge_health(None, 40.0, SETTINGS, judge_faults(faults(48, 79, 63, 31))).reason
-        == "XID 79: it has fallen off the bus"
+        judge_health(None, 40.0, SETTINGS, judge_faults(faults(48, 79, 63, 31))).reason == "XID 79: it fell off the bus"
     )
 
 
@@ -38,11 +37,11 @@ def test_worst_fault_counts_and_of_those_the_newest() -> None:
     ("celsius", "codes", "reason"),
     [
         (96.0, [63], "96 °C"),
-        (96.0, [79], "XID 79: it has fallen off the bus"),
-        (90.0, [79], "XID 79: it has fallen off the bus"),
+        (96.0, [79], "XID 79: it fell off the bus"),
+        (90.0, [79], "XID 79: it fell off the bus"),
         (90.0, [31], "90 °C"),
         (None, [31], "its temperature could not be read"),
-        (None, [79], "XID 79: it has fallen off the bus"),
+        (None, [79], "XID 79: it fell off the bus"),
     ],
 )
 def test_heat_and_faults_the_worse_counts(celsius: float | None, codes: list[int], reason: str) -> None:
@@ -51,7 +50,7 @@ def test_heat_and_faults_the_worse_counts(celsius: float | None, codes: list[int
 
 def test_missing_gpu_names_the_fault_that_made_it_so() -> None:
     health = judge_health("the GPU is lost", None, SETTINGS, judge_faults(faults(79)))
-    assert (health.level, health.reason) == ("critical", "the GPU is lost (XID 79: it has fallen off the bus)")
+    assert (health.level, health.reason) == ("critical", "the GPU is lost (XID 79: it fell off the bus)")
 
 
 def test_missing_gpu_without_a_fault_is_critical_all_the_same() -> None:

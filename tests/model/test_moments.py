@@ -69,14 +69,22 @@ def test_time_beyond_all_calendars_is_refused(typed: str, reason: str) -> None:
     ("begin", "end", "hours"),
     [
         ("tomorrow 9:00", "17:00", 8),
-        ("tomorrow 22:00", "6:00", 8),
-        ("18:00", "18:00", 24),
-        ("2027-03-27 22:00", "5:00", 6),
+        ("2027-03-27 22:00", "2027-03-28 5:00", 6),
+        ("2027-03-28 1:00", "5:00", 3),
     ],
 )
-def test_time_of_day_as_an_end_is_the_next_one_after_the_start(begin: str, end: str, hours: int) -> None:
+def test_time_of_day_as_an_end_is_on_the_day_of_the_start(begin: str, end: str, hours: int) -> None:
     start = read_moment("--from", begin, NOW, BERLIN)
     assert read_moment("--until", end, NOW, BERLIN, start=start) - start == hours * 3600
+
+
+@pytest.mark.parametrize("end", ["6:00", "22:00", "today 23:00", "2026-11-01"])
+def test_end_before_the_start_is_an_error_that_names_both(end: str) -> None:
+    start = read_moment("--from", "tomorrow 22:00", NOW, BERLIN)
+    with pytest.raises(
+        UsageError, match=rf"--until '{end}': \S+ \S+ is not after the start, {show_moment(start, BERLIN)}"
+    ):
+        read_moment("--until", end, NOW, BERLIN, start=start)
 
 
 def test_night_of_changing_clocks_is_as_long_as_it_is() -> None:

@@ -14,7 +14,21 @@ from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Requester, ReservationRefused
 from gpudeck.reservations.store import ReservationAsk
-from reservations.fleet import ADA, BOB, DAY, FLEET, HOUR, NOW, ROOT, draft, make_calendar, make_fleet, make_gpu, run
+from reservations.fleet import (
+    ADA,
+    BOB,
+    DAY,
+    FLEET,
+    GIB,
+    HOUR,
+    NOW,
+    ROOT,
+    draft,
+    make_calendar,
+    make_fleet,
+    make_gpu,
+    run,
+)
 
 
 def reserve(calendar: ReservationCalendar, *uuids: str, who: Requester = ADA, **others: Any) -> Reservation:
@@ -109,6 +123,14 @@ def test_of_equal_gpus_one_that_nobody_is_on_now_is_reserved_for_later(database:
     fleet = make_fleet(make_gpu("X0", "gpu03", 0, "eve"), make_gpu("X1", "gpu03", 1))
     calendar = make_calendar(database)
     assert uuids(run(calendar.reserve(draft(count=1, start=24), BOB, fleet))) == ["X1"]
+
+
+def test_free_gpus_with_slightly_more_memory_come_before_those_in_use(database: Database) -> None:
+    calendar = make_calendar(database)
+    used = [make_gpu(f"A{at}", "gpu01", at, "eve", memory_total_bytes=79 * GIB) for at in range(4)]
+    free = [make_gpu(f"B{at}", "gpu02", at) for at in range(4)]
+    plan = run(calendar.preview(draft(count=4, start=24, same_host=True), BOB, make_fleet(*used, *free)))
+    assert {gpu.host for gpu in plan.gpus} == {"gpu02"}
 
 
 @pytest.mark.parametrize("same_host", [True, False])

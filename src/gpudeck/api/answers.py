@@ -5,6 +5,7 @@
 import asyncio
 import gzip
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -180,10 +181,31 @@ def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[b
     """Litestar's own errors (no such route, a parameter that does not parse) in our shape."""
     code = _CODES.get(error.status_code, "error")
     extra = error.extra if isinstance(error.extra, list) else []
-    details = "; ".join(f"{item.get('key', 'value')}: {item['message']}" for item in extra if "message" in item)
+    details = "; ".join(f"{item.get('key', 'value')}: {_plain(item['message'])}" for item in extra if "message" in item)
     hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
     message = details or _WORDS.get(error.status_code) or str(error.detail)
     return respond(error.status_code, code, message, hint, dict(error.headers or {}))
+
+
+_SCHEMA_WORDS = (
+    (re.compile(r"^Expected `str` of length <= (\d+)"), r"at most \1 characters"),
+    (re.compile(r"^Expected `str` of length >= 1$"), "it is empty"),
+    (re.compile(r"^Expected `str` of length >= (\d+)"), r"at least \1 characters"),
+    (re.compile(r"^Expected `array` of length <= (\d+)"), r"at most \1 entries"),
+    (re.compile(r"^Expected `array` of length >= (\d+)"), r"at least \1 entries"),
+    (re.compile(r"^Expected `(?:int|float)` <= (\S+)"), r"at most \1"),
+    (re.compile(r"^Expected `(?:int|float)` >= (\S+)"), r"at least \1"),
+    (re.compile(r"^Expected `str` matching regex .*"), "it is empty or has characters that are not allowed"),
+)
+"""What msgspec says of values that are too long, too large or of other characters, and what we say."""
+
+
+def _plain(message: str) -> str:
+    for pattern, words in _SCHEMA_WORDS:
+        message, count = pattern.subn(words, message)
+        if count:
+            break
+    return message
 
 
 def on_refused(_: Request[Any, Any, Any], error: RequestRefused) -> Response[bytes]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpudeck.cli.hub_lookup import find_token
 from gpudeck.cli.search import FleetDocument
-from gpudeck.client import Client, Forbidden, ReservationTaken
+from gpudeck.client import Client, Forbidden, NotLoggedIn, ReservationTaken
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.extras import need_hub_python, pip_command
@@ -93,7 +93,7 @@ def find_name(client: Client) -> str:
     """The name of my reservations. Raises Forbidden where the hub does not know the caller."""
     me = client.me()
     if me.kind == "nobody":
-        raise Forbidden("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
+        raise NotLoggedIn("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
     return find_owner(client, None) or me.name
 
 

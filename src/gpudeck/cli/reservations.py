@@ -101,9 +101,7 @@ Examples:
 @click.argument("place", metavar="[HOST[:GPU,GPU]]", required=False, shell_complete=complete_hosts)
 @click.option("--for", "span", metavar="SPAN", help="The duration: 4h, 1d 6h.")
 @click.option("--from", "begin", metavar="TIME", help="The start: 14:00, tomorrow 9:00, +2h. [default: now]")
-@click.option(
-    "--until", "end", metavar="TIME", help="The end, instead of --for; 17:00 means the next 17:00 after the start."
-)
+@click.option("--until", "end", metavar="TIME", help="The end, instead of --for; 17:00 is on the day of the start.")
 @click.option("--note", metavar="TEXT", default="", help="The purpose; visible to all users.")
 @click.option(
     "--gpus", metavar="N", type=click.IntRange(1, 1024), help="Reserve any N matching GPUs, of all hosts or of HOST."

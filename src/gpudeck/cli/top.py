@@ -1,9 +1,11 @@
 """gpudeck top: the live fleet, in the whole terminal."""
 
+import contextlib
 import inspect
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -59,8 +61,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
     While the hub does not answer, everything is grey and unknown.
     """
     need("top", "gpudeck top")
-    # Textual draws on the standard error, so that the standard output may be used for results.
-    if not moves_cursor() or not sys.stdin.isatty() or not sys.stderr.isatty():
+    if not moves_cursor() or not sys.stdin.isatty() or sys.stderr is None:
         raise UsageError(
             "gpudeck top needs a terminal that can move its cursor.", "`gpudeck show` prints the same table anywhere."
         )
@@ -81,7 +82,26 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
     from gpudeck.collectors.host import machine_id  # noqa: PLC0415 - help and mistakes need none of these
     from gpudeck.tui.app import TopApp  # noqa: PLC0415 - Textual takes longer to load than a hub to answer
 
-    TopApp(feed, first, words=text, own_id=machine_id(), plain=not knows_our_signs()).run(mouse=mouse)
+    with _drawing_on_the_terminal():
+        TopApp(feed, first, words=text, own_id=machine_id(), plain=not knows_our_signs()).run(mouse=mouse)
+
+
+@contextlib.contextmanager
+def _drawing_on_the_terminal() -> Iterator[None]:
+    """Textual draws on the standard error, so that the standard output may be used for results. If that is a file, the
+    terminal takes its place meanwhile."""
+    if sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(1, 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
 
 
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"

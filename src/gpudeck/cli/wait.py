@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, this_user
+from gpudeck.cli.hub_access import ask, machine_zone, this_user
 from gpudeck.cli.hub_lookup import HubChoice, find_configured_hub
 from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
 from gpudeck.cli.terminal import check_output
@@ -28,7 +28,7 @@ from gpudeck.model.address import mask_password
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, candidates
 from gpudeck.model.text import clean, show_length, show_span
-from gpudeck.model.times import parse_duration
+from gpudeck.model.times import parse_duration, show_moment
 from gpudeck.queueing.scheduler import Granted, GrantedGpu, QueuePosition
 from gpudeck.views.table import shorten
 
@@ -45,6 +45,9 @@ ANSWER_SECONDS = 40.0
 """Longer than a question about a position in the queue is kept open."""
 KEEP_SECONDS = 20.0
 """How long a question is open that says that a command is still about to use its GPUs."""
+
+WARN_SECONDS = 86_400.0
+"""Maintenance that begins within this time is worth a warning."""
 
 Note = Callable[[str], None]
 """Prints a sentence for the waiting user."""
@@ -361,7 +364,7 @@ Environment:
 Exit codes:
   0    granted; with a command: its own exit code
   1    not within --timeout, or the request can never be met
-  2    wrong usage
+  2    wrong usage, or you are not logged in
   3    the hub does not answer
   4    granted on another host: the command was not run, its ssh line is printed
   126  the command cannot be run; 127: it does not exist
@@ -445,6 +448,8 @@ def command(
             line.join()
             granted = _await_turn(line, progress, deadline)
             progress.clear()
+            if granted is not None and shared is not None:
+                _warn_of_maintenance(shared.url, granted.gpus, progress.note)
             code = 0 if granted is None else _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
         except (KeyboardInterrupt, Terminated) as ending:
             _leave_and_end(line, progress, ending)
@@ -537,6 +542,22 @@ def _leave_and_end(line: QueueClient, progress: Progress, ending: BaseException)
     progress.clear()
     line.leave()
     sys.exit(128 + (ending.number if isinstance(ending, Terminated) else signal.SIGINT))
+
+
+def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
+    """Of what is planned on these GPUs for the coming day. A hub that does not answer now costs the warning alone."""
+    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
+    from gpudeck.model.maintenance import MaintenanceList  # noqa: PLC0415 - a local queue needs none
+
+    with contextlib.suppress(GpudeckError):
+        planned = read_answer(ask(hub, Client.maintenance), MaintenanceList, hub)
+        hosts, uuids = {gpu.host_id for gpu in gpus}, {gpu.uuid for gpu in gpus}
+        for one in planned.maintenance:
+            is_meant = one.host_id in hosts if one.gpu is None else one.gpu in uuids
+            if is_meant and one.state == "planned" and one.start - planned.time <= WARN_SECONDS:
+                begin = show_moment(one.start, machine_zone(), time.time())
+                left = show_length(one.start - planned.time)
+                note(f"maintenance of {one.place} begins in {left}, at {begin}: {one.reason}.")
 
 
 def _use(line: QueueClient, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:

@@ -40,6 +40,10 @@ class Forbidden(GpudeckError):
     """The hub wants to know who asks, or does not let them."""
 
 
+class NotLoggedIn(Forbidden, UsageError):
+    """The hub wants to know who asks."""
+
+
 class NotFound(GpudeckError):
     """The hub serves such things, but has not this one."""
 
@@ -87,7 +91,7 @@ class _ConflictBody(_Refused):
 
 _KINDS: dict[int, type[GpudeckError]] = {
     400: UsageError,
-    401: Forbidden,
+    401: NotLoggedIn,
     403: Forbidden,
     404: NotFound,
     409: UsageError,

@@ -34,7 +34,7 @@ _CRITICAL = {
     62: ("its internal controller halted", _RESET_CARD),
     64: ("a broken part of its memory could not be replaced", "Take the GPU out of use and have the card replaced."),
     74: ("an NVLink failed", "Reset the GPU. If it comes again, have its NVLink connections checked."),
-    79: ("it has fallen off the bus", "Check the card's power, seat and cooling, then power the host off and on."),
+    79: ("it fell off the bus", "Check the card's power, seat and cooling, then power the host off and on."),
     95: ("a memory error that may have reached other programs", "Stop all work on it, then reset the GPU."),
     119: ("its firmware (GSP) does not answer", _RESTART),
     120: ("its firmware (GSP) failed", _RESTART),

@@ -37,6 +37,7 @@ _TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
 _PAST_TIME_OF_DAY = re.compile(rf"(?:(today|yesterday)\s+)?{_CLOCK}")
 _PAST_HINT = "Write 03:12, yesterday 17:00, 2h (ago), 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ONE_DIGIT = re.compile(r"T(?=[0-9]:)")
 _UNIX_SECONDS = re.compile(r"[0-9]{9,12}(?:\.[0-9]+)?")
 
 
@@ -110,13 +111,18 @@ def show_utc(time: float) -> str:
 
 
 def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: float | None = None) -> float:
-    """Unix seconds. A time of day alone is the next one; as an end the next one after its `start`. Raises UsageError,
-    also for a time that a clock skips there; of a time that it shows twice the first is meant."""
+    """Unix seconds. A time of day alone is the next one; as an end it is of the day of its `start`. Raises UsageError,
+    also for an end before its start and for a time that a clock skips there; of a time that it shows twice the first is
+    meant."""
     text = text.strip().lower()
     try:
-        return _check_reach(_read(text, now, zone, start))
+        at = _check_reach(_read(text, now, zone, start))
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} {text[:40]!r} is no time: {_reason(error)}.", _HINT) from error
+    if start is not None and at <= start:
+        shown = f"{show_moment(at, zone)} is not after the start, {show_moment(start, zone)}"
+        raise UsageError(f"{option} {text[:40]!r}: {shown}.", "If it ends on another day, write the date or a length.")
+    return at
 
 
 def read_past_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
@@ -168,10 +174,10 @@ def _read(text: str, now: float, zone: tzinfo, start: float | None) -> float:
     if _UNIX_SECONDS.fullmatch(text):
         return float(text)
     if match := _TIME_OF_DAY.fullmatch(text):
-        return _read_time_of_day(match, now, zone, now - LATE_SECONDS if start is None else start + 1)
+        return _read_time_of_day(match, now, zone, start)
     if _DAY.fullmatch(text):
         return _at(datetime.fromisoformat(text), zone)
-    return _at(read_iso(text.upper().replace(" ", "T", 1)), zone)
+    return _at(read_iso(_ONE_DIGIT.sub("T0", text.upper().replace(" ", "T", 1))), zone)
 
 
 def read_iso(text: str) -> datetime:
@@ -185,10 +191,13 @@ def read_iso(text: str) -> datetime:
     return datetime.fromisoformat(f"{text[:10]}{clock[1]}{fraction}{offset}")
 
 
-def _read_time_of_day(match: re.Match[str], now: float, zone: tzinfo, earliest: float) -> float:
+def _read_time_of_day(match: re.Match[str], now: float, zone: tzinfo, start: float | None) -> float:
+    if start is not None and match[1] is None:
+        return _on(datetime.fromtimestamp(start, zone).date(), match, zone)
     if match[1] is not None:
         today = datetime.fromtimestamp(now, zone).date()
         return _on(today + timedelta(days=match[1] == "tomorrow"), match, zone)
+    earliest = now - LATE_SECONDS
     day = datetime.fromtimestamp(earliest, zone).date()
     moment = _on(day, match, zone)
     return moment if moment >= earliest else _on(day + timedelta(days=1), match, zone)

@@ -12,6 +12,8 @@ from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, check_span, read_span
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
+_SAME_SIZE = 1.1
+"""Memory that is larger by less than this factor is no reason to choose another GPU."""
 
 
 class Occupant(Struct, frozen=True):
@@ -79,7 +81,8 @@ def find_matching(
     request: GpuRequest, known: Known, *, is_near: bool, reserved: Iterable[str]
 ) -> list[list[ReservedGpu]]:
     """All GPUs that could be chosen, in tiers: those with the least memory that is enough, then these and those with
-    the next more, at last all. A request for 40 GiB takes no 80 from others while there is less.
+    the next more, at last all. A request for 40 GiB takes no 80 from others while there is less. Sizes that differ by
+    less than a tenth are one tier: a free card is better than one in use that has slightly less.
 
     Where it begins soon (`is_near`), no GPU that is in use without a reservation (`reserved` are those with one): it
     is unknown when that use ends.
@@ -97,8 +100,11 @@ def find_matching(
     ]
     # Of those that are as large, GPUs that nobody is on now are more likely to be free then.
     free.sort(key=lambda gpu: (memory_order(gpu), gpu.is_in_use))
-    sizes = sorted(set(map(memory_order, free))) or [0]
-    return [[gpu.reserved for gpu in free if memory_order(gpu) <= size] for size in sizes]
+    sizes: list[float] = []
+    for size in sorted(set(map(memory_order, free)), reverse=True):
+        if not sizes or size < sizes[-1] / _SAME_SIZE:
+            sizes.append(size)
+    return [[gpu.reserved for gpu in free if memory_order(gpu) <= size] for size in reversed(sizes or [0.0])]
 
 
 def _by_uuid(uuids: Iterable[str], known: Known) -> list[ObservedGpu]:

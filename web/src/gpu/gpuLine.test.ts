@@ -49,7 +49,7 @@ describe('other states', () => {
   })
 
   it('in use and reserved says by whom', () => {
-    const reservation = { id: 1, kind: 'reservation' as const, user: 'dan', until: NOW + 3600, note: '' }
+    const reservation = { id: 1, kind: 'reservation' as const, user: 'dan', until: NOW + 3600, note: '', scheduler: null }
     expect(gpuLine(busyGpu('ann', { reservation }), up, NOW).reserved?.text).toBe('reserved: dan')
     expect(gpuLine(busyGpu('ann', { reservation }), up, NOW).spoken).toContain('reserved: dan')
     expect(gpuLine(busyGpu('dan', { reservation }), up, NOW).reserved?.text).toBe('reserved')
@@ -60,7 +60,7 @@ describe('other states', () => {
   it('reserved says by whom and until when', () => {
     const end = new Date(NOW * 1000)
     end.setHours(23, 5)
-    const line = gpuLine(gpu({ availability: 'reserved', reservation: { id: 1, kind: 'reservation', user: 'dan', until: end.getTime() / 1000, note: '' } }), up, NOW)
+    const line = gpuLine(gpu({ availability: 'reserved', reservation: { id: 1, kind: 'reservation', user: 'dan', until: end.getTime() / 1000, note: '', scheduler: null } }), up, NOW)
     expect(line.who.text).toBe('reserved by dan until 23:05')
   })
 
@@ -100,6 +100,13 @@ describe('health', () => {
   it('says what is wrong and what to do', () => {
     const hot = gpu({ health: 'warning', health_reason: '91 °C', health_action: 'Check the fans.' })
     expect(gpuLine(hot, up, NOW)).toMatchObject({ alarm: 'warning: 91 °C. Check the fans.', isHot: true, isCritical: false })
+  })
+
+  it('says that a fault is past where the GPU is reporting again', () => {
+    const fault = { at: NOW - 3 * 3600, code: 79, kind: 'critical' as const, text: '', message: '', process: null, user: null }
+    const fallen = { health: 'critical' as const, health_reason: 'XID 79: it fell off the bus', health_action: null, events: [fault] }
+    expect(gpuLine(gpu({ ...fallen, availability: 'busy' }), up, NOW).alarm).toBe('critical: XID 79: it fell off the bus, 3h ago; it is reporting again')
+    expect(gpuLine(gpu({ ...fallen, availability: 'unknown' }), up, NOW).alarm).toBe('critical: XID 79: it fell off the bus')
   })
 
   it('blames the temperature only where it is to blame', () => {

@@ -60,7 +60,7 @@ export function gpuLine(gpu: Gpu, host: Host, now: number): GpuLine {
     temperature: figure(celsius(gpu.temperature_celsius), gpu, 'temperature_celsius'),
     power: figure(watts(gpu.power_watts), gpu, 'power_watts'),
     since: isPast ? blank : { text: shortDuration(elapsed(gpu.since, now)), title: sinceText(gpu, now) },
-    alarm: alarmText(gpu),
+    alarm: alarmText(gpu, now),
     isHot: isHeat(gpu),
     isCritical: gpuLevel(gpu.health) === 'critical',
     isPast,
@@ -79,7 +79,7 @@ export interface GpuCell {
 
 export function gpuCell(gpu: Gpu, host: Host, now: number): GpuCell {
   const who = whoText(gpu, host.status !== 'up', now).text
-  const parts = [`GPU ${gpu.label}`, gpu.availability, who === gpu.availability ? '' : who, alarmText(gpu) ?? '']
+  const parts = [`GPU ${gpu.label}`, gpu.availability, who === gpu.availability ? '' : who, alarmText(gpu, now) ?? '']
   return {
     uuid: gpu.uuid,
     state: gpu.availability,
@@ -155,9 +155,17 @@ function sinceText(gpu: Gpu, now: number): string {
   return `${gpu.availability} for ${duration(age)}, since ${clockTime(gpu.since, now)} (${utcTime(gpu.since)})`
 }
 
-export function alarmText(gpu: Gpu): string | undefined {
+export function alarmText(gpu: Gpu, now?: number): string | undefined {
   if (gpuLevel(gpu.health) === 'ok') return undefined
-  return [`${gpu.health}: ${gpu.health_reason ?? 'no reason given'}`, gpu.health_action].filter(Boolean).join('. ')
+  return [`${gpu.health}: ${reasonText(gpu, now)}`, gpu.health_action].filter(Boolean).join('. ')
+}
+
+/** Why it is not well. A fault of a GPU that can be read is past: with its age, where `now`, the hub's clock, is given. */
+export function reasonText(gpu: Gpu, now?: number): string {
+  const reason = plain(gpu.health_reason ?? 'no reason given')
+  const code = /^XID (\d+)/.exec(reason)?.[1]
+  const fault = gpu.availability === 'unknown' || now === undefined ? undefined : gpu.events.findLast((event) => String(event.code) === code)
+  return fault === undefined ? reason : `${reason}, ${duration(elapsed(fault.at, now!))} ago; it is reporting again`
 }
 
 /** Whether it is its temperature that makes it unwell: the hub then gives that as the reason, and nothing else. */

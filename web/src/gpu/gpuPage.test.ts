@@ -38,7 +38,7 @@ test('a GPU that cannot be reached is offered to nobody', () => {
 
 test('a reservation is said where there is one', () => {
   expect(text({}).reservation).toBeNull()
-  expect(text({ reservation: { id: 1, kind: 'reservation', user: 'dan', until: NOW + 60, note: '' } }).reservation?.text).toMatch(/^Reserved by dan until /)
+  expect(text({ reservation: { id: 1, kind: 'reservation', user: 'dan', until: NOW + 60, note: '', scheduler: null } }).reservation?.text).toMatch(/^Reserved by dan until /)
 })
 
 test('a GPU of the past is called what its last run called it', () => {

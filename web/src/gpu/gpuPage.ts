@@ -8,7 +8,7 @@ import { gpuDetail, READING, type GpuDetail } from './gpuDetail'
 import { deviceVariable, isMissing, useCommand } from './deviceVariable'
 import { bytes, celsius, DASH, fraction, gib, percent, plain, watts } from '../ui/format'
 import { gpuLevel } from '../ui/states'
-import { alarmText } from './gpuLine'
+import { alarmText, reasonText } from './gpuLine'
 import { processRows, type ProcessRow } from './processes'
 
 export interface BigFigure {
@@ -50,7 +50,7 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     host: plain(host.display_name),
     detail: gpuDetail(gpu, host, now, isRead),
     figures: figuresOf(gpu, isRead),
-    alarm: alarmText(gpu) === undefined ? null : { reason: plain(gpu.health_reason ?? 'no reason given'), action: gpu.health_action === null ? null : plain(gpu.health_action), isCritical: gpuLevel(gpu.health) === 'critical' },
+    alarm: alarmText(gpu) === undefined ? null : { reason: reasonText(gpu, now), action: gpu.health_action === null ? null : plain(gpu.health_action), isCritical: gpuLevel(gpu.health) === 'critical' },
     variable: deviceVariable(gpu, host),
     useCommand: useCommand(gpu, host),
     canReserve: host.status === 'up' && !isMissing(gpu),

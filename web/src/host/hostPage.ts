@@ -89,7 +89,7 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     power: watts(gpu.power_watts),
     reservation: reservationText(gpu, now),
     maintenance: gpu.maintenance ?? null,
-    alarm: alarmText(gpu),
+    alarm: alarmText(gpu, now),
     isCritical: gpuLevel(gpu.health) === 'critical',
     processes: processRows(gpu, host, now),
     why: plain(gpu.reasons['processes'] ?? 'the process list could not be read'),

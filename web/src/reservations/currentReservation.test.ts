@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { gpu, NOW } from '../testing/samples'
 import { reservationText } from './currentReservation'
 
-const reservation = { id: 7, kind: 'reservation', user: 'dan', until: NOW + 60, note: '' } as const
+const reservation = { id: 7, kind: 'reservation', user: 'dan', until: NOW + 60, note: '', scheduler: null } as const
 
 beforeEach(() => void vi.stubEnv('TZ', 'UTC'))
 afterEach(() => vi.unstubAllEnvs())

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { gpu, host, NOW } from '../testing/samples'
-import { byRow, countMarks, marksOf } from './marks'
+import { byRow, closedOn, countMarks, marksOf } from './marks'
 import { planRows, type HostRow } from './rows'
 import { gpusOf, reservation } from './samples'
 import type { CurrentUser } from './texts'
@@ -48,4 +48,18 @@ test('a collapsed host counts what is reserved, from step to step', () => {
 test('a hostile name is text without the signs that turn a line around', () => {
   const [mark] = marks([reservation({ user: '\u202eadmin', note: '<img src=x>' })])
   expect(mark).toMatchObject({ user: '\ufffdadmin', note: '<img src=x>' })
+})
+
+test('a reservation of a scheduler is shown with its source and cannot be moved', () => {
+  const [mark] = marks([reservation({ user: 'ada', scheduler: 'slurm', name: 'course', is_read_only: true, gpus: gpusOf('gpu01', 1) })])
+  expect(mark).toMatchObject({ canMove: false, canStretch: false, label: expect.stringContaining('slurm reservation course: ada') as string })
+})
+
+test('maintenance lies on the rows of its host, or of its GPU alone', () => {
+  const window = { id: 3, host: 'gpu01', host_id: 'a', gpu: null as string | null, label: null, start: NOW, end: null as number | null, reason: 'new fans', created_by: 'root', created_at: NOW, state: 'running' as const, is_there: true }
+  const rows = rowsOf(true)
+  expect(rows.map((row) => closedOn(row, [window], NOW).length)).toEqual([1, 1, 1, 1, 1])
+  expect(rows.map((row) => closedOn(row, [{ ...window, gpu: rows[2]!.id, end: NOW + 60 }], NOW).length)).toEqual([0, 0, 1, 0, 0])
+  expect(closedOn(rows[0]!, [window], NOW)[0]).toMatchObject({ end: Infinity, label: expect.stringContaining('no end planned: new fans') as string })
+  expect(closedOn(rows[0]!, [{ ...window, host: 'gpu02' }], NOW)).toEqual([])
 })

@@ -1,9 +1,10 @@
 /** What is drawn on the rows: reservations on GPUs, and on a collapsed host how many of its GPUs are reserved when. */
+import type { MaintenanceWindow } from '../api/maintenance'
 import type { Reservation } from '../api/reservations'
 import { plain } from '../ui/format'
 import type { HostRow, Row } from './rows'
-import { spanText } from './times'
-import { isOver, mayChange, stateOf, type CurrentUser } from './texts'
+import { spanText, timeText } from './times'
+import { isOver, mayChange, sourceText, stateOf, type CurrentUser } from './texts'
 
 interface Drawn {
   /** Among all that is drawn. */
@@ -65,8 +66,9 @@ function reservationMark(reservation: Reservation, shown: ReadonlySet<string>, w
   const isConflict = state === 'running' && uuids.some((uuid) => conflicts.has(uuid))
   const user = plain(reservation.user)
   const note = plain(reservation.note)
-  const label = `${user}, ${spanText(reservation.start, reservation.end, now)}${note === '' ? '' : `: ${note}`}${isConflict ? '. In use by another user' : ''}`
-  const classes = [state, reservation.kind, ...(reservation.user === who.name ? ['own'] : []), ...(isConflict ? ['conflict'] : [])].join(' ')
+  const source = sourceText(reservation)
+  const label = `${source === null ? '' : `${source}: `}${user}, ${spanText(reservation.start, reservation.end, now)}${note === '' ? '' : `: ${note}`}${isConflict ? '. In use by another user' : ''}`
+  const classes = [state, reservation.kind, ...(reservation.user === who.name ? ['own'] : []), ...(isConflict ? ['conflict'] : []), ...(source === null ? [] : ['foreign'])].join(' ')
   const { id, start, end } = reservation
   return [{ kind: 'reservation', key: String(id), id, start, end, rows, classes, label, user, note, canMove: isEditable && state === 'planned', canStretch: isEditable, isGroup: uuids.length > 1 }]
 }
@@ -131,4 +133,20 @@ export function byRow(marks: readonly Mark[]): Map<string, Mark[]> {
     }
   }
   return found
+}
+
+/** Maintenance on a row: nothing can be reserved then. */
+export interface ClosedSpan {
+  key: number
+  start: number
+  /** Infinity where it has no end yet. */
+  end: number
+  label: string
+}
+
+/** Of a host as a whole on its row and on those of its GPUs, of a GPU on its own. */
+export function closedOn(row: Row, windows: readonly MaintenanceWindow[], now: number): ClosedSpan[] {
+  return windows
+    .filter(({ host, gpu }) => host === row.host && (gpu === null || gpu === row.id))
+    .map(({ id, start, end, reason }) => ({ key: id, start, end: end ?? Infinity, label: plain(`Maintenance ${end === null ? `from ${timeText(start, now)}, no end planned` : spanText(start, end, now)}: ${reason}`) }))
 }

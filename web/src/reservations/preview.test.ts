@@ -30,8 +30,8 @@ describe('the preview of a reservation', () => {
     [{ availability: 'idle', users: ['ann'] }, 'in use now by ann, idle'],
     [{ availability: 'busy', users: null }, 'in use now, user unknown'],
     [{ availability: 'unknown', users: null }, 'state unknown'],
-    [{ availability: 'reserved', reservation: { id: 1, user: 'eve', until: NOW + 60, note: '', kind: 'claim' } }, 'now claimed by eve until'],
-    [{ availability: 'busy', users: ['ann'], reservation: { id: 1, user: 'eve', until: NOW + 60, note: '', kind: 'reservation' } }, 'in use now by ann; reserved by eve until'],
+    [{ availability: 'reserved', reservation: { id: 1, user: 'eve', until: NOW + 60, note: '', scheduler: null, kind: 'claim' } }, 'now claimed by eve until'],
+    [{ availability: 'busy', users: ['ann'], reservation: { id: 1, user: 'eve', until: NOW + 60, note: '', scheduler: null, kind: 'reservation' } }, 'in use now by ann; reserved by eve until'],
   ])('says who is on a GPU now: %o', (changes, words) => {
     expect(previewText(preview([gpu(changes)]), NOW).rows[0]?.use).toContain(words)
   })

@@ -21,6 +21,11 @@ export function currentUserOf(me: Me | null): CurrentUser {
   return { name: me?.name ?? '', mayReserve: me?.may_reserve ?? true, mayAdminister: me?.may_administer ?? false, canLogIn: canEnter(me) }
 }
 
+/** Where it was made, of one that a scheduler has: `Slurm reservation maint1`. */
+export function sourceText({ scheduler, name }: Reservation): string | null {
+  return scheduler === null ? null : plain(`${scheduler} reservation${name === null ? '' : ` ${name}`}`)
+}
+
 export type ReservationState = Reservation['state']
 
 /** What it is by now: the hub said what it was when it was asked. */
@@ -35,6 +40,7 @@ export function isOver(reservation: Reservation, now: number): boolean {
 }
 
 export function mayChange(reservation: Reservation, who: CurrentUser): boolean {
+  if (reservation.is_read_only) return false
   // Who has no account has no name here, and shares what was reserved without one.
   const isOwn = who.name === '' ? reservation.created_by === '' : reservation.user === who.name
   return who.mayAdminister || (who.mayReserve && isOwn)
@@ -57,7 +63,8 @@ export interface Use {
 export function useOf(reservation: Reservation, conflicts: readonly string[], now: number): Use[] {
   const state = stateOf(reservation, now)
   const uses = [...new Set(conflicts)].map((text) => ({ text: sentence(plain(text)), isBad: true }))
-  if (state === 'planned') return uses
+  // Of a scheduler's the hub does not know which jobs use it.
+  if (state === 'planned' || reservation.is_read_only) return uses
   if (reservation.used_at !== null) return [...uses, { text: `${state === 'running' ? 'In use since' : 'First used at'} ${timeText(reservation.used_at, now)}.`, isBad: false }]
   const late = duration(Math.max(0, (state === 'running' ? now : reservation.end) - reservation.start))
   return [...uses, { text: state === 'running' ? `Not used yet (started ${late} ago). The hub may release unused reservations.` : 'Never used.', isBad: state === 'running' && now - reservation.start > 60 }]
