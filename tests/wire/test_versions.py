@@ -36,6 +36,7 @@ REQUIRED = {
     "Process": {"pid"},
     "GpuEvent": {"at", "code"},
     "Disk": {"mount", "used_bytes", "total_bytes"},
+    "PodGpus": {"gpus", "namespace", "pod"},
 }
 """What every agent has to send. One more, and a hub refuses all agents of the version before."""
 
@@ -73,6 +74,7 @@ def objects(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "Envelope", document
     yield "Report", report
     yield from (("Disk", disk) for disk in report.get("disks", ()))
+    yield from (("PodGpus", pod) for pod in report.get("pods", ()))
     for gpu in report.get("gpus") or ():
         yield "GpuReading", gpu
         yield from (("Process", process) for process in gpu.get("processes") or ())

@@ -36,7 +36,7 @@ from gpudeck.fleet.columns import (
     rows_of,
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
+from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark, join_marks
 from gpudeck.model.availability import UNUSED, Availability
 from gpudeck.model.catalog import GPU_METRICS, Value
 from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
@@ -420,8 +420,8 @@ class GpuState:
     def _take_mark(self) -> None:
         """Of those that count now, also where the values were read before one of them began."""
         marks, gpus, schedule = self._table.marks, self._table.gpus, self._table.maintenance
+        host = self._table.host_at[gpus.host[self.row]]
         if schedule or self.maintenance is not None:
-            host = self._table.host_at[gpus.host[self.row]]
             own = (self.uuid, self.parent)
             found = None if host is None else schedule.find_gpu(host.id, host.name, own)
             if found != self.maintenance:
@@ -429,6 +429,8 @@ class GpuState:
                 gpus.is_drained[self.row] = found is not None
                 self.note_change("maintenance")
         scheduling = self._table.scheduling.get(self.uuid, NOT_SCHEDULED)
+        if host is not None and host.pod_marks:
+            scheduling = join_marks(scheduling, host.pod_marks.get(self.uuid, NOT_SCHEDULED))
         if scheduling != self.scheduling:
             self.scheduling = scheduling
             gpus.is_allocated[self.row] = scheduling.allocation is not None

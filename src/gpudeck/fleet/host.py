@@ -41,6 +41,7 @@ from gpudeck.fleet.table import (
     refuse_undescribed,
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.model.allocation import SchedulerMark, mark_pods
 from gpudeck.model.availability import RETURN_SECONDS, Availability
 from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.gpu_request import CandidateGpu, candidate_of
@@ -148,6 +149,7 @@ class HostState:
         "last_report_at",
         "name",
         "observed_at",
+        "pod_marks",
         "rejected",
         "row",
         "rows",
@@ -183,6 +185,7 @@ class HostState:
         self.facts = HostFacts(host_id, via)
         self.interfaces: dict[str, str] = {}
         self.slurm_gpus: list[str] = []
+        self.pod_marks: dict[str, SchedulerMark] = {}
         self.rejected: dict[str, str] = NO_REASONS
         self._target_labels: dict[str, str] = {}
         self._recalled_until: float | None = None
@@ -686,6 +689,8 @@ class HostState:
         self._flags.pop("read", None)
         _note_skew(self._flags, skew)
         self._said, self.interfaces, self.slurm_gpus = report.problems, report.interfaces, report.slurm_gpus
+        if isinstance(envelope, Envelope):
+            self.pod_marks = mark_pods(report.pods, report.allocation_unknown)
         if before != self.problems:
             self.note_change("problems")
 

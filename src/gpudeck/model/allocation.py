@@ -1,17 +1,24 @@
 """What a scheduler says of a GPU: which job was given it, and whether jobs may start on it. Pure."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from gpudeck.model.report import PodGpus
+
+KUBERNETES: Final = "kubernetes"
+"""The scheduler of allocations that hosts report themselves."""
 
 
 class Allocation(Struct, frozen=True, omit_defaults=True):
     """A job, or a pod, that was given a GPU: from `since` until at most `until`, in Unix seconds; null is unknown.
 
-    `scheduler` is its name in the hub's configuration. `job` is the id that its users know (`4711`, `4711_3`); empty
-    where the scheduler does not say which job it is: `unknown` then has the reason. `number` is Slurm's own number of
-    the job, which processes have; `conflict` says that a process of another job is on the GPU. The other names are the
-    scheduler's own.
+    `scheduler` is its name in the hub's configuration. `job` is the id that its users know (`4711`, `4711_3`, and
+    `namespace/pod`); empty where the scheduler does not say which job it is: `unknown` then has the reason. `number` is
+    Slurm's own number of the job, which processes have; `conflict` says that a process of another job is on the GPU.
+    The other names are the scheduler's own; `namespace` and what follows are those of a pod. `shared_with` are the
+    other pods that have a share of the GPU.
     """
 
     scheduler: str
@@ -27,6 +34,12 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
     unknown: str | None = None
     number: str | None = None
     conflict: str | None = None
+    namespace: str | None = None
+    pod: str | None = None
+    container: str | None = None
+    owner: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    shared_with: list[str] = field(default_factory=list)
 
 
 class SchedulerMark(Struct, frozen=True):
@@ -40,3 +53,37 @@ class SchedulerMark(Struct, frozen=True):
 
 NOT_SCHEDULED: Final = SchedulerMark()
 """No scheduler has it."""
+
+
+def mark_pods(pods: Sequence[PodGpus], unknown: Mapping[str, str]) -> dict[str, SchedulerMark]:
+    """What a host says of its GPUs, by UUID. Of several pods on a GPU the first one counts."""
+    marks = {uuid: SchedulerMark(unknown=why) for uuid, why in unknown.items()}
+    on_gpu: dict[str, dict[str, PodGpus]] = {}
+    for pod in sorted(pods, key=lambda one: (one.since or float("inf"), one.namespace, one.pod, one.container or "")):
+        for uuid in pod.gpus:
+            on_gpu.setdefault(uuid, {}).setdefault(f"{pod.namespace}/{pod.pod}", pod)
+    for uuid, sharing in on_gpu.items():
+        (job, first), *_ = sharing.items()
+        allocation = Allocation(
+            KUBERNETES,
+            job,
+            user=first.user,
+            since=first.since,
+            namespace=first.namespace,
+            pod=first.pod,
+            container=first.container,
+            owner=first.owner,
+            labels=first.labels,
+            shared_with=[other for other in sharing if other != job],
+        )
+        marks[uuid] = SchedulerMark(allocation)
+    return marks
+
+
+def join_marks(first: SchedulerMark, second: SchedulerMark) -> SchedulerMark:
+    """What two schedulers say of the same GPU."""
+    if second is NOT_SCHEDULED or first is NOT_SCHEDULED:
+        return first if second is NOT_SCHEDULED else second
+    return SchedulerMark(
+        first.allocation or second.allocation, first.closed or second.closed, first.unknown or second.unknown
+    )

@@ -21,6 +21,8 @@ Metrics = Annotated[dict[Word, _Number], Meta(max_length=256)]
 Moment = Annotated[float, Meta(ge=-1e11, le=1e11)]
 Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
 Index = Annotated[int, Meta(ge=0, le=65535)]
+LABELS_AT_MOST = 64
+Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=LABELS_AT_MOST)]
 
 
 class Process(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -89,12 +91,31 @@ class Disk(Struct, frozen=True, gc=False):
     total_bytes: Annotated[int, Meta(ge=0, lt=2**60)]
 
 
+class PodGpus(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A container of a Kubernetes pod that was given GPUs of this host, by UUID, whether it uses them or not.
+
+    `container` is None where the pod has them as a whole. The fields below it come from the API server: None or empty
+    where it was not asked. `since` is when the pod started.
+    """
+
+    gpus: Annotated[list[Word], Meta(max_length=512)]
+    namespace: Word
+    pod: Word
+    container: Word | None = None
+    owner: Word | None = None
+    user: Word | None = None
+    labels: Labels = field(default_factory=dict)
+    since: Moment | None = None
+
+
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
     `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
     the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
-    instances, in the order in which Slurm counts them, empty where that is not known.
+    instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
+    has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
+    is known.
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
@@ -103,11 +124,11 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     unknown: Reasons = field(default_factory=dict)
     driver_version: Word | None = None
     os: Word | None = None
-    labels: Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=64)] = field(
-        default_factory=dict
-    )
+    labels: Labels = field(default_factory=dict)
     disks: Annotated[list[Disk], Meta(max_length=64)] = field(default_factory=list)
     addresses: Annotated[list[Word], Meta(max_length=64)] = field(default_factory=list)
     interfaces: Annotated[dict[Word, Word], Meta(max_length=64)] = field(default_factory=dict)
     problems: Annotated[list[Sentence], Meta(max_length=64)] = field(default_factory=list)
     slurm_gpus: Annotated[list[Word], Meta(max_length=512)] = field(default_factory=list)
+    pods: Annotated[list[PodGpus], Meta(max_length=1024)] = field(default_factory=list)
+    allocation_unknown: Annotated[dict[Word, Sentence], Meta(max_length=512)] = field(default_factory=dict)

@@ -154,11 +154,13 @@ def allocation_note(found: Allocation, now: float | None = None) -> str:
     """Which job has it, whose, and for how long if the time is given."""
     if not found.job:
         return f"allocated by {found.scheduler}: {found.unknown}"
-    name = f" ({found.name})" if found.name else ""
+    name = f" ({found.name or found.owner})" if found.name or found.owner else ""
     whose = f" of {found.user}" if found.user else ""
     left = "" if found.until is None or now is None else f", {show_length(found.until - now)} left"
+    others = f" and {len(found.shared_with)} more" if found.shared_with else ""
+    kind = "job" if found.pod is None else "pod"
     conflict = f"; {found.conflict}" if found.conflict else ""
-    return f"job {found.job}{name}{whose}{', suspended' if found.is_suspended else ''}{left}{conflict}"
+    return f"{kind} {found.job}{name}{whose}{others}{', suspended' if found.is_suspended else ''}{left}{conflict}"
 
 
 def maintenance_note(found: Maintenance, now: float) -> str:
