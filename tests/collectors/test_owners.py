@@ -146,6 +146,11 @@ def test_job_is_that_of_the_group(proc: Path) -> None:
     assert make(proc).find([42], 0.0)[42].job == "8812"
 
 
+def test_job_of_a_process_in_a_pod_is_the_pods_uid(proc: Path) -> None:
+    add_process(proc, 42, b"x\0", cgroup=groups("kubernetes-containerd-v2"))
+    assert make(proc).find([42], 0.0)[42].job == "3f1c2d4e-5a6b-47c8-9d0e-1f2a3b4c5d6e"
+
+
 def test_job_is_that_of_the_environment_where_the_groups_name_none(proc: Path) -> None:
     add_process(proc, 42, b"x\0", status=of_uid(1000), environ="A=SLURM_JOB_ID=7\0SLURM_JOB_ID=8813\0B=1\0")
     owner = make(proc).find([42], 0.0)[42]

@@ -64,6 +64,16 @@ class Collector(Protocol):
         return
 
 
+class KubernetesSettings(Struct, frozen=True, omit_defaults=True):
+    """What the agent reads of Kubernetes on a node of it."""
+
+    socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    """The kubelet's PodResources socket. It is read if its folder exists; empty: never."""
+    user_label: str | None = None
+    """The label or annotation of a pod that names its user, such as hub.jupyter.org/username. All who may create pods
+    may write it."""
+
+
 class CollectorSettings(Struct, frozen=True, omit_defaults=True):
     """What is sent about processes, and which expensive values are read."""
 
@@ -73,6 +83,8 @@ class CollectorSettings(Struct, frozen=True, omit_defaults=True):
     """Programs that draw the desktop: with graphics alone on a GPU they do not make it busy."""
     pcie_throughput: bool = False
     """Whether the PCIe traffic of NVIDIA GPUs is read: it takes 40 ms a GPU, every ten seconds."""
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    """Which pods have been given GPUs."""
 
 
 def display_matcher(display_servers: Iterable[str]) -> Callable[[str], bool]:

@@ -19,6 +19,7 @@ from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, 
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
+from gpudeck.collectors.kubernetes import PodWatch
 from gpudeck.collectors.slurm import SlurmCollector
 from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.errors import Absent, PluginError, Wrong
@@ -149,17 +150,22 @@ class MachineCollector:
     """All collectors of a machine as one. `collect` takes as long as they take together, and never raises.
 
     `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs does not answer its collector, but the
-    kernel log often has the reason.
+    kernel log often has the reason. `pods` adds what Kubernetes has given to pods.
     """
 
     name = "machine"
 
-    def __init__(self, collectors: Iterable[Collector], xids: XidWatch | None = None) -> None:
+    def __init__(
+        self, collectors: Iterable[Collector], xids: XidWatch | None = None, pods: PodWatch | None = None
+    ) -> None:
         self._sources = [_CollectorState(collector) for collector in collectors]
         self._xids = xids
+        self._pods = pods
 
     def collect(self, now: float) -> Report:
         report = combine([source.read(now) for source in self._sources])
+        if self._pods is not None:
+            report = self._pods.add_to(report)
         if self._xids is None or not any(map(_is_gone, report.gpus or ())):
             return report
         self._xids.look(None, now)
@@ -173,8 +179,9 @@ class MachineCollector:
     def close(self) -> None:
         for source in self._sources:
             source.close()
-        if self._xids is not None:
-            self._xids.close()
+        for other in (self._xids, self._pods):
+            if other is not None:
+                other.close()
 
 
 def combine(parts: Sequence[Report]) -> Report:
@@ -213,14 +220,17 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
         ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE, spawn=spawn),
     )
     return MachineCollector(
-        [nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector(), SlurmCollector()], XidWatch()
+        [nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector(), SlurmCollector()],
+        XidWatch(),
+        PodWatch(settings.kubernetes),
     )
 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:
     """The same for a single reading, with the patience of a person: what may hang in a driver is read in a fork."""
     nvml, drm = (ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child) for name in ("nvml", "drm"))
-    return MachineCollector([NvidiaFallback(nvml, find_factory("nvidia_smi")(settings)), drm, HostCollector()])
+    nvidia = NvidiaFallback(nvml, find_factory("nvidia_smi")(settings))
+    return MachineCollector([nvidia, drm, HostCollector()], pods=PodWatch(settings.kubernetes))
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

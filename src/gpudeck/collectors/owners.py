@@ -55,7 +55,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Attributed(Struct, frozen=True):
-    """`container` and `job` are None where there is none. `evidence` is a sentence for people."""
+    """`container` and `job` are None where there is none; a pod's UID is a job. `evidence` is a sentence for people."""
 
     user: str
     evidence: str
@@ -99,7 +99,7 @@ class Attribution:
             told.append("a uid that its image may use for itself")
         elif login_uid is not None and is_person(login_uid) and login_uid != person:
             told.append(f"logged in as {self._call(login_uid)}")
-        return Attributed(self._user_name(person), ", ".join(told)[:1024], container, job)
+        return Attributed(self._user_name(person), ", ".join(told)[:1024], container, job or place.pod)
 
     def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> tuple[int, str]:
         """Whose it is, and what led to that uid; empty where it is the process's or the job's own."""

@@ -1395,15 +1395,23 @@ export interface components {
         Allocation: {
             account?: string | null;
             conflict?: string | null;
+            container?: string | null;
             /** @default false */
             is_suspended?: boolean;
             /** @default  */
             job?: string;
+            labels?: {
+                [key: string]: string;
+            };
             name?: string | null;
+            namespace?: string | null;
             number?: string | null;
+            owner?: string | null;
             partition?: string | null;
+            pod?: string | null;
             qos?: string | null;
             scheduler: string;
+            shared_with?: string[];
             since?: number | null;
             unknown?: string | null;
             until?: number | null;
@@ -2487,6 +2495,30 @@ export interface components {
             expires_at: number;
             secret: string;
         };
+        /**
+         * PodGpus
+         * @description A container of a Kubernetes pod that was given GPUs of this host, by UUID, whether it uses them or not.
+         *
+         *         `container` is None where the pod has them as a whole. The fields below it come from the API server: None or empty
+         *         where it was not asked. `since` is when the pod started.
+         */
+        PodGpus: {
+            /** @default null */
+            container?: string | null;
+            gpus: string[];
+            /** @default {} */
+            labels?: {
+                [key: string]: string;
+            };
+            namespace: string;
+            /** @default null */
+            owner?: string | null;
+            pod: string;
+            /** @default null */
+            since?: number | null;
+            /** @default null */
+            user?: string | null;
+        };
         /** PreviewedGpu */
         PreviewedGpu: {
             /** @enum {string} */
@@ -2620,11 +2652,17 @@ export interface components {
          *
          *         `interfaces` has the network interface of each of the `addresses` of which it is known. `problems` are sentences for
          *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
-         *         instances, in the order in which Slurm counts them, empty where that is not known.
+         *         instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
+         *         has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
+         *         is known.
          */
         Report: {
             /** @default [] */
             addresses?: string[];
+            /** @default {} */
+            allocation_unknown?: {
+                [key: string]: string;
+            };
             /** @default [] */
             disks?: components["schemas"]["Disk"][];
             /** @default null */
@@ -2647,6 +2685,8 @@ export interface components {
             };
             /** @default null */
             os?: string | null;
+            /** @default [] */
+            pods?: components["schemas"]["PodGpus"][];
             /** @default [] */
             problems?: string[];
             /** @default [] */
