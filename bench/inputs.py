@@ -29,7 +29,6 @@ from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings
 from gpudeck.compat.vesta.ingest import read_post
 from gpudeck.discovery.consul import read_instances
 from gpudeck.discovery.hosts_file import read_hosts
-from gpudeck.discovery.inputs import read_list
 from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.prometheus_sd import read_file, read_targets
 from gpudeck.fetch import Fetcher, HttpResponse
@@ -304,7 +303,7 @@ def _list(name: str, read: Callable[..., object], body: bytes, *args: str) -> Ca
         f"{name}: 20,000 hosts",
         len(body),
         lambda: read(body, *args),
-        lambda: asyncio.to_thread(read_list, read, body, *args),  # type: ignore[arg-type]
+        lambda: asyncio.to_thread(read, body, *args),
     )
 
 

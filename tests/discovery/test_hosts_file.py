@@ -169,7 +169,7 @@ def test_what_is_no_file_is_not_opened(file: Path, provider: HostsFile) -> None:
 def test_huge_file_is_not_read(file: Path, provider: HostsFile) -> None:
     with file.open("wb") as opened:
         opened.truncate(MAX_FILE_BYTES + 1)
-    with pytest.raises(Temporary, match="it is larger than 4 MiB"):
+    with pytest.raises(Temporary, match="it is larger than 2 MiB"):
         asyncio.run(provider.find())
 
 

@@ -13,7 +13,6 @@ from msgspec import NODEFAULT, Struct, inspect
 
 from gpudeck.config.load import parse_address
 from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, quote, write_path
-from gpudeck.config.renamed import misplaced_setting, renamed_setting, renamed_value
 from gpudeck.config.schema import (
     Check,
     Number,
@@ -246,8 +245,6 @@ class _Converter:
         return self._note_unfit(node, options, path)
 
     def _convert_scalar(self, node: Scalar, options: list[Option], path: Path, default: object) -> object:
-        if new := renamed_value(path, node.text):
-            return self._note(node.mark, path, f"`{node.text}` is now `{new}`")
         suggestion = ""
         for option in filter(is_scalar, options):
             try:
@@ -366,13 +363,8 @@ class _Converter:
             self._note(node.mark, path, f"{count} item{'' if count == 1 else 's'}", expect([Option(info)]))
 
     def _note_unknown(self, entry: _Entry, names: list[str], path: Path) -> None:
-        if new := renamed_setting((*path, entry.name)):
-            self._note(entry.mark, (), f"`{write_path((*path, entry.name))}` is now `{new}`")
-            return
         suggestion = ""
-        if new := misplaced_setting((*path, entry.name)):
-            suggestion = f"it is now `{new}`"
-        elif len(self.mistakes) < _MAX_SUGGESTIONS:
+        if len(self.mistakes) < _MAX_SUGGESTIONS:
             suggestion = did_you_mean(entry.name, names) or self._place_of(entry.name) or _list_names(names)
         if _SETTING_NAME.fullmatch(entry.name):
             self._note(entry.mark, (*path, entry.name), "unknown setting", suggestion=suggestion)

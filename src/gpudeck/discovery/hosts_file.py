@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import expand, quote, read_host_address
-from gpudeck.discovery.inputs import FileProvider, WatchedFile, find_path, read_list
+from gpudeck.discovery.inputs import FileProvider, WatchedFile, find_path
 from gpudeck.model.settings import Text
 from gpudeck.model.target import Target, Via
 
@@ -40,7 +40,7 @@ class HostsFile(FileProvider):
         if self._file is None:
             self._file = WatchedFile(find_path(self.origin), self.origin)
         content = self._file.read_if_changed()
-        return self._findings if content is None else read_list(read_hosts, content, self.origin, self._via)
+        return self._findings if content is None else read_hosts(content, self.origin, self._via)
 
 
 def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:

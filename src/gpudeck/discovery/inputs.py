@@ -1,21 +1,13 @@
-"""Where providers read their lists from: watched files and servers; long lists are parsed in a process of their own.
+"""Where providers read their lists from: watched files and servers.
 
-One call that decodes 64 MiB of JSON or 4 MiB of YAML holds Python's lock for seconds, whichever thread it runs in, and
-needs gigabytes of memory if it was made to. The process is started for one list and ends with it.
-
-Importing this loads no asyncio, subprocess or HTTP client: every machine's configuration imports the providers.
+Importing this loads no asyncio or HTTP client: every machine's configuration imports the providers.
 """
 
-import importlib
 import stat
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
-
-import msgspec
-from msgspec import Struct
+from typing import TYPE_CHECKING, TypeVar
 
 from gpudeck.discovery.base import HostFindings, Provider
 from gpudeck.model.errors import Refused, Temporary, UsageError
@@ -24,12 +16,8 @@ from gpudeck.model.target import Target
 if TYPE_CHECKING:
     from gpudeck.fetch import Fetcher
 
-LONG_BYTES: Final = 256 * 1024
-"""Lists of up to this size are read in place: 1,500 hosts of http_sd, or 100 of Consul."""
-SECONDS: Final = 50.0
-_MEMORY_BYTES: Final = 2 * 2**30
-_ANSWER_BYTES: Final = 256 * 2**20
-MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_FILE_BYTES = 2 * 1024 * 1024
+"""20,000 hosts take 1.2 MB in YAML."""
 RESTLESS_LOOKS = 5
 """A file that changes between any two looks is read at the latest now, finished or not."""
 LOOK_TIMEOUT = 5.0
@@ -39,66 +27,6 @@ DEADLINE = 10.0
 """For one question that the server is to answer at once, in seconds."""
 BYTES_AT_MOST = 48 * 1024 * 1024
 """Consul sends some 2 kB about each host."""
-
-
-class _Question(Struct, array_like=True):
-    function: str
-    arguments: list[str]
-    body: bytes
-
-
-class _Outcome(Struct, array_like=True):
-    """`targets` are encoded by the thousand, as one call for all of them would take long. `refusal` is a Temporary's
-    message and hint."""
-
-    targets: list[bytes]
-    problems: list[str]
-    refusal: tuple[str, str] | None = None
-
-
-def read_list(read: Callable[..., HostFindings], body: bytes, *args: str) -> HostFindings:
-    """What `read(body, *args)` returns. `read` is a function of a module.
-
-    Blocks: call it in a thread. Raises Temporary, also where `read` takes too long or needs too much memory.
-    """
-    if len(body) <= LONG_BYTES:
-        return read(body, *args)
-    from gpudeck.child_process import ChildFailed, python_module, run  # noqa: PLC0415 - see the module
-
-    question = _Question(f"{read.__module__}:{read.__qualname__}", list(args), body)
-    command = python_module("gpudeck.discovery.inputs")
-    try:
-        answer = run(command, seconds=SECONDS, body=msgspec.msgpack.encode(question), bytes_at_most=_ANSWER_BYTES)
-        outcome = msgspec.msgpack.decode(answer.output, type=_Outcome)
-    except (ChildFailed, msgspec.DecodeError) as error:
-        size = f"{len(body) / 2**20:.1f} MiB"
-        raise Temporary(f"the list of {size} could not be read within {SECONDS:g} s and 2 GiB of memory.") from error
-    if outcome.refusal is not None:
-        raise Temporary(*outcome.refusal)
-    decode, findings = msgspec.msgpack.Decoder(list[Target]).decode, HostFindings()
-    findings.targets = [target for encoded in outcome.targets for target in decode(encoded)]
-    findings.problems = outcome.problems
-    return findings
-
-
-def main() -> None:
-    """The process's side: one question on standard input, its outcome on standard output."""
-    import resource  # noqa: PLC0415 - see the module
-
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question)
-    module, _, name = question.function.partition(":")
-    read: Callable[..., HostFindings] = getattr(importlib.import_module(module), name)
-    try:
-        findings = read(question.body, *question.arguments)
-        targets = findings.targets
-        encoded = [msgspec.msgpack.encode(targets[at : at + 1000]) for at in range(0, len(targets), 1000)]
-        outcome = _Outcome(encoded, findings.problems)
-    except Temporary as error:
-        outcome = _Outcome([], [], (error.message, error.hint))
-    except MemoryError:
-        sys.exit(1)
-    sys.stdout.buffer.write(msgspec.msgpack.encode(outcome))
 
 
 class FileThread:
@@ -245,7 +173,7 @@ class ServerProvider(_FindingsProvider):
         except Refused as error:
             hint = error.hint if self._token_file else "Set token_file, if it needs a token."
             raise Refused(error.message, hint) from error
-        self._findings = await to_thread(read_list, read, answer.body, *args)
+        self._findings = await to_thread(read, answer.body, *args)
         return answer.headers
 
     async def close(self) -> None:
@@ -260,7 +188,3 @@ class ServerProvider(_FindingsProvider):
 
         token = read_token(find_path(self._token_file), "Check token_file.", "Put the token there.")
         return {self.header: f"{self.scheme}{token}"}
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import HostAddress, expand, quote, read_host_address
-from gpudeck.discovery.inputs import FileProvider, ServerProvider, WatchedFile, find_path, read_list
+from gpudeck.discovery.inputs import FileProvider, ServerProvider, WatchedFile, find_path
 from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import Duration, Text
@@ -156,7 +156,7 @@ class _File:
             content = self._watched.read_if_changed()
             if content is not None:
                 self.trouble = ""
-                self.findings = read_list(read_file, content, self._origin, self._via, str(self.path))
+                self.findings = read_file(content, self._origin, self._via, str(self.path))
         except Temporary as error:
             self.trouble = error.message
 

@@ -1,18 +1,14 @@
 """How each host is reached over SSH, by gpudeck's settings and, for the rest, ~/.ssh/config: routes, the keys that a
 login offers, and the host keys that are trusted.
 
-The library reads the whole file for every host, and takes 100 ms for one that lists a thousand hosts by name, as
-generated ones do. Blocks of other hosts are left out before it sees them. Each key
-file is read once until it changes: an RSA key takes a quarter of a second. Host keys are looked up as ssh does: by the
-name in use, with its port unless that is 22.
+Each file is read once until it changes: the configuration once for every host, which takes 100 ms for one that lists a
+thousand hosts by name, and an RSA key a quarter of a second. Host keys are looked up as ssh does: by the name in use,
+with its port unless that is 22.
 """
 
 import os
-import tempfile
 import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,9 +30,7 @@ KNOWN_HOSTS_FILES = (
     "/etc/ssh/ssh_known_hosts2",
 )
 _PORT = 22
-_WILD = frozenset("*?!")
 KEEPALIVE_SECONDS = 15
-_CONFIG_SECONDS = 60.0
 # A reading costs the hub 2.3 ms of CPU with AES-GCM and 3.4 with ChaCha20, which the library would rather take.
 _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 
@@ -182,67 +176,6 @@ def _read_known_hosts(file: str) -> str:
         return ""
 
 
-class _ConfigBlock(Struct, frozen=True):
-    """Lines up to the next Host or Match. `names` are the hosts they are for; None where that is not so simple."""
-
-    lines: tuple[str, ...]
-    names: frozenset[str] | None
-
-
-class ConfigFile:
-    """A configuration of SSH, read again after it changed. A file that is not there has no lines, if it need not be."""
-
-    def __init__(self, path: Path, *, must_exist: bool) -> None:
-        self._path = path
-        self._must_exist = must_exist
-        self._read_at: object = None
-        self._blocks: list[_ConfigBlock] = []
-
-    def refresh(self) -> object:
-        """Look at the file; returns what is another value after each change. Raises OSError."""
-        try:
-            self._path.stat()
-        except FileNotFoundError:
-            if self._must_exist:
-                raise
-        signature = file_stamp(self._path)
-        if signature != self._read_at:
-            self._blocks = list(_split(self._path.read_text(errors="replace"))) if signature else []
-            self._read_at = signature
-        return signature
-
-    @contextmanager
-    def for_host(self, host: str) -> Iterator[str]:
-        """The path of a file for this host alone, gone afterwards. Errors name the line of the whole file."""
-        with tempfile.NamedTemporaryFile("w", prefix="gpudeck-ssh-", suffix=".config") as reduced:
-            for block in self._blocks:
-                is_meant = block.names is None or host in block.names
-                reduced.write("".join(block.lines) if is_meant else "\n" * len(block.lines))
-            reduced.flush()
-            try:
-                yield reduced.name
-            except asyncssh.ConfigParseError as error:
-                raise asyncssh.ConfigParseError(str(error).replace(reduced.name, str(self._path))) from error
-
-
-def _split(text: str) -> Iterator[_ConfigBlock]:
-    lines: list[str] = []
-    names: frozenset[str] | None = None
-    for line in text.splitlines():
-        words = line.replace("=", " ").split()
-        if words and words[0].lower() in {"host", "match"}:
-            yield _ConfigBlock(tuple(lines), names)
-            lines, names = [], _names_of(words)
-        lines.append(f"{line}\n")
-    yield _ConfigBlock(tuple(lines), names)
-
-
-def _names_of(words: list[str]) -> frozenset[str] | None:
-    if words[0].lower() == "match" or any(_WILD & set(word) or '"' in word for word in words[1:]):
-        return None
-    return frozenset(words[1:])
-
-
 class SshRoute(Struct, frozen=True):
     """How one host is reached. `options` are the library's; `jump` are the jump hosts, with commas between."""
 
@@ -261,8 +194,7 @@ class SshRoutes:
         self._settings = settings
         self._password = password
         self._lock = threading.Lock()
-        file = settings.config_file
-        self._config = ConfigFile(_expand(file or "~/.ssh/config"), must_exist=file is not None)
+        self._config = _expand(settings.config_file or "~/.ssh/config")
         self._keys = KeyRing()
         self._known_hosts: dict[tuple[str, ...], KnownHosts] = {}
         self._options: dict[object, tuple[object, asyncssh.SSHClientConnectionOptions]] = {}
@@ -314,23 +246,27 @@ class SshRoutes:
         return None if not jump or jump.lower() == "none" else jump
 
     def _read_options(self, target: Target) -> asyncssh.SSHClientConnectionOptions:
-        """Made again when the file of the configuration changed, or an included one may have."""
+        """Read again when the file of the configuration changed."""
         try:
-            signature = (self._config.refresh(), int(time.monotonic() / _CONFIG_SECONDS))
+            stamp = file_stamp(self._config)
+            if stamp is None and self._settings.config_file is not None:
+                self._config.stat()
         except OSError as error:
             raise Refused(f"{error.filename} cannot be read: {error.strerror}.", "Mend ssh.config_file.") from error
         key = (target.host, target.port, target.user)
         kept = self._options.get(key)
-        if kept is None or kept[0] != signature:
-            with self._config.for_host(target.host) as file:
-                kept = self._options[key] = (signature, self._make_options(target, file))
+        if kept is None or kept[0] != stamp:
+            kept = self._options[key] = (
+                stamp,
+                self._make_options(target, [] if stamp is None else [str(self._config)]),
+            )
         return kept[1]
 
-    def _make_options(self, target: Target, config: str) -> asyncssh.SSHClientConnectionOptions:
+    def _make_options(self, target: Target, config: list[str]) -> asyncssh.SSHClientConnectionOptions:
         settings = self._settings
         given: dict[str, Any] = {"username": target.user or settings.user, "port": target.port or settings.port}
         options = asyncssh.SSHClientConnectionOptions(
-            config=[config],
+            config=config,
             host=target.host,
             **{name: value for name, value in given.items() if value is not None},
             known_hosts=b"",
