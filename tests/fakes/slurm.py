@@ -52,6 +52,9 @@ PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 
 
+BACKUP = "SlurmctldHost=backup(127.0.0.2)\nSlurmctldTimeout=5"
+
+
 class SlurmCluster:
     """`start` and `close`; `extra` are more lines of slurm.conf, `shards` how many each GPU has. Jobs do nothing but
     sleep."""
@@ -97,6 +100,24 @@ class SlurmCluster:
     def start_controller(self) -> None:
         self._spawn("slurmctld", "slurmctld", "-D")
         wait_until(lambda: not self.try_to_run("scontrol", "ping").returncode, "the controller's start", 60)
+
+    def start_backup(self) -> None:
+        """A second controller for `extra=BACKUP`. It needs a name and an address of its own, and only here."""
+        hosts, folder = self.folder / "hosts", self.folder / "backup"
+        hosts.write_text(f"{Path('/etc/hosts').read_text()}\n127.0.0.2 backup\n")
+        folder.mkdir()
+        shutil.copy(self.folder / "gres.conf", folder)
+        config = (self.folder / "slurm.conf").read_text().replace("/ctld.", "/backup.")
+        (folder / "slurm.conf").write_text(config)
+        start = f"mount --bind {hosts} /etc/hosts && hostname backup && exec env SLURM_CONF={folder}/slurm.conf"
+        self._spawn("backup", "unshare", "--uts", "--mount", "sh", "-c", f"{start} slurmctld -D")
+        wait_until(lambda: "backup is UP" in self.run("scontrol", "ping"), "the second controller's start", 60)
+
+    def kill(self, name: str) -> None:
+        """Without a chance to save anything."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait(10)
 
     def start_node(self, node: str) -> None:
         self._spawn(node, "slurmd", "-D", "-N", node)
@@ -149,7 +170,7 @@ class SlurmCluster:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             self.run("scancel", "--user=root")
             wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs")
-        for name in (*NODES, "slurmctld", "munged"):
+        for name in (*NODES, "backup", "slurmctld", "munged"):
             if name in self._processes:
                 self.stop(name)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.slurm import SlurmCluster, slurm_cluster
+from fakes.slurm import BACKUP, SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
 from gpudeck.collectors.owners import Owners
 from gpudeck.model.errors import PluginError, Temporary, Wrong
@@ -222,6 +222,36 @@ def test_a_controller_that_is_away_is_an_error_and_back_it_is_read_again(cluster
     finally:
         cluster.start_controller()
     assert jobs_of(read(cluster).nodes["n1"]) == {0: job}
+
+
+@pytest.mark.slow
+def test_while_another_controller_takes_over_no_allocated_gpu_is_called_free() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder,
+        slurm_cluster(Path(folder), extra=BACKUP) as cluster,
+    ):
+        cluster.start_backup()
+        job = cluster.submit("--gres=gpu:2", "--nodelist=n1")
+        cluster.wait_for(job, "RUNNING")
+        cluster.run("scontrol", "update", f"JobId={job}", "Comment=it-runs")
+        saved = Path(folder) / "state" / "job_state"
+        wait_until(lambda: saved.exists() and b"it-runs" in saved.read_bytes(), "the saved job", 60)
+        reader = make_reader(cluster, timeout=5.0)
+        cluster.kill("slurmctld")
+
+        def is_read_again() -> bool:
+            try:
+                assert jobs_of(asyncio.run(reader.read()).nodes["n1"]) == {0: job, 1: job}
+            except Temporary:
+                return False
+            return True
+
+        wait_until(is_read_again, "the second controller", 120)
+        # It stays so once the nodes have registered there.
+        wait_until(lambda: "backup is UP" in cluster.run("scontrol", "ping"), "the second controller", 60)
+        assert is_read_again()
+        cluster.run("scancel", job)
+        wait_until(lambda: not jobs_of(asyncio.run(reader.read()).nodes["n1"]), "the end of the job", 60)
 
 
 @pytest.mark.parametrize(
