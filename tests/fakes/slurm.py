@@ -52,15 +52,44 @@ PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 
 
+_DATABASE_CONFIG = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={daemon}
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+LogFile={folder}/dbd.log
+PidFile={folder}/dbd.pid
+CommunicationParameters=NoInAddrAny
+"""
+_ACCOUNTING = """
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={daemon}
+AccountingStoragePass={folder}/munge/sock
+AccountingStorageTRES=gres/gpu
+AccountingStoreFlags=job_comment
+"""
+_GRANT = "CREATE USER slurm@'{0}' IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@'{0}';"
 BACKUP = "SlurmctldHost=backup(127.0.0.2)\nSlurmctldTimeout=5"
 
 
 class SlurmCluster:
-    """`start` and `close`; `extra` are more lines of slurm.conf, `shards` how many each GPU has. Jobs do nothing but
-    sleep."""
+    """`start` and `close`; `extra` are more lines of slurm.conf, `shards` how many each GPU has. With
+    `has_accounting` ended jobs are in a database. Jobs do nothing but sleep."""
 
-    def __init__(self, folder: Path, extra: str = "", shards: int = 0) -> None:
+    def __init__(self, folder: Path, extra: str = "", *, shards: int = 0, has_accounting: bool = False) -> None:
         self.folder = folder
+        self._database_ports = (free_port(), free_port()) if has_accounting else None
+        if self._database_ports:
+            extra += _ACCOUNTING.format(folder=folder, daemon=self._database_ports[0])
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         ports = {name: free_port() for name in ("controller", *NODES)}
         for name in ("munge", "state", "jobs", *(f"{kind}/{node}" for kind in ("spool", "dev") for node in NODES)):
@@ -92,6 +121,8 @@ class SlurmCluster:
         # --force: a temporary folder may be writable by others.
         self._spawn("munged", "munged", "--foreground", "--force", *options)
         wait_until((self.folder / "munge" / "sock").exists, "munge's socket")
+        if self._database_ports:
+            self._start_database(*self._database_ports)
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -100,6 +131,24 @@ class SlurmCluster:
     def start_controller(self) -> None:
         self._spawn("slurmctld", "slurmctld", "-D")
         wait_until(lambda: not self.try_to_run("scontrol", "ping").returncode, "the controller's start", 60)
+
+    def _start_database(self, daemon: int, database: int) -> None:
+        folder = self.folder / "database"
+        folder.mkdir()
+        shutil.chown(folder, "mysql")
+        where = ("--no-defaults", f"--datadir={folder}", "--user=mysql")
+        self.run("mariadb-install-db", *where, "--auth-root-authentication-method=normal", "--skip-test-db")
+        listens = (f"--socket={folder}/sock", f"--port={database}", "--bind-address=127.0.0.1")
+        self._spawn("mariadbd", "mariadbd", *where, *listens)
+        grant = "".join(_GRANT.format(host) for host in ("localhost", "127.0.0.1"))
+        client = ("mariadb", "--no-defaults", f"--socket={folder}/sock", "--user=root", f"--execute={grant}")
+        wait_until(lambda: not self.try_to_run(*client).returncode, "the database", 60)
+        config = self.folder / "slurmdbd.conf"
+        config.write_text(_DATABASE_CONFIG.format(folder=self.folder, daemon=daemon, database=database))
+        config.chmod(0o600)
+        self._spawn("slurmdbd", "slurmdbd", "-D")
+        add = ("sacctmgr", "-i", "add", "cluster", "deck")
+        wait_until(lambda: not self.try_to_run(*add).returncode, "slurmdbd", 60)
 
     def start_backup(self) -> None:
         """A second controller for `extra=BACKUP`. It needs a name and an address of its own, and only here."""
@@ -170,7 +219,7 @@ class SlurmCluster:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             self.run("scancel", "--user=root")
             wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs")
-        for name in (*NODES, "backup", "slurmctld", "munged"):
+        for name in (*NODES, "backup", "slurmctld", "slurmdbd", "mariadbd", "munged"):
             if name in self._processes:
                 self.stop(name)
 
@@ -182,11 +231,14 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def slurm_cluster(folder: Path, extra: str = "", shards: int = 0) -> Iterator[SlurmCluster]:
-    missing = [program for program in _PROGRAMS if shutil.which(program, path=_PATH) is None]
+def slurm_cluster(
+    folder: Path, extra: str = "", *, shards: int = 0, has_accounting: bool = False
+) -> Iterator[SlurmCluster]:
+    programs = (*_PROGRAMS, *(("slurmdbd", "mariadbd") if has_accounting else ()))
+    missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
     if missing or os.getuid() != 0:
-        pytest.skip(f"a Slurm cluster needs root and {', '.join(missing or _PROGRAMS)}: run tests/system-packages.sh")
-    cluster = SlurmCluster(folder, extra, shards)
+        pytest.skip(f"a Slurm cluster needs root and {', '.join(missing or programs)}: run tests/system-packages.sh")
+    cluster = SlurmCluster(folder, extra, shards=shards, has_accounting=has_accounting)
     try:
         cluster.start()
         yield cluster

@@ -16,6 +16,7 @@ from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.job import JobReport
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.view import Usage, UsageRow
+from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_report import JobReporter, find_hints
 from gpudeck.schedulers.job_store import JobAsk, JobStore
 from gpudeck.schedulers.job_usage import AllocatedTime, base_ask, read_sums
@@ -317,6 +318,18 @@ def test_what_slurm_says_of_the_end_counts(site: JobSite) -> None:
     site.allocate(None)
     site.run(60)
     site.write()
-    asyncio.run(site.service.store.note_end("slurm", "7", START, START + 590, "TIMEOUT"))
+    asyncio.run(site.service.note_ended("slurm", [EndedJob("7", START, START + 590, "TIMEOUT")]))
     job = site.job()
     assert (job.ended_at, job.outcome, job.coverage) == (START + 590, "TIMEOUT", 1.0)
+
+
+def test_what_slurm_said_of_the_end_stays_though_the_end_is_seen_later(site: JobSite) -> None:
+    site.allocate(ANN)
+    site.run(600)
+    site.write()
+    asyncio.run(site.service.note_ended("slurm", [EndedJob("7", START, START + 590, "TIMEOUT")]))
+    site.allocate(None)
+    site.run(60)
+    site.write()
+    job = site.job()
+    assert (job.ended_at, job.outcome) == (START + 590, "TIMEOUT")

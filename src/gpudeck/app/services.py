@@ -80,8 +80,10 @@ class HubServices:
         )
         store = self.history.store
         self.maintenance = MaintenanceService(hub, auth, events, data_dir=data_dir, fleet=fleet)
-        schedulers = SchedulerService(hub, make_schedulers(settings.schedulers), data_dir=data_dir)
         jobs = JobService(hub, JobStore(auth.database, fleet), keep=settings.schedulers.keep)
+        schedulers = SchedulerService(
+            hub, make_schedulers(settings.schedulers), data_dir=data_dir, note_ended=jobs.note_ended
+        )
         self.jobs = JobReporter(jobs, self.history.usage, self.history.find_group)
         self.reservations = ReservationService(
             hub,

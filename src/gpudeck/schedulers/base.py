@@ -42,11 +42,21 @@ class NodeReservation(Struct, frozen=True):
         return self.start <= now < self.end
 
 
+class EndedJob(Struct, frozen=True):
+    """What the scheduler's accounting says of a job that has ended. `outcome` is its own word ("TIMEOUT")."""
+
+    job: str
+    start: float
+    end: float
+    outcome: str
+
+
 class SchedulerState(Struct, frozen=True):
-    """All nodes by name."""
+    """All nodes by name. `ended` are jobs that ended lately, at some readings and where the scheduler keeps them."""
 
     nodes: Mapping[str, SchedulerNode]
     reservations: tuple[NodeReservation, ...] = ()
+    ended: tuple[EndedJob, ...] = ()
 
 
 class Scheduler(Protocol):

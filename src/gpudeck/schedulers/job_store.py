@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Table, and_, case, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, func, literal, or_, select, update
 
 from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import job_gpus, job_usage, jobs
 from gpudeck.model.text import clean
+from gpudeck.schedulers.base import EndedJob
 
 HOUR: Final = 3600
 DAY: Final = 86_400
@@ -103,8 +104,9 @@ class JobStore(FleetStore):
         return hash_id(self._fleet, scheduler, job, start)
 
     async def write_jobs(self, records: Sequence[JobRecord]) -> None:
+        """Of a job of which the scheduler has told the end, that end stays."""
         rows = ({"fleet": self._fleet} | _fit(jobs, asdict(one)) for one in records)
-        await self._upsert(jobs, rows, keep={"id", "fleet", "first_seen"})
+        await self._upsert(jobs, rows, keep={"id", "fleet", "first_seen"}, unless_told=("ended_at", "outcome"))
 
     async def write_gpus(self, records: Sequence[JobGpuRecord]) -> None:
         rows = (_fit(job_gpus, asdict(one)) for one in records)
@@ -125,10 +127,14 @@ class JobStore(FleetStore):
             wanted = jobs.c.id.in_(some)
             await self._database.execute(update(jobs).where(wanted).values(last_seen=now, ended_at=None))
 
-    async def note_end(self, scheduler: str, job: str, start: float, ended_at: float, outcome: str | None) -> None:
-        """What the scheduler's own accounting says of a job that has ended."""
-        wanted = jobs.c.id == self.make_id(scheduler, job, start)
-        await self._database.execute(update(jobs).where(wanted).values(ended_at=ended_at, outcome=outcome))
+    async def note_ends(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
+        """What the scheduler's own accounting says of jobs that have ended; of others than those here nothing."""
+        rows = (
+            {"row": self.make_id(scheduler, one.job, one.start), "end": one.end, "word": one.outcome} for one in ended
+        )
+        values: dict[str, Any] = {"ended_at": bindparam("end"), "outcome": bindparam("word")}
+        for some in _batches(rows):
+            await self._database.execute(update(jobs).where(jobs.c.id == bindparam("row")).values(values), some)
 
     async def end_lost(self, before: float) -> None:
         """Jobs of which nothing was seen since then have ended when they were last seen."""
@@ -264,11 +270,14 @@ class JobStore(FleetStore):
         *,
         keep: set[str],
         larger: Sequence[str] = (),
+        unless_told: Sequence[str] = (),
     ) -> None:
         """In several transactions: other writers, and the event loop, have their turn between two."""
         put = self._database.insert(table)
         names = [column.name for column in table.c if column.name not in keep]
         changed = {name: put.excluded[name] for name in names if name not in larger} | self._larger(put, larger)
+        for name in unless_told:
+            changed[name] = case((table.c.outcome.is_not(None), table.c[name]), else_=put.excluded[name])
         put = put.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=changed)
         for some in _batches(rows):
             await self._database.execute(put, some)

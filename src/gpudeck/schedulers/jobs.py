@@ -9,7 +9,7 @@ be somebody else's or nobody's; while its scheduler cannot be read, it is neithe
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from gpudeck.model import clock
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.availability import STUCK_SECONDS
 from gpudeck.model.clock import Clock
+from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_store import (
     AMOUNTS,
     BY_HOUR_SECONDS,
@@ -360,6 +361,11 @@ class JobService(Service):
         if self._monotonic() - self._ticked_at >= TICK_SECONDS:
             self._ticked_at = self._monotonic()
             self.tracker.tick(self._hub.fleet.table)
+
+    async def note_ended(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
+        """The end of jobs as their scheduler says it. Raises Temporary."""
+        async with self._writer.lock:
+            await self.store.note_ends(scheduler, ended)
 
     async def settle(self, job: str | None = None) -> None:
         """Write what questions about jobs need: those that are new, and what `job` has used. Raises Temporary."""

@@ -4,9 +4,10 @@ A scheduler that cannot be read makes the empty GPUs of its hosts unknown: one o
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +22,10 @@ from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.allocation import NOT_SCHEDULED, Allocation, SchedulerMark
 from gpudeck.model.clock import Clock
-from gpudeck.model.errors import PluginError, Wrong
+from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.tasks import cancel_tasks
-from gpudeck.schedulers.base import NodeReservation, Scheduler, SchedulerNode, SchedulerState
+from gpudeck.schedulers.base import EndedJob, NodeReservation, Scheduler, SchedulerNode, SchedulerState
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ SETTLED_SECONDS: Final = 60.0
 """A job and a process that are younger may not be in the latest reading and report yet."""
 MISSED_READINGS: Final = 3
 """What a scheduler said last counts while no more readings than this have failed."""
+
+
+NoteEnded = Callable[[str, Sequence[EndedJob]], Awaitable[None]]
+"""The name of a scheduler, and jobs of it. Raises Temporary."""
 
 
 class KnownNodes(Struct, frozen=True):
@@ -74,9 +79,16 @@ class SchedulerService(Service):
     name = "schedulers"
 
     def __init__(
-        self, hub: Hub, schedulers: Sequence[Scheduler], *, data_dir: Path | None = None, now: Clock = clock.wall
+        self,
+        hub: Hub,
+        schedulers: Sequence[Scheduler],
+        *,
+        data_dir: Path | None = None,
+        note_ended: NoteEnded | None = None,
+        now: Clock = clock.wall,
     ) -> None:
-        """`data_dir` has the copy of which nodes there were."""
+        """`data_dir` has the copy of which nodes there were. `note_ended` is called with jobs that have ended."""
+        self._note_ended = note_ended
         self._hub = hub
         self._now = now
         self._readings = [_SchedulerReading(scheduler) for scheduler in schedulers]
@@ -108,6 +120,10 @@ class SchedulerService(Service):
             await self._read(reading)
             self._joined = None
             self._join()
+            if reading.state is not None and reading.state.ended and self._note_ended is not None:
+                # What is missed here is read again a few minutes later.
+                with contextlib.suppress(Temporary):
+                    await self._note_ended(reading.scheduler.name, reading.state.ended)
             if self._copy is not None and reading.nodes != before:
                 await self._copy.write(KnownNodes({one.scheduler.origin: one.nodes for one in self._readings}))
             await asyncio.sleep(reading.scheduler.pause)

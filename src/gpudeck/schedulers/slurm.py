@@ -1,14 +1,17 @@
 """Slurm, from its controller: what `squeue` and `scontrol` print, as text.
 
 One reading is `scontrol show node`, `squeue` and `scontrol show reservation`, and `scontrol show job` only when a job
-has started since the last one: the GPUs of a job that runs do not change. The text is the same across versions, unlike
-the JSON, which also takes fifty times as long on a large cluster.
+has started since the last one: the GPUs of a job that runs do not change. Every few minutes `sacct` says how jobs have
+ended, where there is an accounting database. The text is the same across versions, unlike the JSON, which also takes
+fifty times as long on a large cluster.
 
 `squeue` prints nothing here that users choose. `scontrol show job` does: a job's name may contain lines that look like
 another job. So it is believed only about jobs that `squeue` knows and that it describes once.
 """
 
 import asyncio
+import logging
+import math
 import re
 import secrets
 import subprocess
@@ -23,10 +26,12 @@ from gpudeck.child_process import run
 from gpudeck.discovery.host_names import expand
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.cpu_budget import parse_in_thread
-from gpudeck.model.errors import Temporary, Wrong
+from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.settings import Duration, Text
 from gpudeck.model.text import clean
-from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
+from gpudeck.schedulers.base import EndedJob, NodeReservation, SchedulerNode, SchedulerState
+
+log = logging.getLogger(__name__)
 
 BYTES_AT_MOST: Final = 128 * 2**20
 MAX_WORD: Final = 256
@@ -63,6 +68,15 @@ _JOBS_FORMAT: Final = "%A|%i|%u|%a|%P|%q|%T|%S|%e|%N"
 _SETUP: Final = "export LC_ALL=C SLURM_TIME_FORMAT=%s"
 _OVERVIEW: Final = ("scontrol -o -d show node", f"squeue -h -a -o '{_JOBS_FORMAT}'", "scontrol -o show reservation")
 _DETAILS: Final = ("scontrol -o -d show job",)
+_ENDED: Final = (
+    "if scontrol show config | grep -q '^AccountingStorageType .*slurmdbd'; then sacct -n -P -X -a -S now-{}seconds "
+    "-E now -s BF,CA,CD,DL,F,NF,OOM,PR,TO -o JobID,Start,End,State | head -n 20000; fi"
+)
+_ENDED_EVERY: Final = 300.0
+_ENDED_WINDOW: Final = 900
+"""Longer than the pause: a job is described several times, so that none is missed."""
+_ENDED_BEFORE: Final = 86_400
+"""At the first reading: what has ended while the hub was away."""
 
 _NAME: Final = re.compile(
     r"(?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?(?:HetJobId=\d+ HetJobOffset=\d+ )?"
@@ -122,6 +136,8 @@ class Slurm:
         self._command = settings.command
         self._timeout = settings.timeout
         self._details: dict[tuple[str, str], JobDetails] = {}
+        self._ended_at = -math.inf
+        self._can_tell_ends = True
 
     async def read(self) -> SchedulerState:
         loop = asyncio.get_running_loop()
@@ -132,7 +148,25 @@ class Slurm:
             (text,) = await self._run(_DETAILS, max(1.0, ends_at - loop.time()))
             found = await parse_in_thread(read_details, text)
             self._details = {(job.id, job.started): found.get(job.id, JobDetails()) for job in jobs}
-        return await parse_in_thread(join, nodes, jobs, self._details, reservations, self.name)
+        state = await parse_in_thread(join, nodes, jobs, self._details, reservations, self.name)
+        return replace(state, ended=await self._read_ended(max(1.0, ends_at - loop.time()), loop.time()))
+
+    async def _read_ended(self, seconds: float, now: float) -> tuple[EndedJob, ...]:
+        """The allocations are known without it: whatever is wrong here costs nothing but the ends of jobs."""
+        if now - self._ended_at < _ENDED_EVERY:
+            return ()
+        window = _ENDED_BEFORE if self._ended_at < 0 else _ENDED_WINDOW
+        self._ended_at = now
+        try:
+            (text,) = await self._run((_ENDED.format(window),), seconds)
+            found = await parse_in_thread(read_ended, text)
+        except PluginError as error:
+            if self._can_tell_ends:
+                log.warning("%s: the accounting cannot be read: %s", self.origin, error.message)
+            self._can_tell_ends = False
+            return ()
+        self._can_tell_ends = True
+        return found
 
     async def _run(self, commands: Sequence[str], seconds: float) -> list[str]:
         """What each of them prints. Raises Temporary."""
@@ -186,6 +220,20 @@ def read_jobs(text: str, scheduler: str) -> list[Job]:
             )
             jobs.append(Job(number, start, frozenset(expand_nodes(nodes)), allocation))
     return jobs
+
+
+def read_ended(text: str) -> tuple[EndedJob, ...]:
+    """Raises Wrong for output of another form. A job that never started has no times."""
+    ended = []
+    for line in filter(None, text.splitlines()):
+        words = line.split("|")
+        if len(words) != 4:
+            raise Wrong(f"sacct printed a line that is not understood: {_shorten(line)}.")
+        start, end = _time(words[1]), _time(words[2])
+        if start is not None and end is not None:
+            # "CANCELLED by 1000"
+            ended.append(EndedJob(words[0][:MAX_WORD], start, end, clean(words[3].partition(" ")[0])[:64]))
+    return tuple(ended)
 
 
 def read_details(text: str) -> dict[str, JobDetails]:

@@ -1,0 +1,77 @@
+"""A hub beside a Slurm cluster with an accounting database: how jobs have ended, also while the hub was away."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.hubs import HubProcess, running_hub
+from fakes.pushed import pushing
+from fakes.slurm import SlurmCluster, slurm_cluster
+from fakes.waiting import wait_until
+from gpudeck.schedulers.slurm import Slurm, SlurmSettings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder,
+        slurm_cluster(Path(folder), has_accounting=True) as found,
+    ):
+        yield found
+
+
+def commands(cluster: SlurmCluster) -> list[str]:
+    return ["env", *(f"{name}={cluster.environment[name]}" for name in ("SLURM_CONF", "PATH"))]
+
+
+def read_jobs(hub: HubProcess, job: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(hub.get(f"/api/v1/jobs/{job}"))["jobs"]
+    return found
+
+
+def test_ends_of_jobs_are_read_with_the_ids_that_users_know(cluster: SlurmCluster) -> None:
+    short = cluster.submit("--gres=gpu:1", seconds=1)
+    array = cluster.submit("--array=0-1", "--gres=gpu:1")
+    mixed = cluster.submit("--gres=gpu:1", ":", "--gres=gpu:1")
+    wait_until(lambda: cluster.run("squeue", "-h", "-t", "R").count("\n") >= 4, "running jobs", 60)
+    wait_until(lambda: cluster.run("sacct", "-n", "-X", "-j", short, "-o", "State").split() == ["COMPLETED"], "", 60)
+    cluster.run("scancel", array, mixed)
+    expected = {short: "COMPLETED"} | dict.fromkeys(
+        (f"{array}_0", f"{array}_1", f"{mixed}+0", f"{mixed}+1"), "CANCELLED"
+    )
+
+    def read_ended() -> dict[str, str]:
+        state = asyncio.run(Slurm(SlurmSettings(command=commands(cluster))).read())
+        assert all(one.end >= one.start for one in state.ended)
+        return {one.job: one.outcome for one in state.ended}
+
+    wait_until(lambda: read_ended() == expected, "all ends", 60)
+
+
+def test_a_job_that_ended_while_the_hub_was_away_has_its_end_and_outcome(cluster: SlurmCluster, tmp_path: Path) -> None:
+    settings = {
+        "demo": "never",
+        "local": "never",
+        "schedulers": {"slurm": [{"command": commands(cluster), "interval": 1}]},
+    }
+    (tmp_path / "gpudeck.yaml").write_text(json.dumps(settings))
+    job = cluster.submit("--gres=gpu:2", "--nodelist=n1")
+    cluster.wait_for(job, "RUNNING")
+    options = ("--config", str(tmp_path / "gpudeck.yaml"))
+    with running_hub(tmp_path, *options) as hub, pushing(hub, "n1", 4, "machine-1"):
+        wait_until(lambda: b"running" in hub.get("/api/v1/jobs"), "the job", 60)
+    cluster.run("scancel", job)
+    ask = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "Start,End,State")
+    ended = wait_until(lambda: "CANCELLED" in (told := cluster.run(*ask)) and told, "the end in the database", 60)
+    with running_hub(tmp_path, *options) as hub, pushing(hub, "n1", 4, "machine-1"):
+        (found,) = wait_until(lambda: [one for one in read_jobs(hub, job) if one["outcome"]], "the outcome", 90)
+    assert (found["outcome"], found["state"], found["gpu_count"]) == ("CANCELLED", "ended", 2)
+    assert ended.startswith("20"), "local times without SLURM_TIME_FORMAT"
+    assert found["ended_at"] > found["start"]
