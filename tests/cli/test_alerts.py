@@ -170,9 +170,3 @@ def test_mutes_are_listed_and_ended(tmp_path: Path) -> None:
     assert listed.stdout.endswith(", root: new fans\n")
     assert ended.stdout == "Mute 9f8e7d6c has ended.\n"
     assert hub.asked[-1][:2] == ("DELETE", "/api/v1/mutes/9f8e7d6c")
-
-
-@pytest.mark.parametrize(("old", "new"), [("silence", "mute"), ("silences", "mutes"), ("unsilence", "unmute")])
-def test_old_commands_are_refused_with_their_new_names(tmp_path: Path, old: str, new: str) -> None:
-    done = gpudeck(tmp_path, "alerts", old, "x")
-    assert (done.returncode, done.stderr) == (2, f"gpudeck: `gpudeck alerts {old}` is now `gpudeck alerts {new}`.\n")

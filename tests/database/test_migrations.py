@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Column, Connection, Float, inspect, text
-from sqlalchemy.exc import IntegrityError
 
 from database_fixtures import connect
 from gpudeck.database import migrations, schema
@@ -69,8 +67,8 @@ def test_a_step_changes_the_tables_of_an_older_gpudeck(
         version = connection.execute(text(f"SELECT version_num FROM {migrations.VERSION_TABLE}")).scalar()
         return "added" in columns, version
 
-    asyncio.run(ask(migrated, lambda connection: set_version(connection, "0008")))
-    monkeypatch.setattr(migrations, "STEPS", (("0009", "vesta_spans", add_column),))
+    asyncio.run(ask(migrated, lambda connection: set_version(connection, migrations.OLDEST)))
+    monkeypatch.setattr(migrations, "STEPS", ((migrations.NEWEST, "vesta_spans", add_column),))
     asyncio.run(open_and_close(database_address, tmp_path))
     assert asyncio.run(ask(migrated, read)) == (True, migrations.NEWEST)
 
@@ -89,25 +87,6 @@ def test_tables_of_each_recorded_version_become_those_of_the_schema(recorded: Pa
     asyncio.run(open_and_close(None, tmp_path / "new"))
     migrated, new = connect(None, tmp_path), connect(None, tmp_path / "new")
     assert asyncio.run(ask(migrated, describe)) == asyncio.run(ask(new, describe))
-
-
-def test_values_with_the_words_of_version_11_get_their_new_words(database_address: str | None, tmp_path: Path) -> None:
-    database = connect(database_address, tmp_path)
-    script = (RECORDED[0].parent / "0011.sql").read_text()
-
-    def fill(connection: Connection) -> None:
-        for statement in (*_statements(script, connection.dialect.name), *OLD_ROWS):
-            connection.exec_driver_sql(statement)
-
-    def read(connection: Connection) -> list[object]:
-        return [connection.exec_driver_sql(question).all() for question in NEW_ROWS]
-
-    asyncio.run(ask(database, fill))
-    asyncio.run(open_and_close(database_address, tmp_path))
-    assert asyncio.run(ask(database, read)) == [[tuple(row) for row in rows] for rows in NEW_ROWS.values()]
-    kinds = "UPDATE reservations SET kind = 'booking'"
-    with pytest.raises(IntegrityError, match="kind"):
-        asyncio.run(ask(database, lambda connection: connection.exec_driver_sql(kinds)))
 
 
 def test_of_hubs_that_start_at_once_one_migrates(
@@ -164,6 +143,14 @@ def test_database_of_a_newer_gpudeck_is_refused(
     )
 
 
+def test_database_from_before_the_first_version_is_refused(
+    migrated: Database, database_address: str | None, tmp_path: Path
+) -> None:
+    asyncio.run(ask(migrated, lambda connection: set_version(connection, "0011")))
+    with pytest.raises(UsageError, match="is from a development version of gpudeck: its tables have version 0011"):
+        asyncio.run(open_and_close(database_address, tmp_path))
+
+
 def test_tables_of_somebody_else_are_left_alone(
     database_address: str | None, tmp_path: Path, migrated: Database
 ) -> None:
@@ -171,54 +158,6 @@ def test_tables_of_somebody_else_are_left_alone(
     strange = "has tables that are not gpudeck's: accounts, alert_mutes, alerts, audit, events"
     with pytest.raises(UsageError, match=strange):
         asyncio.run(open_and_close(database_address, tmp_path))
-
-
-def _statements(script: str, dialect: str) -> list[str]:
-    """A recorded version, as SQLite or PostgreSQL takes it."""
-    if dialect == "postgresql":
-        script = script.replace("INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "BIGSERIAL PRIMARY KEY")
-        script = script.replace("BLOB", "BYTEA").replace("\tuser ", '\t"user" ')
-    statements = (statement.strip() for statement in script.split(";"))
-    wanted = [one for one in statements if one and not re.match(r"BEGIN|COMMIT", one)]
-    return sorted(wanted, key=lambda one: (not one.startswith("CREATE TABLE"), "REFERENCES" in one))
-
-
-OLD_ROWS = (
-    "INSERT INTO reservations VALUES (1, 'real', 'booking', 'ada', 1, 2, '', 1, 1, 'ada', 1, NULL, NULL, NULL)",
-    "INSERT INTO reservations VALUES (2, 'real', 'hold', 'bob', 1, 2, '', 1, 1, 'bob', 1, NULL, NULL, NULL)",
-    "INSERT INTO reservation_gpus VALUES (1, 'GPU-a', 'gpu01', '0')",
-    "INSERT INTO mutes VALUES ('ada', 'gpu_held_idle')",
-    """INSERT INTO alert_silences VALUES ('real', 's1', 9, '{"id": "s1", "rule": "booking_*"}')""",
-    "INSERT INTO alerts VALUES ('real', 'a1', 'booking_overrun', 'warning', 'firing', NULL, '', 1, 1, NULL, "
-    """'{"rule": "booking_overrun", "people": ["ada"], "silenced_by": "s1"}')""",
-    "INSERT INTO outbox VALUES (1, 'real', 'k', 'd', 'c', NULL, "
-    """'{"kind": "booking", "rule": "booking_no_show", "people": ["ada"], "subjects": [{"rule": "x", "people": []}]}',
-    """
-    "'waiting', 1, 1, NULL, NULL, 0, '')",
-    "INSERT INTO outbox VALUES (2, 'real', 'l', 'd', 'c', NULL, '', 'sent', 1, 1, NULL, 2, 1, '')",
-    "INSERT INTO events VALUES ('real', 'e1', 1, 'alert_silenced', 'info', NULL, NULL, NULL, NULL, NULL, 't', '')",
-    "INSERT INTO events VALUES ('real', 'e2', 1, 'twin', 'info', NULL, NULL, NULL, NULL, NULL, 't', '')",
-    "INSERT INTO queue_requests VALUES (1, 'real', 'k', 'ada', NULL, 1, NULL, NULL, NULL, NULL, 0, 1, 1, "
-    """'{"gpus": [], "at": 1, "until": 2, "hold": 2}')""",
-)
-NEW_ROWS: dict[str, list[tuple[object, ...]]] = {
-    "SELECT id, kind FROM reservations ORDER BY id": [(1, "reservation"), (2, "claim")],
-    "SELECT reservation_id, uuid FROM reservation_gpus": [(1, "GPU-a")],
-    "SELECT account, rule FROM personal_mutes": [("ada", "gpu_idle")],
-    "SELECT fleet, id, body FROM alert_mutes": [("real", "s1", '{"id": "s1", "rule": "reservation_*"}')],
-    "SELECT rule, body FROM alerts": [
-        ("reservation_overrun", '{"rule": "reservation_overrun", "accounts": ["ada"], "muted_by": "s1"}')
-    ],
-    "SELECT message FROM outbox ORDER BY id": [
-        (
-            '{"kind": "reservation", "rule": "reservation_no_show", "accounts": ["ada"], '
-            '"subjects": [{"rule": "x", "accounts": []}]}',
-        ),
-        ("",),
-    ],
-    "SELECT kind FROM events ORDER BY id": [("alert_muted",), ("duplicate_host",)],
-    "SELECT granted FROM queue_requests": [('{"gpus": [], "at": 1, "until": 2, "claim": 2}',)],
-}
 
 
 async def open_and_close(address: str | None, data_dir: Path) -> None:

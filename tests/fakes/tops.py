@@ -1,6 +1,5 @@
 """A top in front of a feed that a test fills by hand."""
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -65,9 +64,9 @@ def some_fleet() -> Fleet:
     )
 
 
-def make_top(fleet: Fleet | None = None, *, end: Callable[..., None] = lambda *_: None, **others: Any) -> Top:
+def make_top(fleet: Fleet | None = None, **others: Any) -> Top:
     """A top that does nothing beyond its own screen."""
-    outside = TopActions(leave=lambda: None, recall=lambda *_: None, end=end)
+    outside = TopActions(leave=lambda: None, recall=lambda *_: None)
     top = Top("http://hub:8042", outside, **others)
     top.take(some_fleet() if fleet is None else fleet)
     top.arrange()

@@ -1,9 +1,6 @@
-"""Top as people have it, driven by Textual's pilot: keys, sizes, a stream that breaks, a process that is ended."""
+"""Top as people have it, driven by Textual's pilot: keys, sizes, a stream that breaks."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,12 +8,8 @@ import pytest
 from textual.pilot import Pilot
 
 from fakes.tops import FakeFeed, delta_of, some_fleet
-from gpudeck.collectors.proc import Proc
-from gpudeck.model.view import ShownProcess
 from gpudeck.tui.app import Canvas, TopApp
 from gpudeck.tui.feed import FeedLost
-
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
 def seen(app: TopApp) -> str:
@@ -172,43 +165,3 @@ def test_terminal_that_knows_ascii_alone_gets_no_other_signs() -> None:
         assert seen(app).isascii()
 
     run(app, work)
-
-
-def local_app(process: subprocess.Popen[bytes]) -> TopApp:
-    fleet = some_fleet()
-    fleet.hosts = fleet.hosts[:1]
-    started = Proc().boot_time() + Proc().stat(process.pid).start_ticks / os.sysconf("SC_CLK_TCK")
-    shown = ShownProcess(process.pid, "me", "a test's own", started_at=started)
-    fleet.hosts[0].gpus[0].processes = [shown]
-    return TopApp(FakeFeed(is_local=True), fleet, grace=0.3)
-
-
-def test_process_is_asked_to_end_and_said_to_have_ended() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        app = local_app(process)
-
-        async def work(pilot: Pilot[None]) -> None:
-            await pilot.press("p", "k")
-            assert f"End process {process.pid}?" in seen(app)
-            await pilot.press("y")
-            await until(pilot, lambda: f"process {process.pid} has ended" in seen(app), "its end")
-
-        run(app, work)
-        assert process.wait(10) == -15
-
-
-def test_process_that_stays_is_killed_only_after_another_question() -> None:
-    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        app = local_app(process)
-
-        async def work(pilot: Pilot[None]) -> None:
-            await pilot.press("p", "k", "y")
-            await until(pilot, lambda: "is still there" in seen(app), "the second question")
-            assert process.poll() is None
-            await pilot.press("y")
-            await until(pilot, lambda: "has ended" in seen(app), "its end")
-
-        run(app, work)
-        assert process.wait(10) == -9

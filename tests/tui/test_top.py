@@ -6,9 +6,8 @@ from msgspec.structs import replace
 from fakes.tops import delta_of, make_top, press, some_fleet
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.tui.dialogs import HELP
 from gpudeck.tui.feed import FeedLost
-from gpudeck.tui.renderer import ScreenRenderer
+from gpudeck.tui.renderer import HELP, ScreenRenderer
 from gpudeck.tui.top import Top
 
 UNKNOWN_LAST = "gpu02:2"
@@ -269,16 +268,3 @@ def test_pasted_words_are_a_filter_without_line_breaks() -> None:
     press(top, "/")
     top.paste("bo\nb\x1b")
     assert top.words == "bob"
-
-
-def test_process_on_another_host_is_not_ended() -> None:
-    top = make_top(own_id="another machine")
-    press(top, "p", "k")
-    assert "gpu1 is not this machine. There: gpudeck top --local on gpu1." in picture(top)
-    assert top.question is None
-
-
-def test_nothing_is_ended_where_no_process_is_listed() -> None:
-    top = make_top()
-    press(top, "k")
-    assert "a process can be ended where processes are listed" in picture(top)

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
 from gpudeck.cli.hub_access import ask, machine_zone
-from gpudeck.cli.options import RenamedCommands, hub_option, parse_labels
+from gpudeck.cli.options import hub_option, parse_labels
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.model.alert import ALERT_STATES, AlertList, MuteList, name_hosts
@@ -30,11 +30,7 @@ Examples:
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON.")
 
 
-class _AlertCommands(RenamedCommands):
-    renamed: ClassVar = {"silence": "mute", "silences": "mutes", "unsilence": "unmute"}
-
-
-@click.group("alerts", cls=_AlertCommands, epilog=_EXAMPLES, invoke_without_command=True)
+@click.group("alerts", epilog=_EXAMPLES, invoke_without_command=True)
 @click.option(
     "--state", type=click.Choice(ALERT_STATES), help="Only alerts in this state. [default: firing and acknowledged]"
 )

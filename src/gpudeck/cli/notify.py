@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudeck.cli.options import hub_config_option, renamed_option
+from gpudeck.cli.options import hub_config_option
 from gpudeck.model.errors import GpudeckError, PluginError, UsageError
 from gpudeck.model.extras import need
 from gpudeck.settings import load_settings
@@ -57,7 +57,6 @@ def list_channels(*, config: Path | None) -> None:
 @command.command("test")
 @click.argument("name")
 @click.option("--user", metavar="ACCOUNT", help="Send it to this user directly, through the channel.")
-@renamed_option("--person", "--user")
 @hub_config_option
 def test_channel(name: str, *, user: str | None, config: Path | None) -> None:
     """Send a test message to the channel NAME, and print the result."""

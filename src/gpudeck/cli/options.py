@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -97,27 +97,6 @@ def read_wanted(
         raise UsageError(f"--memory: {error}.") from error
     allows = allow_mig and bool(least)
     return GpuRequest(gpus=gpus, memory_bytes=least, model=model, host=host, mig=mig, allow_mig=allows, **others)
-
-
-def renamed_option(old: str, new: str) -> Callable[[Decorated], Decorated]:
-    """An option of earlier versions, which is hidden and refused with the name of the new one."""
-
-    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
-        if value is not None:
-            raise UsageError(f"{old} is now {new}.")
-
-    return click.option(old, hidden=True, expose_value=False, callback=refuse)
-
-
-class RenamedCommands(click.Group):
-    """A group some of whose commands had other names: `renamed` has the new ones."""
-
-    renamed: ClassVar[dict[str, str]] = {}
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if (new := self.renamed.get(cmd_name)) is not None and not ctx.resilient_parsing:
-            raise UsageError(f"`{ctx.command_path} {cmd_name}` is now `{ctx.command_path} {new}`.")
-        return super().get_command(ctx, cmd_name)
 
 
 def parse_labels(labels: tuple[str, ...]) -> dict[str, str]:

@@ -6,28 +6,11 @@ that exists is a step in `STEPS`, never changed once released; on SQLite columns
 and needs the backup from before.
 """
 
-import json
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Float,
-    Integer,
-    MetaData,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    Text,
-    and_,
-    inspect,
-    select,
-    table,
-    text,
-)
-from sqlalchemy import column as sql_column
+from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, inspect, text
 
 from gpudeck.database.errors import Outdated
 from gpudeck.database.schema import metadata
@@ -38,8 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NEWEST = "0015"
-"""The version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such."""
+OLDEST, NEWEST = "0012", "0015"
+"""`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
+from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
 """Where the number stands."""
 MIGRATED = "the tables of the database went from version %s to %s"
@@ -52,7 +36,12 @@ _version = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), pr
 def is_newest(connection: Connection, place: str) -> bool:
     """Whether there is nothing to migrate. Raises UsageError for a database that this gpudeck does not understand."""
     found = _read_version(connection)
-    if found is not None and not "0000" < found <= NEWEST:
+    if found is not None and found < OLDEST:
+        raise UsageError(
+            f"the database {place} is from a development version of gpudeck: its tables have version {found}.",
+            "Move it away, and start the hub with a new one.",
+        )
+    if found is not None and found > NEWEST:
         raise UsageError(
             f"the database {place} is from a newer gpudeck: its tables have version {found}, this one knows {NEWEST}.",
             "Install that gpudeck again, or put back the backup from before it.",
@@ -126,111 +115,6 @@ def upgrade(connection: Connection, before: str) -> None:
     connection.execute(_version.insert().values(version_num=NEWEST))
 
 
-def _rename_reservation_kinds(op: "Operations") -> None:
-    kinds, connection = {"booking": "reservation", "hold": "claim"}, op.get_bind()
-    old, new = (f"kind IN ('{first}', '{second}')" for first, second in (kinds.keys(), kinds.values()))
-    if connection.dialect.name == "postgresql":
-        op.drop_constraint("ck_reservations_kind", "reservations")
-        _replace_values(op, "reservations", "kind", kinds)
-        op.create_check_constraint("ck_reservations_kind", "reservations", text(new))
-        return
-    # SQLite cannot change a check: the table is made again, with its indexes and the last id it gave out.
-    found = "SELECT sql FROM sqlite_master WHERE tbl_name = 'reservations' AND sql IS NOT NULL ORDER BY type DESC"
-    made = [sql.replace(old, new) for sql in connection.execute(text(found)).scalars()]
-    last = connection.execute(text("SELECT seq FROM sqlite_sequence WHERE name = 'reservations'")).scalar()
-    op.execute("CREATE TEMP TABLE before_0012 AS SELECT * FROM reservations")
-    _replace_values(op, "before_0012", "kind", kinds)
-    op.drop_table("reservations")
-    for sql in (*made, "INSERT INTO reservations SELECT * FROM before_0012", "DROP TABLE before_0012"):
-        op.execute(sql)
-    if last is not None:
-        op.execute("DELETE FROM sqlite_sequence WHERE name = 'reservations'")
-        op.execute(text("INSERT INTO sqlite_sequence VALUES ('reservations', :last)").bindparams(last=last))
-
-
-def _rename_personal_mutes(op: "Operations") -> None:
-    _replace_values(op, "mutes", "rule", _RULES)
-    op.create_table(
-        "personal_mutes",
-        Column("account", String(64), nullable=False),
-        Column("rule", String(64), nullable=False),
-        PrimaryKeyConstraint("account", "rule", name="pk_personal_mutes"),
-    )
-    op.execute("INSERT INTO personal_mutes (account, rule) SELECT account, rule FROM mutes")
-    op.drop_table("mutes")
-
-
-def _rename_silences(op: "Operations") -> None:
-    _change_json(op, "alert_silences", "body", lambda mute: mute | {"rule": _rename_rule(mute.get("rule"))})
-    op.create_table(
-        "alert_mutes",
-        Column("fleet", String(16), nullable=False),
-        Column("id", String(16), nullable=False),
-        Column("end", Float(53), nullable=False),
-        Column("body", Text, nullable=False),
-        PrimaryKeyConstraint("fleet", "id", name="pk_alert_mutes"),
-    )
-    op.execute('INSERT INTO alert_mutes (fleet, id, "end", body) SELECT fleet, id, "end", body FROM alert_silences')
-    op.drop_table("alert_silences")
-
-
-def _rename_in_alerts(op: "Operations") -> None:
-    _replace_values(op, "alerts", "rule", _RULES)
-    _change_json(op, "alerts", "body", lambda alert: _with_new_fields(alert, people="accounts", silenced_by="muted_by"))
-
-
-def _rename_in_messages(op: "Operations") -> None:
-    def change(message: dict[str, Any]) -> dict[str, Any]:
-        subjects = [_with_new_fields(one, people="accounts") for one in message.get("subjects", ())]
-        kind = "reservation" if message["kind"] == "booking" else message["kind"]
-        return _with_new_fields(message, people="accounts") | {"kind": kind, "subjects": subjects}
-
-    _change_json(op, "outbox", "message", change)
-
-
-def _rename_event_kinds(op: "Operations") -> None:
-    kinds = {"alert_silenced": "alert_muted", "alert_silence_ended": "alert_mute_ended", "twin": "duplicate_host"}
-    _replace_values(op, "events", "kind", kinds)
-
-
-def _rename_in_queue(op: "Operations") -> None:
-    _change_json(op, "queue_requests", "granted", lambda granted: _with_new_fields(granted, hold="claim"))
-
-
-_RULES = {
-    "gpu_held_idle": "gpu_idle",
-    "booking_conflict": "reservation_conflict",
-    "booking_no_show": "reservation_no_show",
-    "booking_overrun": "reservation_overrun",
-}
-
-
-def _rename_rule(rule: str | None) -> str | None:
-    """A rule's name, or a pattern of names."""
-    return rule and _RULES.get(rule, rule.replace("booking_", "reservation_"))
-
-
-def _with_new_fields(values: dict[str, Any], **names: str) -> dict[str, Any]:
-    renamed = {names.get(name, name): value for name, value in values.items()}
-    return renamed | {"rule": _rename_rule(renamed["rule"])} if "rule" in renamed else renamed
-
-
-def _replace_values(op: "Operations", name: str, column: str, values: Mapping[str, str]) -> None:
-    for old, new in values.items():
-        changed = table(name, sql_column(column))
-        op.execute(changed.update().where(changed.c[column] == old).values({column: new}))
-
-
-def _change_json(op: "Operations", name: str, column: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    connection = op.get_bind()
-    kept = Table(name, MetaData(), autoload_with=connection)
-    keys = list(kept.primary_key.columns)
-    for *key, body in connection.execute(select(*keys, kept.c[column])).all():
-        if body:
-            same = and_(*(one == value for one, value in zip(keys, key, strict=True)))
-            connection.execute(kept.update().where(same).values({column: json.dumps(change(json.loads(body)))}))
-
-
 def _add_mig(name: str) -> Callable[["Operations"], None]:
     def change(op: "Operations") -> None:
         # SQLite would write an added column behind the constraints.
@@ -243,13 +127,6 @@ def _add_mig(name: str) -> Callable[["Operations"], None]:
 
 
 STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (
-    ("0012", "reservations", _rename_reservation_kinds),
-    ("0012", "mutes", _rename_personal_mutes),
-    ("0012", "alert_silences", _rename_silences),
-    ("0012", "alerts", _rename_in_alerts),
-    ("0012", "outbox", _rename_in_messages),
-    ("0012", "events", _rename_event_kinds),
-    ("0012", "queue_requests", _rename_in_queue),
     ("0013", "queue_requests", _add_mig("queue_requests")),
     ("0013", "watches", _add_mig("watches")),
 )

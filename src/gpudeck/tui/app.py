@@ -24,15 +24,12 @@ from gpudeck.http_client import TROUBLE
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet
 from gpudeck.tui.details import STEPS_IN_ASCII
-from gpudeck.tui.dialogs import NotEnded, ProcessToEnd, is_running, send
 from gpudeck.tui.feed import Feed, News
 from gpudeck.tui.renderer import ScreenRenderer
 from gpudeck.tui.tables import Line
 from gpudeck.tui.top import Top, TopActions
 from gpudeck.views.table import in_ascii, width_of
 
-GRACE = 3.0
-"""Seconds that a process has to end after SIGTERM, before SIGKILL is offered."""
 # The sixteen colours of the terminal: it knows whether its background is dark, and they are short to send.
 _STYLES = {
     "": Style(),
@@ -120,17 +117,15 @@ class TopApp(App[None]):
         words: str = "",
         own_id: str = "",
         plain: bool = False,
-        grace: float = GRACE,
     ) -> None:
         # The terminal's own colours: see Canvas.
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        outside = TopActions(leave=self.exit, recall=lambda *question: self._questions.put(question), end=self._end)
+        outside = TopActions(leave=self.exit, recall=lambda *question: self._questions.put(question))
         self.top = Top(feed.place, outside, words=words, own_id=own_id, is_local=feed.is_local)
         self.top.take(first)
         self.top.arrange()
         self._feed = feed
-        self._grace = grace
         self._questions: queue.SimpleQueue[tuple[dict[str, str], str, Sequence[str]]] = queue.SimpleQueue()
         self._artist = ScreenRenderer(self.top)
         self._canvas = Canvas(self._artist.draw, plain=plain)
@@ -208,23 +203,4 @@ class TopApp(App[None]):
 
     def _take_past(self, subject: str, metric: str, points: list[tuple[float, float]]) -> None:
         self.top.trails.older[subject, metric] = points
-        self._show()
-
-    def _end(self, victim: ProcessToEnd, is_hard: bool) -> None:
-        number = signal.SIGKILL if is_hard else signal.SIGTERM
-        try:
-            send(victim, number)
-        except NotEnded as error:
-            self.top.say(str(error))
-            return
-        self.top.say(f"{number.name} was sent to process {victim.pid}")
-        self.set_timer(self._grace, lambda: self._look_after(victim, is_hard))
-
-    def _look_after(self, victim: ProcessToEnd, was_hard: bool) -> None:
-        if not is_running(victim):
-            self.top.say(f"process {victim.pid} has ended")
-        elif was_hard:
-            self.top.say(f"process {victim.pid} is stuck in the kernel: it ends when that lets it go")
-        else:
-            self.top.offer_kill(victim)
         self._show()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from gpudeck.model.text import clean, show_count
 from gpudeck.tui.details import gpu_lines, host_lines
-from gpudeck.tui.dialogs import HELP
 from gpudeck.tui.table_views import bare_cells
 from gpudeck.tui.tables import Line, TableLayout, text_line
 from gpudeck.tui.top import Top
@@ -14,6 +13,24 @@ from gpudeck.views.table import Cell, fit, shorten, width_of
 from gpudeck.views.text import count_hosts_and_gpus, count_states
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+HELP = """\
+Keys, as in htop and nvitop where they have them
+
+up down pgup pgdn home end  move      P  sort by utilization
+enter    open the row or the group    M  by memory
+esc      back; drop the filter        T  by time
+f or 1   fleet                        N  by host
+p or 2   processes                    U  by user
+u or 3   people                       < >  by the column beside
+/        filter by words              I  turn the order around
+s        search, n goes on            g  group: host, model, user, none
+space    stand still, go on           k  end a process of your own
+q        quit                            on this machine
+
+Words of filter and search, as on the page:
+free busy idle allocated reserved drained unknown
+h200  gpu07  -alice  user:ann  >40G
+""".splitlines()
 _FOOT = (
     ("q", "quit"),
     ("?", "help"),
@@ -53,9 +70,9 @@ class ScreenRenderer:
         rows = self._rows(layout)
         empty = [text_line([], width)] * (top.listing.height - len(rows))
         lines = [*above, layout.head(top.shown_order().sort), *rows, *empty, _foot(top, width)]
-        if (question := top.question) is not None:
-            choice = f"y  send {'SIGKILL' if question.is_hard else 'SIGTERM'}      any other key  leave it alone"
-            return _put_over(lines, [*question.lines, "", choice], width)
+        if (ending := top.ending) is not None:
+            told = [f"End process {ending.pid}?", ending.command or "(command unknown)"]
+            return _put_over(lines, [*told, "", "y  SIGTERM    9  SIGKILL    any other key  cancel"], width)
         if top.lost is not None:
             # All but the line that says so, and the keys.
             lines = [_greyed(lines[0]), lines[1], *map(_greyed, lines[2:-1]), lines[-1]]

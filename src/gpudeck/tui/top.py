@@ -1,5 +1,5 @@
 """The state of top, and what each key does to it. Knows no terminal: keys come in as words, pictures are
-made by picture.py."""
+made by renderer.py."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
-from gpudeck.tui import dialogs
 from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Sparklines
+from gpudeck.tui.ending import SIGNALS, NotEnded, ProcessToEnd, choose_process, end_process
 from gpudeck.tui.feed import FeedLost, News
 from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
 from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
@@ -19,14 +19,20 @@ _NOTICE_SECONDS = 6.0
 _SORT_KEYS = {"P": "utilization", "M": "memory", "T": "time", "N": "host", "U": "user"}
 
 
+class Prompt(Struct):
+    """A line that is being typed: a filter or a search. `before` is the filter to go back to."""
+
+    kind: str
+    text: str
+    before: str
+
+
 class TopActions(Struct, frozen=True):
     """What keys do beyond the screen. None of it blocks."""
 
     leave: Callable[[], None]
     recall: Callable[[dict[str, str], str, Sequence[str]], None]
     """Ask for the past of a GPU or host: its query, the key of its trail, the metrics."""
-    end: Callable[[dialogs.ProcessToEnd, bool], None]
-    """Send a signal: SIGTERM, or SIGKILL where the flag is set."""
 
 
 class Top:
@@ -47,8 +53,9 @@ class Top:
         self.sought = ""
         self.detail: tuple[str, str | None] | None = None
         """The id of the host that is looked at, and the UUID of a GPU of it."""
-        self.prompt: dialogs.Prompt | None = None
-        self.question: dialogs.ConfirmDialog | None = None
+        self.prompt: Prompt | None = None
+        self.ending: ProcessToEnd | None = None
+        """The process that is ended if the next key confirms it."""
         self.has_help = False
         self._frozen: Fleet | None = None
         self.lost: FeedLost | None = None
@@ -136,7 +143,7 @@ class Top:
         """`key` is its name, `character` what it types."""
         if key == "ctrl+c":
             self._outside.leave()
-        elif self.question is not None:
+        elif self.ending is not None:
             self._answer(key)
         elif self.has_help:
             self.has_help = False
@@ -164,9 +171,6 @@ class Top:
         else:
             order.sort, order.is_turned = name, False
 
-    def offer_kill(self, victim: dialogs.ProcessToEnd) -> None:
-        self.question = dialogs.ask_to_kill(victim)
-
     def _command(self, key: str, character: str | None) -> None:
         moves = {"up": -1, "down": 1, "pageup": -self.listing.height, "pagedown": self.listing.height}
         if key in moves:
@@ -192,7 +196,12 @@ class Top:
                 self.sought = prompt.text
                 self._search()
             return
-        dialogs.type_key(prompt, key, character)
+        if key == "backspace":
+            prompt.text = prompt.text[:-1]
+        elif key == "ctrl+u":
+            prompt.text = ""
+        elif character is not None and character.isprintable():
+            prompt.text += character
         self._follow_prompt()
 
     def _follow_prompt(self) -> None:
@@ -201,13 +210,27 @@ class Top:
             self.words = self.prompt.text
 
     def _answer(self, key: str) -> None:
-        question, self.question = self.question, None
-        if question is None:
+        wanted, self.ending = self.ending, None
+        number = SIGNALS.get(key)
+        if wanted is None or number is None:
+            self.say("no signal was sent")
             return
-        if key == "y":
-            self._outside.end(question.victim, question.is_hard)
+        try:
+            end_process(wanted, number)
+        except NotEnded as error:
+            self.say(str(error))
         else:
-            self.say(f"process {question.victim.pid} was left alone")
+            self.say(f"{number.name} was sent to process {wanted.pid}")
+
+    def _ask_to_end(self) -> None:
+        row = self.listing.current
+        if row is None or row.host is None or row.process is None:
+            self.say("a process can be ended where processes are listed: press p, or enter on a GPU")
+            return
+        try:
+            self.ending = choose_process(row.host, row.process, self._own_id, is_local=self._is_local)
+        except NotEnded as error:
+            self.say(str(error))
 
     def _search(self) -> None:
         query = parse_query(self.sought)
@@ -272,19 +295,6 @@ class Top:
         self.listing = Listing()
         self.listing.resize(height)
 
-    def _ask_to_end(self) -> None:
-        row = self.listing.current
-        if row is None or row.host is None or row.process is None:
-            self.say("a process can be ended where processes are listed: press p, or enter on a GPU")
-            return
-        try:
-            victim = dialogs.choose_process(row.host, row.process, self._own_id, is_local=self._is_local)
-            dialogs.check(victim)
-        except dialogs.NotEnded as error:
-            self.say(str(error))
-            return
-        self.question = dialogs.ask_to_end(victim)
-
     def _sort_beside(self, step: int) -> None:
         order = self.shown_order()
         order.sort, order.is_turned = next_sort(self.shown_table(), order.sort, step), False
@@ -296,7 +306,7 @@ class Top:
     def _prompt(self, kind: str) -> None:
         if kind == "filter" and self.detail is not None:
             self._back()
-        self.prompt = dialogs.Prompt(kind, self.words if kind == "filter" else "", self.words)
+        self.prompt = Prompt(kind, self.words if kind == "filter" else "", self.words)
 
     def _help(self) -> None:
         self.has_help = True
