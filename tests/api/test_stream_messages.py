@@ -10,8 +10,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.api.app import read_routes
-from gpudeck.api.schema import complete_schema
-from gpudeck.api.stream_messages import OverviewDelta, OverviewSnapshot, StreamDelta, StreamSnapshot
+from gpudeck.api.schema import OverviewDelta, OverviewSnapshot, StreamDelta, StreamSnapshot, complete_schema
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.stream import Hosts

@@ -13,7 +13,7 @@ import gpudeck
 SOURCE = Path(gpudeck.__file__).parent
 
 DATA = {
-    "auth/throttle.py: buckets[key].level",
+    "auth/login.py: buckets[key].level",
     "collectors/nvml_board.py: self.loads.reason",
     "collectors/nvml_board.py: self._count.value",
     "compat/vesta/store.py: self._keep(row['id'], row['name'], row['address'], row['seen_at']).last_at",

@@ -7,8 +7,7 @@ import pytest
 from fakes.clock import FakeClock
 from gpudeck.api.history import FORGOTTEN_PER_SECOND, MAX_DEBT
 from gpudeck.model.errors import Temporary
-from gpudeck.server.fair_queue import FairQueue
-from gpudeck.server.rate_limits import RateLimiter
+from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
 
 class Queue:

@@ -44,8 +44,7 @@ from gpudeck.model.cpu_budget import CpuBudget, checkpoint
 from gpudeck.model.view import By, Usage, UsageBy
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.server.admission import exclude_wait
-from gpudeck.server.fair_queue import FairQueue
-from gpudeck.server.rate_limits import RateLimiter
+from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
 MOST_WAITING: Final = 32
 SHARE, AT_FULL_SPEED = 0.25, 0.5

@@ -18,9 +18,8 @@ from litestar.exceptions import (
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import Policy, access, caller_of, policy_of
+from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
 from gpudeck.api.answers import RequestRefused, documented
-from gpudeck.api.session_cookie import cookie_name, make_cookie, read_cookie
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused

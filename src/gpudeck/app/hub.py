@@ -28,11 +28,10 @@ from gpudeck.api.hosts import HostAdmin
 from gpudeck.api.install import Installer
 from gpudeck.api.reports import DirectReports
 from gpudeck.api.services import ApiServices
-from gpudeck.app.access import make_authenticator, make_policy
 from gpudeck.app.plan import Plan
 from gpudeck.app.poll_methods import make_poll_methods
 from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
-from gpudeck.app.services import HubServices
+from gpudeck.app.services import HubServices, make_authenticator, make_policy
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.service import note_configuration, running_auth
 from gpudeck.compat.registry import make_providers as make_compat_providers

@@ -1,4 +1,4 @@
-"""The services of a hub, in the order in which each needs those before it."""
+"""The services of a hub, in the order in which each needs those before it; and who may do what, as its settings say."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from typing import Final
 
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.service import AlertService
-from gpudeck.api.access import Policy
+from gpudeck.api.access import Authenticator, Policy
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
 from gpudeck.chat.direct_messages import DirectMessageChannel
@@ -28,6 +28,7 @@ from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
 from gpudeck.maintenance.service import MaintenanceService
 from gpudeck.model.errors import Temporary
+from gpudeck.model.settings import is_loopback
 from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
@@ -197,3 +198,25 @@ class HubServices:
     def _check_database(self) -> None:
         problem = self._auth.problem
         self._hub.fleet.say("database", [] if problem is None else [problem])
+
+
+def make_policy(settings: Settings) -> Policy:
+    return Policy(
+        is_readable=settings.read == "open",
+        needs_accounts=not is_loopback(settings.listen.host) or settings.read == "login",
+        commands=settings.commands,
+        reserves_without_account=settings.read == "open" and settings.reservations.without_account,
+    )
+
+
+def make_authenticator(settings: Settings, auth: Auth) -> Authenticator:
+    return Authenticator(
+        find_token=auth.find_token,
+        find_session=auth.find_session,
+        find_proxied=auth.find_proxied,
+        has_accounts=lambda: auth.has_accounts or settings.read == "login",
+        is_private=is_loopback(settings.listen.host),
+        is_decided=settings.read is not None,
+        proxy_header=settings.login.proxy.header,
+        prefix=settings.path_prefix,
+    )

@@ -7,12 +7,11 @@ from sqlalchemy import Executable
 from gpudeck.auth.accounts import Account, Accounts
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, Kind, read_proxied_name
-from gpudeck.auth.login import FirstAdmin, Login
+from gpudeck.auth.login import FirstAdmin, Login, LoginThrottle
 from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.auth.settings import UserEntries as Logins
-from gpudeck.auth.throttle import LoginThrottle
 from gpudeck.auth.tokens import Token, Tokens
 from gpudeck.auth.users import UserDirectory
 from gpudeck.database.engine import Database
@@ -50,7 +49,7 @@ class Auth:
         self.sessions = Sessions(database, settings, now)
         self.tokens = Tokens(database, now)
         self.users = UserDirectory(logins)
-        self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(now), self.audit)
+        self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(), self.audit)
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
         self._proxy = settings.proxy

@@ -14,7 +14,7 @@ from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reliability import Reliability
 from gpudeck.model.view import Usage
-from gpudeck.views.reliability import render_reliability
+from gpudeck.views.lists import render_reliability
 from gpudeck.views.usage import render_usage
 
 _EXAMPLES = """\b

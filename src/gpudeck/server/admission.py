@@ -18,8 +18,7 @@ from msgspec import Struct
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.addresses import Callers, Networks, count_as
 from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
-from gpudeck.server.fair_queue import FairQueue
-from gpudeck.server.rate_limits import ConcurrencyLimiter, RateLimiter
+from gpudeck.server.rate_limits import ConcurrencyLimiter, FairQueue, RateLimiter
 
 KINDS = (
     *("requests", "reports", "registrations", "logins", "streams", "streams_per_address"),

@@ -71,8 +71,8 @@ class ScreenRenderer:
         empty = [text_line([], width)] * (top.listing.height - len(rows))
         lines = [*above, layout.head(top.shown_order().sort), *rows, *empty, _foot(top, width)]
         if (ending := top.ending) is not None:
-            told = [f"End process {ending.pid}?", ending.command or "(command unknown)"]
-            return _put_over(lines, [*told, "", "y  SIGTERM    9  SIGKILL    any other key  cancel"], width)
+            question = [f"End process {ending.pid}?", ending.command or "(command unknown)"]
+            return _put_over(lines, [*question, "", "y  SIGTERM    9  SIGKILL    any other key  cancel"], width)
         if top.lost is not None:
             # All but the line that says so, and the keys.
             lines = [_greyed(lines[0]), lines[1], *map(_greyed, lines[2:-1]), lines[-1]]
