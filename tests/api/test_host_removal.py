@@ -14,7 +14,7 @@ from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.token_limit import TokenName
+from gpudeck.fleet.identity import TokenName
 from gpudeck.model.target import Target
 
 ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}

@@ -12,7 +12,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
-from gpudeck.api.wheelhouse import pack_installed
+from gpudeck.api.install import pack_installed
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.target import Target
 from gpudeck.wire import encode

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpudeck.app.poll_methods import make_poll_methods
+from gpudeck.app.plan import make_poll_methods
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import HostEntry, read_option

@@ -13,7 +13,6 @@ import gpudeck
 SOURCE = Path(gpudeck.__file__).parent
 
 DATA = {
-    "auth/login.py: buckets[key].level",
     "collectors/nvml_board.py: self.loads.reason",
     "collectors/nvml_board.py: self._count.value",
     "compat/vesta/store.py: self._keep(row['id'], row['name'], row['address'], row['seen_at']).last_at",
@@ -31,7 +30,6 @@ DATA = {
     "history/recorder.py: host.sampled_slot",
     "fleet/identity.py: host.name",
     "fleet/identity.py: host.token",
-    "fleet/token_limit.py: host.token",
     "sources/ssh_connector.py: self._attempt.connection",
     "sources/ssh_connector.py: self._attempt.note",
     "sources/ssh_connector.py: self._attempt.offered",

@@ -24,7 +24,7 @@ from gpudeck.wire import Envelope, ShortReport, describe, encode, pack_numbers
 SOURCE = Path(gpudeck.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "way-of-a-report.md"
 LIMITS_AND_TOKEN = {"server/admission.py", "server/rate_limits.py", "auth/tokens.py"}
-EVERY_SECOND = {"fleet/observers.py", "fleet/late_reports.py", "fleet/token_limit.py", "model/cpu_budget.py"}
+EVERY_SECOND = {"fleet/observers.py", "fleet/late_reports.py", "fleet/identity.py", "model/cpu_budget.py"}
 """What runs once a second whether reports came or not."""
 TOKEN = Token(1, "any host", "agent", None, None, 0.0, "", None, None, None)
 

@@ -49,7 +49,7 @@ from gpudeck.reservations.store import ReservationStore
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobStore
 from gpudeck.schedulers.jobs import JobService
-from gpudeck.server.headers import SafeApp
+from gpudeck.server.asgi import SafeApp
 
 AGENT_TOKEN = "agent-token"
 ADMIN_TOKEN = "admin-token"

@@ -19,8 +19,8 @@ from gpudeck.database.engine import Database
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.identity import TokenName
 from gpudeck.fleet.state import FORGET_TICKS
-from gpudeck.fleet.token_limit import TokenName
 from gpudeck.model.availability import RETURN_SECONDS, FleetSettings
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import finish

@@ -16,7 +16,7 @@ from fakes.random_machine import Machine
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.token_limit import TokenName
+from gpudeck.fleet.identity import TokenName
 from gpudeck.history.live import Sample, as_host_samples
 from gpudeck.history.recorder import Recorder
 from gpudeck.model.errors import ReportRefused

@@ -7,7 +7,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.token_limit import TokenName
+from gpudeck.fleet.identity import TokenName
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import encode

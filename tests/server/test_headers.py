@@ -12,7 +12,7 @@ from gpudeck.api.page import PAGE
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
-from gpudeck.server.headers import SAFE_HEADERS, SafeApp
+from gpudeck.server.asgi import SAFE_HEADERS, SafeApp
 
 NAMES = [name.decode() for name, _ in SAFE_HEADERS]
 _hub = Hub()

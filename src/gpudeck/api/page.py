@@ -37,8 +37,7 @@ from gpudeck.model.text import clean
 from gpudeck.model.text import propose as propose_parameter
 from gpudeck.model.times import parse_time
 from gpudeck.model.view import Fleet
-from gpudeck.server.asgi import Scope, Send, read_headers, send_error
-from gpudeck.server.headers import PAGE_POLICY, WORKER_POLICY
+from gpudeck.server.asgi import PAGE_POLICY, WORKER_POLICY, Scope, Send, read_headers, send_error
 from gpudeck.views.filter import (
     choose_hosts,
     choose_user,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gpudeck.auth.tokens import Token
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.token_limit import TokenName
+from gpudeck.fleet.identity import TokenName
 from gpudeck.model.errors import ReportRefused
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import Receive, Response, Scope, Send, make_error, send_error, send_json

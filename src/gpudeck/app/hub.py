@@ -28,8 +28,7 @@ from gpudeck.api.hosts import HostAdmin
 from gpudeck.api.install import Installer
 from gpudeck.api.reports import DirectReports
 from gpudeck.api.services import ApiServices
-from gpudeck.app.plan import Plan
-from gpudeck.app.poll_methods import make_poll_methods
+from gpudeck.app.plan import Plan, make_poll_methods
 from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
 from gpudeck.app.services import HubServices, make_authenticator, make_policy
 from gpudeck.auth.auth import Auth
@@ -53,9 +52,8 @@ from gpudeck.model.target import Target
 from gpudeck.ops.backup import record_restore
 from gpudeck.ops.data_folder import lock_fleet, lock_for_hub
 from gpudeck.server.admission import AdmissionGate
-from gpudeck.server.asgi import App
+from gpudeck.server.asgi import App, SafeApp
 from gpudeck.server.connections import ConnectionLimiter, DirectRoute
-from gpudeck.server.headers import SafeApp
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 from gpudeck.server.urls import note_address, url_elsewhere, url_here, write_url

@@ -1,14 +1,18 @@
-"""What a hub is going to show: hosts that are named, the machine it runs on, or a simulated fleet."""
+"""What a hub is going to show: hosts that are named, the machine it runs on, or a simulated fleet; and its sources."""
 
 from collections.abc import Callable
 
 from msgspec import Struct
 
+from gpudeck.compat.readings import Nodes
+from gpudeck.compat.registry import make_poll_methods as make_compat_ways
 from gpudeck.compat.registry import names_hosts as compat_names_hosts
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.demo.backfill import DAYS
 from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.settings import Settings
+from gpudeck.sources import registry
+from gpudeck.sources.poller import PollMethod
 
 DEMO_HOSTS = 24
 
@@ -45,3 +49,18 @@ def names_hosts(settings: Settings) -> bool:
     """Whether the settings name hosts, or a list of hosts."""
     is_found = settings.discovery != DiscoverySettings() or compat_names_hosts(settings.compat)
     return bool(settings.hosts) or is_found
+
+
+def make_poll_methods(
+    settings: Settings, ssh_password: str | None = None, nodes: Nodes | None = None
+) -> dict[str, PollMethod]:
+    """By name. `ssh_password` is one that a person typed; `nodes` gets what nodes of GPU Cluster Status Monitor say of
+    themselves."""
+    return registry.make_poll_methods(
+        settings.pull,
+        settings.ssh,
+        settings.scrape,
+        make_compat_ways(settings.compat, nodes),
+        allowed=settings.discovery.allow_addresses,
+        ssh_password=ssh_password,
+    )

@@ -23,11 +23,11 @@ from gpudeck.agent.push import read_token
 from gpudeck.agent.token_file import replace_file
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Role
-from gpudeck.auth.local_copy import LocalCopy
 from gpudeck.auth.passwords import hash_secret
 from gpudeck.auth.settings import AuthSettings, UserEntries
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema
+from gpudeck.database.background import LocalCopy
 from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME, DatabaseFile
 from gpudeck.model.clock import RetentionClock

@@ -13,7 +13,7 @@ from gpudeck.model.extras import is_installed
 from gpudeck.settings import find_missing_extras, load_settings
 
 if TYPE_CHECKING:
-    from gpudeck.ops.doctor.finding import Finding
+    from gpudeck.ops.doctor import Finding
 
 _EXAMPLES = """\b
 Examples:

@@ -173,7 +173,7 @@ def _count(number: int) -> str:
 @hub_config_option
 def test_host(name: str, *, via: str | None, port: int | None, user: str | None, hub: str, config: Path | None) -> None:
     """Read NAME as the hub would, and print each step with its result. Exit code 1 if a step fails."""
-    from gpudeck.app.poll_methods import make_poll_methods  # noqa: PLC0415 - needs the hub's parts
+    from gpudeck.app.plan import make_poll_methods  # noqa: PLC0415 - needs the hub's parts
     from gpudeck.ops.host_test import find_target, try_host  # noqa: PLC0415 - the same
 
     settings, _ = load_settings(config)

@@ -37,14 +37,14 @@ def command(*, pythons: tuple[str, ...], machine: str | None, source: Path | Non
     """Fetch the wheels from which servers install their agent (`gpudeck hosts add`). The hub serves them, so servers
     need no package index. The hub's own version of Python needs no fetch. Run this as the hub's user."""
     with need_hub("wheels are kept on the hub's machine"):
-        from gpudeck.api import wheelhouse  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.api import install  # noqa: PLC0415 - the hub may not be installed
     folder = find_data_dir(load_settings(config)[0]) / "wheelhouse"
-    wheelhouse.pack_installed(folder)
-    where = machine or wheelhouse.this_machine()[1]
+    install.pack_installed(folder)
+    where = machine or install.this_machine()[1]
     problems = {}
     for python in pythons or _PYTHONS:
         offline = [] if source is None else ["--no-index", "--find-links", str(source)]
-        arguments = [*wheelhouse.download_arguments(python, where, folder), *offline]
+        arguments = [*install.download_arguments(python, where, folder), *offline]
         done = subprocess.run(  # noqa: S603 - our own pip
             [sys.executable, "-m", "pip", *arguments],
             capture_output=True,
@@ -54,7 +54,7 @@ def command(*, pythons: tuple[str, ...], machine: str | None, source: Path | Non
         )
         if done.returncode != 0:
             problems[python] = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-    sets = wheelhouse.list_sets(folder)
+    sets = install.list_sets(folder)
     for one in sets:
         click.echo(f"Python {one.python} on {one.machine}: {len(one.wheels)} wheels")
     missing = [python for python in pythons or _PYTHONS if (python, where) not in {(one[0], one[1]) for one in sets}]

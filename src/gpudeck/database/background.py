@@ -1,11 +1,17 @@
-"""Write to the database from one background task that retries, so that nothing else waits for the database."""
+"""Nothing waits for the database: one background task writes to it and retries, and a small file in the data folder
+(`LocalCopy`) has what was last read from it, for a hub that starts while the database is away."""
 
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
 
+import msgspec
+
+from gpudeck.agent.token_file import replace_file
 from gpudeck.model.errors import Temporary
 from gpudeck.model.tasks import cancel_tasks
 
@@ -102,3 +108,43 @@ class BackgroundWriter:
         if self._after_failure is not None:
             await self._after_failure()
         return False
+
+
+_T = TypeVar("_T")
+
+
+class LocalCopy(Generic[_T]):
+    """The file holds one struct of the type `kind`, which says itself when it was true."""
+
+    def __init__(self, file: Path, kind: type[_T]) -> None:
+        self._file = file
+        self._kind = kind
+        self._is_failing = False
+        self._writing = threading.Lock()
+
+    async def write(self, content: _T) -> None:
+        """A copy that cannot be written is logged once."""
+        body = msgspec.json.encode(content)
+        try:
+            await asyncio.to_thread(self._replace, body)
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("%s cannot be written: %s", self._file, error.strerror)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _replace(self, body: bytes) -> None:
+        # One whose caller was cancelled may still be writing: it is not to come last.
+        with self._writing:
+            replace_file(self._file, body)
+
+    def read(self) -> _T | None:
+        """None where there is none, or none that can be read. Blocks."""
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=self._kind)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError, UnicodeError) as error:
+            log.warning("%s cannot be read: %s", self._file, error)
+            return None

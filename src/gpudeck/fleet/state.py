@@ -15,11 +15,10 @@ import numpy as np
 from gpudeck import __version__
 from gpudeck.auth.token_rules import is_for
 from gpudeck.fleet.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, Sender, encode_hosts
-from gpudeck.fleet.identity import Register
+from gpudeck.fleet.identity import Register, TokenName
 from gpudeck.fleet.late_reports import LateReports
 from gpudeck.fleet.observers import SOURCE, Observers
 from gpudeck.fleet.table import FleetTable, Pending, refuse_undescribed
-from gpudeck.fleet.token_limit import TokenName
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import SchedulerMark

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from gpudeck.auth.auth import Auth
-from gpudeck.auth.local_copy import LocalCopy
+from gpudeck.database.background import LocalCopy
 from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub

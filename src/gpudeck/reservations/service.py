@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.local_copy import LocalCopy
+from gpudeck.database.background import LocalCopy
 from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.gpu import GpuState

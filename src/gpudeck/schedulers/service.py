@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.auth.local_copy import LocalCopy
+from gpudeck.database.background import LocalCopy
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub

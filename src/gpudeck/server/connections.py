@@ -30,8 +30,18 @@ from gpudeck.model.address import find_host_problem
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.addresses import Networks, count_as
 from gpudeck.server.admission import CONNECTION, COSTLY_REPORT
-from gpudeck.server.asgi import App, Header, Receive, Response, Scope, Send, encode_error, send_error
-from gpudeck.server.headers import SAFE_HEADERS, safe_headers
+from gpudeck.server.asgi import (
+    SAFE_HEADERS,
+    App,
+    Header,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    encode_error,
+    safe_headers,
+    send_error,
+)
 from gpudeck.server.rate_limits import ConcurrencyLimiter, RateLimiter
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.view import Fleet
+from gpudeck.ops.doctor import Finding
 from gpudeck.ops.doctor.bundle import find_secrets, show_settings, write_bundle
-from gpudeck.ops.doctor.finding import Finding
 from gpudeck.settings import Settings
 
 LETTERS = string.ascii_letters + string.digits

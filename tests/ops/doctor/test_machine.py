@@ -8,7 +8,7 @@ import pytest
 
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from gpudeck.model.errors import UsageError
-from gpudeck.ops.doctor.finding import Finding, guarded
+from gpudeck.ops.doctor import Finding, guarded
 from gpudeck.ops.doctor.machine import (
     Probed,
     ProbedGpu,

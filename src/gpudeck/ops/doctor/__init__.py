@@ -1,6 +1,5 @@
 """What is wrong on this machine, and the next step: `gpudeck doctor`.
 
-finding     one result: ok, warn, fail or skip
 machine     driver, library (NVML in a process of its own), devices, processes
 connection  from this agent to its hub: token, name, port, TLS, HTTP, clock, version
 hub_files   the hub's own files: settings, port, folder, database, history, certificates
@@ -8,5 +7,60 @@ running     what the running hub reports: sources, messages, problems; the conne
 checks      which of these are run here
 bundle      everything in one archive for a bug report, without secrets and names
 
-A check is a function that returns findings. It changes nothing, and nothing that it does can hang for long.
+A check is a function that returns findings, each ok, warn, fail or skip. It changes nothing, and nothing that it does
+can hang for long.
 """
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from msgspec import Struct
+
+from gpudeck.model.errors import GpudeckError
+
+Verdict = Literal["ok", "warn", "fail", "skip"]
+
+
+class Finding(Struct, frozen=True):
+    """`told` is what was found; `next_step` what to do about it, and empty where there is nothing to do.
+
+    `skip` is what could not be asked, or makes no sense here: it is never a success.
+    """
+
+    area: str
+    name: str
+    verdict: Verdict
+    told: str
+    next_step: str = ""
+
+
+class Area:
+    """Makes the findings of one area."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def ok(self, name: str, told: str) -> Finding:
+        return Finding(self._name, name, "ok", told)
+
+    def warn(self, name: str, told: str, next_step: str) -> Finding:
+        return Finding(self._name, name, "warn", told, next_step)
+
+    def fail(self, name: str, told: str, next_step: str) -> Finding:
+        return Finding(self._name, name, "fail", told, next_step)
+
+    def skip(self, name: str, told: str, next_step: str = "") -> Finding:
+        return Finding(self._name, name, "skip", told, next_step)
+
+
+def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds, up to where it breaks: that costs itself only, and is said."""
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except GpudeckError as error:
+        found.append(Finding(area, name, "fail", error.message, error.hint))
+    except Exception as error:  # noqa: BLE001 - a failing check is a finding, not a failure of the doctor
+        told = f"this check itself failed: {type(error).__name__}: {error}"
+        found.append(Finding(area, name, "fail", told, "Report it as a bug, with `gpudeck doctor --bundle`."))
+    return found

@@ -28,7 +28,7 @@ from gpudeck.child_process import ChildFailed, run
 from gpudeck.collectors.redaction import HIDDEN, looks_secret, redact
 from gpudeck.model.errors import UsageError
 from gpudeck.model.view import Fleet
-from gpudeck.ops.doctor.finding import Finding
+from gpudeck.ops.doctor import Finding
 from gpudeck.settings import Settings
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")

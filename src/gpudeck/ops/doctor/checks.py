@@ -11,9 +11,9 @@ from gpudeck.client import Client
 from gpudeck.model.address import DEFAULT_HUB, mask_password
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.view import Fleet
+from gpudeck.ops.doctor import Area, Finding, guarded
 from gpudeck.ops.doctor.bundle import find_secrets
 from gpudeck.ops.doctor.connection import check_agent
-from gpudeck.ops.doctor.finding import Area, Finding, guarded
 from gpudeck.ops.doctor.hub_files import check_hub_files
 from gpudeck.ops.doctor.machine import check_machine, probe_nvml
 from gpudeck.ops.doctor.running import check_messages, check_public, check_running

@@ -22,7 +22,7 @@ from gpudeck.model.address import check_hub_url, mask_password
 from gpudeck.model.errors import UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.text import clean
-from gpudeck.ops.doctor.finding import Area, Finding
+from gpudeck.ops.doctor import Area, Finding
 from gpudeck.wire import VERSION, Envelope
 
 _AREA = Area("agent")

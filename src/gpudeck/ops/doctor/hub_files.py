@@ -14,7 +14,7 @@ from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.model.address import open_socket
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address
-from gpudeck.ops.doctor.finding import Area, Finding
+from gpudeck.ops.doctor import Area, Finding
 from gpudeck.server.tls import make_context, validity_problem
 from gpudeck.settings import Settings, choose_data_dir
 

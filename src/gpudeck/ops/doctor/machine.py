@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gpudeck.child_process import ChildFailed, python_module, run
 from gpudeck.collectors.nvml_device import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, NO_PERMISSION
-from gpudeck.ops.doctor.finding import Area, Finding
+from gpudeck.ops.doctor import Area, Finding
 
 _AREA = Area("machine")
 _NVIDIA = "0x10de"

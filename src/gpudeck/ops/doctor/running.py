@@ -14,7 +14,7 @@ from gpudeck.http_client import explain, find_distrust, open_pool
 from gpudeck.model.address import mask_password
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import DatabaseState, HistoryState, Host, HostList
-from gpudeck.ops.doctor.finding import Area, Finding
+from gpudeck.ops.doctor import Area, Finding
 from gpudeck.views.text import show_status
 
 _AREA = Area("hub")
