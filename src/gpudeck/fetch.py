@@ -80,9 +80,9 @@ class AddressGuard:
     def check(self, address: str) -> None:
         """Raises Refused for a local address that is not allowed. `address` is numeric; a zone (%eth0) is left out."""
         shown = address.partition("%")[0]
-        told = _unwrap(ip_address(shown))
-        kind = _kind_of(told)
-        if kind is None or any(told in network for network in self._allowed):
+        resolved = _unwrap(ip_address(shown))
+        kind = _kind_of(resolved)
+        if kind is None or any(resolved in network for network in self._allowed):
             return
         raise Refused(
             f"{self._name} has the {kind} address {shown}, where hosts that were added or discovered are not read.",
@@ -240,16 +240,16 @@ class Fetcher:
         `deadline` is for this question only, where the server was asked to wait. A body comes unpacked, unless
         `headers` ask for an encoding other than gzip.
         """
-        return await self._ask("GET", url, None, headers, self._deadline if deadline is None else deadline)
+        return await self._request("GET", url, None, headers, self._deadline if deadline is None else deadline)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """As `get`, for servers that want their questions posted."""
-        return await self._ask("POST", url, body, headers, self._deadline)
+        return await self._request("POST", url, body, headers, self._deadline)
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(
+    async def _request(
         self, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None, seconds: float
     ) -> HttpResponse:
         shown = show_url(url)
@@ -267,8 +267,8 @@ class Fetcher:
     async def _exchange(
         self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
     ) -> HttpResponse:
-        place, told, extensions = await self._locate(_parse(url), dict(headers or {}))
-        async with self._client.stream(method, place, content=content, headers=told, extensions=extensions) as response:
+        place, sent, extensions = await self._locate(_parse(url), dict(headers or {}))
+        async with self._client.stream(method, place, content=content, headers=sent, extensions=extensions) as response:
             body = await self._read(response, shown)
         _check_status(shown, response, body)
         return _response_of(response, body)
@@ -395,10 +395,10 @@ def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
         return
     if response.status_code in {401, 403}:
         if response.request.headers.keys() & {"authorization", "x-consul-token"}:
-            told, hint = "the token is not accepted", "Check the token file."
+            reason, hint = "the token is not accepted", "Check the token file."
         else:
-            told, hint = "it asks for a token", "Name a file with one as token_file."
-        raise TokenRefused(f"{shown} answers {response.status_code}: {told}.", hint)
+            reason, hint = "it asks for a token", "Name a file with one as token_file."
+        raise TokenRefused(f"{shown} answers {response.status_code}: {reason}.", hint)
     if response.has_redirect_location:
         log.debug("%s leads to %s", shown, clean(show_url(response.headers["location"])[:_LOGGED]))
         raise Temporary(f"{shown} answers {response.status_code}: it leads to another address.", "Give that address.")

@@ -70,7 +70,7 @@ def test_one_that_is_gone_disturbs_nobody(tmp_path: Path, caplog: pytest.LogCapt
     supervisor = SystemdNotifier(str(tmp_path / "nobody"), watchdog=1.0)
     supervisor.ready()
     supervisor.alive()
-    told = [message.partition("was not told ")[2].partition(":")[0] for message in caplog.messages]
+    told = [message.partition("was not notified of ")[2].partition(":")[0] for message in caplog.messages]
     assert told == ["READY=1", "WATCHDOG=1"]
 
 

@@ -174,7 +174,7 @@ def test_intel_card_of_an_unknown_model_is_known_by_its_sensors(machine: Machine
     put(root / ARC / "device", "0x1234")
     gpu = read_one(root)
     assert gpu.name == "Intel GPU 8086:1234"
-    assert gpu.unknown["memory_total_bytes"] == "i915 tells the size of the memory in no file"
+    assert gpu.unknown["memory_total_bytes"] == "i915 reports the size of the memory in no file"
 
 
 def test_card_that_was_given_to_a_virtual_machine_is_not_listed(machine: Machine) -> None:
@@ -469,7 +469,7 @@ def test_process_without_memory_figures_leaves_the_sum_unknown(machine: Machine)
     root = machine(A770)
     change(root / "proc/1600/fdinfo/6", "drm-total-local0:\t512 MiB\ndrm-resident-local0:\t512 MiB\n", "")
     gpu = read_one(root)
-    assert gpu.unknown["memory_used_bytes"] == "the driver does not tell the memory of every process"
+    assert gpu.unknown["memory_used_bytes"] == "the driver does not report the memory of every process"
     assert by_pid(gpu)[1600].reasons["memory_used_bytes"] == NO_VALUE
 
 
@@ -479,7 +479,7 @@ def test_process_without_engine_times_leaves_the_utilization_unknown(machine: Ma
     collector = DrmCollector(root)
     read(collector, 1000.0)
     gpu = read(collector, 1002.0)[0]
-    assert gpu.unknown["utilization_percent"] == "the driver does not tell the engine time of every process"
+    assert gpu.unknown["utilization_percent"] == "the driver does not report the engine time of every process"
 
 
 def test_memory_that_processes_share_is_not_more_than_there_is(machine: Machine) -> None:

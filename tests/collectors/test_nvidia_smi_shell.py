@@ -158,7 +158,7 @@ def test_words_in_place_of_numbers_are_unknown_with_their_reason(asked: Callable
     assert sick.unknown["utilization_percent"] == "the driver reports an unknown error"
     assert sick.unknown["memory_utilization_percent"] == "not supported by this GPU"
     assert sick.unknown["encoder_percent"] == "not permitted to read it"
-    assert sick.unknown["decoder_percent"] == "the driver is too old to tell"
+    assert sick.unknown["decoder_percent"] == "the driver is too old to report it"
     assert sick.unknown["fan_percent"] == "the driver gives no value"
     assert sick.unknown["clock_memory_mhz"] == "nvidia-smi says: ERR!"
     assert sick.unknown["throttled_thermal"] == "not supported by this GPU"

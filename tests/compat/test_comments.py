@@ -103,7 +103,7 @@ def test_dry_run_names_the_reservation_in_the_way() -> None:
     results = check_steps(
         plan_of(json.dumps({"gpu01": [entry, entry]})).steps, ImportTarget(Reserved("http://127.0.0.1:9"))
     )
-    assert [(result.outcome, result.told) for result in results] == [
+    assert [(result.outcome, result.detail) for result in results] == [
         ("failed", "gpu01:0 is reserved by grace: reservation 7."),
         ("new", ""),
     ]

@@ -152,7 +152,7 @@ def test_processes_that_are_not_listed_are_unknown_and_never_none(procs: list[ob
 def test_process_whose_pid_cannot_be_read_is_there_all_the_same(entry: object) -> None:
     (process,) = read_stats(captured() | {"procs": [[entry]]})[0].processes or ()
     assert (process.pid, process.user) == (0, "ada" if isinstance(entry, dict) else None)
-    assert process.reasons["pid"] == "gpumonitor tells no pid"
+    assert process.reasons["pid"] == "gpumonitor reports no pid"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_process_whose_name_could_not_be_read_has_none(name: str) -> None:
     stats = captured()
     stats["procs"][0][0]["process_name"] = name
     (process, _) = read_stats(stats)[0].processes or []
-    assert (process.command, process.reasons["command"]) == (None, "gpumonitor does not tell")
+    assert (process.command, process.reasons["command"]) == (None, "gpumonitor does not report it")
 
 
 def test_secret_in_a_process_name_does_not_come_in() -> None:

@@ -62,7 +62,7 @@ def test_step_that_fails_costs_itself_only() -> None:
         Note("b", done, trouble=GpudeckError("who?")),
         Note("c", done),
     ]
-    assert [(result.outcome, result.told) for result in apply_steps(steps, DESK)] == [
+    assert [(result.outcome, result.detail) for result in apply_steps(steps, DESK)] == [
         ("failed", "no. Do this."),
         ("failed", "who?"),
         ("new", ""),

@@ -240,7 +240,7 @@ def test_several_other_hosts_on_a_page_are_counted_and_their_names_are_for_the_l
 ) -> None:
     caplog.set_level("DEBUG")
     page = of_host(load(EIGHT), "gpu03") + of_host(load(EIGHT), "hunter\x1b[2J2")
-    with pytest.raises(Temporary, match=r"tells of 2 hosts, and none is called gpu01") as failed:
+    with pytest.raises(Temporary, match=r"lists 2 hosts, and none is called gpu01") as failed:
         Exporter(page).report()
     assert "gpu03" not in str(failed.value)
     assert "hunter" not in str(failed.value)

@@ -164,8 +164,8 @@ def test_a_number_that_cannot_be_is_unknown(value: str, reason: str) -> None:
 
 def test_what_the_exporter_does_not_tell_is_unknown_and_named() -> None:
     (gpu,) = gpus_of(dcgm("DCGM_FI_DEV_GPU_UTIL", "1"))
-    assert gpu.unknown["nvlink_active_count"] == "dcgm-exporter does not tell"
-    assert gpu.unknown["fan_percent"] == "dcgm-exporter does not tell: DCGM_FI_DEV_FAN_SPEED is not on its page"
+    assert gpu.unknown["nvlink_active_count"] == "dcgm-exporter does not report it"
+    assert gpu.unknown["fan_percent"] == "dcgm-exporter does not report it: DCGM_FI_DEV_FAN_SPEED is not on its page"
 
 
 def test_the_profiling_load_stands_in_for_the_other() -> None:
@@ -185,7 +185,7 @@ def test_total_memory_is_the_best_sum_there_is() -> None:
 def test_used_memory_alone_makes_no_total() -> None:
     (gpu,) = gpus_of(dcgm("DCGM_FI_DEV_FB_USED", "10"))
     assert gpu.metrics["memory_used_bytes"] == 10 * MIB
-    assert gpu.unknown["memory_total_bytes"].startswith("dcgm-exporter does not tell")
+    assert gpu.unknown["memory_total_bytes"].startswith("dcgm-exporter does not report it")
 
 
 @pytest.mark.parametrize("name", ["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"])
@@ -354,7 +354,7 @@ def test_what_nvidia_gpu_exporter_does_not_tell_of_a_process_is_unknown() -> Non
     process = (gpus_of(load(SMI))[2].processes or ())[0]
     assert (process.pid, process.user, process.command) == (10291, None, "/root/tools/memhog")
     assert process.memory_used_bytes == 2_690_646_016
-    silent = "nvidia_gpu_exporter does not tell"
+    silent = "nvidia_gpu_exporter does not report it"
     assert process.reasons == dict.fromkeys(("user", "started_at", "utilization_percent"), silent)
 
 
@@ -374,7 +374,7 @@ def test_a_display_server_does_not_count_as_work() -> None:
 def test_a_process_without_a_readable_pid_is_still_on_its_gpu(pid: str) -> None:
     (process,) = gpus_of(load(NVITOP_HELD).replace('pid="422"', f'pid="{pid}"'))[0].processes or ()
     assert (process.pid, process.user, process.memory_used_bytes) == (0, "root", 2566 * MIB)
-    assert process.reasons["pid"] == "nvitop-exporter does not tell"
+    assert process.reasons["pid"] == "nvitop-exporter does not report it"
 
 
 def test_pods_are_named_where_processes_are_not_known() -> None:

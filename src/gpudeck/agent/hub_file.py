@@ -1,8 +1,8 @@
 """Which hub the agent of this machine reports to: a small file for all users of the machine, locked while it runs.
 
-`gpudeck wait` asks here, so that nobody queues on this machine alone while others queue at the hub. A service's file is
-in its runtime directory, which only root can make; that of an agent that a user started is in the folder for locks,
-where every user could write one: only root's and the user's own are trusted there.
+`gpudeck wait` asks here, so that users do not queue on this machine alone while others queue at the hub. A service's
+file is in its runtime directory, which only root can make; that of an agent that a user started is in the folder for
+locks, where every user could write one: only root's and the user's own are trusted there.
 """
 
 import contextlib

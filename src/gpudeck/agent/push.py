@@ -155,22 +155,22 @@ class Sender:
             return True
         refusal = _read_error(answer.data)
         reason = _sentence(refusal) or "this is not the answer of a hub; is a proxy or another server at that address?"
-        told = f"{self._shown} answered {answer.status}: {reason}"
+        message = f"{self._shown} answered {answer.status}: {reason}"
         if answer.status == 407:
             raise _Later(f"{self._shown} does not answer: {PROXY_WANTS_LOGIN}")
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
             self._is_replaced = refusal.get("code") == "replaced" and self._outbox.is_newest(report)
-            self._note_trouble(told)
+            self._note_trouble(message)
             return False
         if answer.status in {401, 403}:
             try:
                 self._token = read_token(self._token_file)
             except UsageError as error:
                 log.warning("%s", error)
-            raise _TokenRefused(told, pause=15.0)
-        raise _Later(told, pause=read_whole(answer.headers.get("Retry-After", ""), 10**9))
+            raise _TokenRefused(message, pause=15.0)
+        raise _Later(message, pause=read_whole(answer.headers.get("Retry-After", ""), 10**9))
 
     def _request(self, report: EncodedReport, body: bytes) -> urllib3.BaseHTTPResponse:
         """Raises _Later if the hub does not answer."""

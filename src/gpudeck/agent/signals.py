@@ -83,7 +83,7 @@ class SystemdNotifier:
     ) -> None:
         self._address = address
         self._now = now
-        self._told_at = float("-inf")
+        self._notified_at = float("-inf")
         self.pause = None if watchdog is None else watchdog / 4
         """How often `alive` wants to be called, in seconds; None: not at all."""
 
@@ -107,8 +107,8 @@ class SystemdNotifier:
 
     def alive(self) -> None:
         """Called wherever the program's own work goes on, and nowhere else. Sends as often as the watchdog needs."""
-        if self.pause is not None and self._now() - self._told_at >= self.pause:
-            self._told_at = self._now()
+        if self.pause is not None and self._now() - self._notified_at >= self.pause:
+            self._notified_at = self._now()
             self._notify("WATCHDOG=1")
 
     def _notify(self, *lines: str) -> None:
@@ -120,7 +120,7 @@ class SystemdNotifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as opened:
                 opened.sendto("\n".join(lines).encode(), place)
         except OSError as error:
-            log.debug("%s was not told %s: %s", self._address, lines[0], error)
+            log.debug("%s was not notified of %s: %s", self._address, lines[0], error)
 
 
 def reload_settings(

@@ -75,8 +75,8 @@ def _print_results(plan: "ImportPlan", work: "Iterable[ImportResult]", *, dry_ru
     results = []
     for result in work:
         results.append(result)
-        told = f": {result.told}" if result.told else ""
-        click.echo(f"{_SIGNS[result.outcome]} {clean(result.what + told)}")
+        detail = f": {result.detail}" if result.detail else ""
+        click.echo(f"{_SIGNS[result.outcome]} {clean(result.what + detail)}")
     for left in plan.over:
         click.echo(f"- {clean(f'{left.place}: {left.reason}')}")
     for left in plan.left:

@@ -56,15 +56,15 @@ class _Child:
         if process.stdin is None or process.stdout is None:
             raise Wrong("A collector's child was started without pipes.")
         self.process = process
-        self.asked_at: float | None = None
+        self.requested_at: float | None = None
         self._questions = process.stdin
         self._answers = process.stdout
         self._received = bytearray()
         os.set_blocking(self._answers.fileno(), False)
 
-    def ask(self, question: CollectRequest, at: float) -> None:
+    def send(self, question: CollectRequest, at: float) -> None:
         """Raises OSError when the child is gone."""
-        self.asked_at = at
+        self.requested_at = at
         self._questions.write(frame(msgspec.msgpack.encode(question)))
         self._questions.flush()
 
@@ -80,7 +80,7 @@ class _Child:
             if not received:
                 raise EOFError
             self._received += received
-        self.asked_at = None
+        self.requested_at = None
         return body
 
     def _take_frame(self) -> bytes | None:
@@ -151,7 +151,7 @@ class ChildCollector:
             try:
                 self._reap()
                 self._check_outstanding()
-                return self._read_response(self._ask(CollectRequest(now, self._settings)))
+                return self._read_response(self._request(CollectRequest(now, self._settings)))
             finally:
                 if self._is_closed:
                     self._kill()
@@ -182,26 +182,26 @@ class ChildCollector:
 
     def _check_outstanding(self) -> None:
         child = self._child
-        if child is None or child.asked_at is None:
+        if child is None or child.requested_at is None:
             return
         if self._receive(child, 0.0) is not None:
             self._silent_since = None  # late, so it says nothing about now
             return
-        if self._clock() - child.asked_at >= self._kill_after:
+        if self._clock() - child.requested_at >= self._kill_after:
             child.kill()
             self._child = None
             self._stuck.append(child.process)
             self._stuck_at = self._clock()
         raise self._not_answering()
 
-    def _ask(self, question: CollectRequest) -> bytes:
+    def _request(self, question: CollectRequest) -> bytes:
         child = self._child or self._start()
         try:
-            child.ask(question, self._clock())
+            child.send(question, self._clock())
         except OSError as error:
             raise self._lose("ended by itself") from error
         if self._silent_since is None:
-            self._silent_since = child.asked_at
+            self._silent_since = child.requested_at
         body = self._receive(child, self.deadline)
         if body is None:
             raise self._not_answering()

@@ -82,7 +82,7 @@ class Disks:
         return disks, [f"The file system at {point} does not answer." for point in points if point not in answered]
 
     def _start(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> bool:
-        thread = threading.Thread(target=self._ask, args=(point, answers), name=f"disk {point}", daemon=True)
+        thread = threading.Thread(target=self._read_size, args=(point, answers), name=f"disk {point}", daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -90,7 +90,7 @@ class Disks:
         self._asked[point] = thread
         return True
 
-    def _ask(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> None:
+    def _read_size(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> None:
         try:
             size = self._statvfs(f"{self._root}/{point.lstrip('/')}")
         except OSError:

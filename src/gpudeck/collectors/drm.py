@@ -220,14 +220,14 @@ def _add_up_memory(measured: Measured, clients: list[DrmClient]) -> None:
     amounts = [client.memory_bytes for client in clients]
     known = [amount for amount in amounts if amount is not None]
     if len(known) < len(amounts):
-        measured.unknown["memory_used_bytes"] = "the driver does not tell the memory of every process"
+        measured.unknown["memory_used_bytes"] = "the driver does not report the memory of every process"
         return
     measured.take("memory_used_bytes", min(sum(known), measured.metrics.get("memory_total_bytes", sum(known))))
 
 
 def _add_up_engines(measured: Measured, clients: list[DrmClient], percent: float | None) -> None:
     if not all(client.engines for client in clients):
-        measured.unknown["utilization_percent"] = "the driver does not tell the engine time of every process"
+        measured.unknown["utilization_percent"] = "the driver does not report the engine time of every process"
     elif percent is None:
         measured.unknown["utilization_percent"] = NEEDS_TWO
     else:

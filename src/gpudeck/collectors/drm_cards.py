@@ -94,7 +94,7 @@ def find_cards(root: Path, machine: str) -> list[Card]:
     names = [name for name in list_names(folder) if _CARD.fullmatch(name)]
     found = [_find_card(root, f"{folder}/{name}", machine) for name in names]
     cards = sorted((card for card in found if card and not _is_integrated(card)), key=lambda card: card.address)
-    return list(_tell_apart(cards))
+    return list(_make_unique(cards))
 
 
 def find_foreign_nodes(root: Path, cards: Iterable[Card]) -> frozenset[str]:
@@ -105,7 +105,7 @@ def find_foreign_nodes(root: Path, cards: Iterable[Card]) -> frozenset[str]:
     return frozenset(name for name in names if read_word(f"{folder}/{name}/device/vendor"))
 
 
-def _tell_apart(cards: Iterable[Card]) -> Iterator[Card]:
+def _make_unique(cards: Iterable[Card]) -> Iterator[Card]:
     """Two chips of one board may have the same number; each card is listed once, whatever it links to."""
     uuids: set[str] = set()
     addresses: set[str] = set()
@@ -171,9 +171,9 @@ def _find_uuid(device: str, address: str, machine: str) -> str:
 
 
 def _find_name(device: str, model: CardModel, vendor: str, pci_id: str) -> str:
-    told = read_word(f"{device}/product_name")[:200]
-    if told:
-        return told if told.upper().startswith("AMD") else f"AMD {told}"
+    name = read_word(f"{device}/product_name")[:200]
+    if name:
+        return name if name.upper().startswith("AMD") else f"AMD {name}"
     return model.name or f"{'AMD' if vendor == 'amd' else 'Intel'} GPU {pci_id}"
 
 
@@ -195,7 +195,7 @@ def _find_channels(sensors: str) -> dict[str, str]:
 
 
 def _find_memory(root: Path, folder: str, address: str, model: CardModel) -> int | None:
-    """The memory of an Intel card, which i915 and xe tell programs, but hardly any file.
+    """The memory of an Intel card, which i915 and xe report to programs, but in hardly any file.
 
     Intel's own i915 (Flex, Max) has `lmem_total_bytes`; xe of Linux 6.14 and later reports `dmem.capacity`.
     Where a model is sold with one size, that is it; of several it is the one that its window on the bus (BAR 2) has.
@@ -203,9 +203,9 @@ def _find_memory(root: Path, folder: str, address: str, model: CardModel) -> int
     try:
         return read_number(f"{folder}/lmem_total_bytes")
     except (OSError, ValueError):
-        told = _read_capacity(f"{root}/sys/fs/cgroup/dmem.capacity", address)
-    if told or not model.gib:
-        return told
+        capacity = _read_capacity(f"{root}/sys/fs/cgroup/dmem.capacity", address)
+    if capacity or not model.gib:
+        return capacity
     window = model.gib[0] * GIB if len(model.gib) == 1 else _read_window(f"{folder}/device/resource")
     return window if window in {gib * GIB for gib in model.gib} else None
 

@@ -29,7 +29,7 @@ _KINDS = ("resident", "memory", "total")
 
 NOT_SEEN = "processes of other users cannot be seen: run the agent as root, or give it CAP_SYS_PTRACE"
 OTHER_NAMESPACE = "processes outside of this container cannot be seen: run the agent with the host's PID namespace"
-TOO_OLD = "the kernel is too old to tell what a process has on the GPU"
+TOO_OLD = "the kernel is too old to report what a process has on the GPU"
 
 
 class EngineTime(NamedTuple):
@@ -44,7 +44,7 @@ class EngineTime(NamedTuple):
 
 
 class DrmClient(Struct, frozen=True):
-    """An open file of a GPU. `memory_bytes` is None where the driver does not tell it, or was not asked."""
+    """An open file of a GPU. `memory_bytes` is None where the driver does not report it, or was not asked."""
 
     key: str
     pid: int
@@ -97,7 +97,7 @@ class ClientSearch:
         found: dict[str, DrmClient] = {}
         mute: set[str] = set()
         for handle in self._handles:
-            client = self._ask(handle, asleep)
+            client = self._read_client(handle, asleep)
             if client is not None:
                 found.setdefault(client.key, client)
             elif handle.node in own and self._is_open(handle):
@@ -130,7 +130,7 @@ class ClientSearch:
         namespace = read_link(f"{self._proc}/self/ns/pid")
         return None if namespace in {"", FIRST_PID_NAMESPACE} else OTHER_NAMESPACE
 
-    def _ask(self, handle: _Handle, asleep: Mapping[str, str]) -> DrmClient | None:
+    def _read_client(self, handle: _Handle, asleep: Mapping[str, str]) -> DrmClient | None:
         """The client behind an open file, or None where the process, the file or the driver's answer is not there."""
         key = f"{handle.pid}/{handle.number}"
         if handle.node in asleep:

@@ -17,7 +17,7 @@ from gpudeck.model.catalog import GPU_METRICS
 ASLEEP = "the GPU is asleep, and reading it would wake it"
 _NO_LIMIT = "no power limit is set"
 _NVIDIA_ONLY = "there are no NVLinks on this GPU"
-_IN_TABLE = "amdgpu tells it only in a binary table whose layout differs between its generations"
+_IN_TABLE = "amdgpu reports it only in a binary table whose layout differs between its generations"
 _PERCENT_OF_PWM = 100 / 255
 
 Read = Callable[[Card], float]
@@ -100,7 +100,7 @@ def _error_count(kind: str) -> Read:
 
 def _read_intel_total(card: Card) -> float:
     if card.memory_bytes is None:
-        raise ValueError(f"{card.driver} tells the size of the memory in no file")
+        raise ValueError(f"{card.driver} reports the size of the memory in no file")
     return card.memory_bytes
 
 
@@ -171,18 +171,18 @@ _VENDOR_REASONS: dict[str, dict[str, str]] = {
     "amd": {
         "pcie_receive_bytes_per_second": "amdgpu needs a second to measure it",
         "pcie_transmit_bytes_per_second": "amdgpu needs a second to measure it",
-        "encoder_percent": "amdgpu does not tell encoding from decoding",
-        "decoder_percent": "amdgpu does not tell encoding from decoding",
+        "encoder_percent": "amdgpu does not distinguish encoding from decoding",
+        "decoder_percent": "amdgpu does not distinguish encoding from decoding",
         "energy_joules": _IN_TABLE,
         "throttled_power": _IN_TABLE,
         "throttled_thermal": _IN_TABLE,
         "throttled_hardware": _IN_TABLE,
     },
     "intel": {
-        "encoder_percent": "the driver does not tell encoding from decoding",
-        "decoder_percent": "the driver does not tell encoding from decoding",
-        "fan_percent": "the driver tells revolutions, not percent",
-        "clock_memory_mhz": "the driver tells the clock of the chip only",
+        "encoder_percent": "the driver does not distinguish encoding from decoding",
+        "decoder_percent": "the driver does not distinguish encoding from decoding",
+        "fan_percent": "the driver reports revolutions, not percent",
+        "clock_memory_mhz": "the driver reports only the clock of the chip",
     },
 }
 AMD_REASONS = {name: UNSUPPORTED for name in GPU_METRICS if name not in _AMD} | _REASONS | _VENDOR_REASONS["amd"]

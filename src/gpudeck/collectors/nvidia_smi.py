@@ -4,8 +4,8 @@ For machines where NVML cannot be used from here: read over SSH, or without a us
 machine is the caller's: a function that runs one shell command there and returns what it printed. `smi_command.py` has
 that command, `parse` makes a report of the answer.
 
-Not read this way, because nvidia-smi takes too long for it or does not tell: NVLink, energy, PCIe throughput, and the
-utilization by process.
+Not read this way, because nvidia-smi is too slow for it or does not report it: NVLink, energy, PCIe throughput, and
+the utilization by process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ from gpudeck.model.text import read_whole
 DEADLINE_SECONDS = 30.0
 _COMPLAINTS_AT_MOST = 8
 _LOOK = "Look at the kernel log (dmesg)."
-_NO_PLACE = "nvidia-smi does not tell which MIG instance is which"
+_NO_PLACE = "nvidia-smi does not report which MIG instance is which"
 _GONE = "the driver no longer lists this GPU"
 _DEFAULTS = base.CollectorSettings()
 

@@ -170,7 +170,7 @@ class NvmlCollector:
     def _add_refused(self, refused: dict[int, str], count: int) -> None:
         """A GPU that was lost before this began is missing too, where the kernel still knows its name and UUID."""
         known = self._sleep.find_gpus() if refused else []
-        # Elsewhere (in a container) the kernel's files may tell of other GPUs than NVML does.
+        # Elsewhere (in a container) the kernel's files may list other GPUs than NVML does.
         for gpu in known if len(known) == count else ():
             if gpu.index in refused and gpu.uuid not in self._boards:
                 self._boards[gpu.uuid] = NvmlBoard(gpu, None, self._has_pcie, refused[gpu.index])

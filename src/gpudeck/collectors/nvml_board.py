@@ -71,19 +71,19 @@ class _ProcessList:
 
     def read(self, handle: Any) -> Iterator[tuple[int, int]]:
         """Pids and their bytes. Raises NVMLError."""
-        code = self._call(handle)
+        code = self._read_list(handle)
         while code == FUNCTION_NOT_FOUND and len(self._versions) > 1:
             del self._versions[0]
             self._make_room(_ROOM)
-            code = self._call(handle)
+            code = self._read_list(handle)
         while code == INSUFFICIENT_SIZE and len(self._room) < _ROOM_AT_MOST:
             self._make_room(2 * max(len(self._room), self._count.value))
-            code = self._call(handle)
+            code = self._read_list(handle)
         if code != SUCCESS:
             raise self._nvml.NVMLError(code)
         return ((process.pid, process.usedGpuMemory) for process in self._room[: self._count.value])
 
-    def _call(self, handle: Any) -> int:
+    def _read_list(self, handle: Any) -> int:
         ask = self._versions[0][0]
         if ask is None:
             return FUNCTION_NOT_FOUND

@@ -27,7 +27,7 @@ FATAL = RELOADED | {GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND}
 NO_SUCH_INSTANCE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 """Of a MIG instance: there is none, or none any more."""
 
-TOO_OLD = "the driver is too old to tell"
+TOO_OLD = "the driver is too old to report it"
 LASTING = frozenset({UNSUPPORTED, TOO_OLD})
 """Reasons that another question a second later does not change."""
 _REASONS = {

@@ -86,20 +86,20 @@ class Attribution:
         job, how_known = self._find_job(pid, place)
         container = self._name(place.container, place)
         # For example: "root in container trainer, started by alice (login uid 1000)".
-        told = [] if job is None else [f"slurm job {job} of {self._call(person)}{how_known}"]
+        evidence = [] if job is None else [f"slurm job {job} of {self._show_user(person)}{how_known}"]
         if container is not None:
-            told.append(self._tell_container(uid, container, place))
+            evidence.append(self._describe_container(uid, container, place))
         elif how:
-            told.append(self._call(uid))
+            evidence.append(self._show_user(uid))
         elif job is None:
-            told.append(f"uid {uid} of /proc/{pid}")
+            evidence.append(f"uid {uid} of /proc/{pid}")
         if how:
-            told.append(f"started by {self._call(person)} ({how})")
+            evidence.append(f"started by {self._show_user(person)} ({how})")
         elif container is not None and place.job_uid is None and is_person(uid):
-            told.append("a uid that its image may use for itself")
+            evidence.append("a uid that its image may use for itself")
         elif login_uid is not None and is_person(login_uid) and login_uid != person:
-            told.append(f"logged in as {self._call(login_uid)}")
-        return Attributed(self._user_name(person), ", ".join(told)[:1024], container, job or place.pod)
+            evidence.append(f"logged in as {self._show_user(login_uid)}")
+        return Attributed(self._user_name(person), ", ".join(evidence)[:1024], container, job or place.pod)
 
     def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> tuple[int, str]:
         """Whose it is, and what led to that uid; empty where it is the process's or the job's own."""
@@ -156,12 +156,12 @@ class Attribution:
             return container
         return self._container_name(container, place.session_uid) or container[:_SHORT_ID_LENGTH]
 
-    def _tell_container(self, uid: int, container: str, place: Placement) -> str:
+    def _describe_container(self, uid: int, container: str, place: Placement) -> str:
         within = f" within {self._name(place.within, place)}" if place.within else ""
         pod = f" of pod {place.pod}" if place.pod else ""
-        return f"{self._call(uid)} in container {container}{within}{pod}"
+        return f"{self._show_user(uid)} in container {container}{within}{pod}"
 
-    def _call(self, uid: int) -> str:
+    def _show_user(self, uid: int) -> str:
         name = self._user_name(uid)
         return f"uid {uid}" if name == str(uid) else name
 

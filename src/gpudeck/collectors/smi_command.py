@@ -168,8 +168,8 @@ _REASONS = (
     ("no data", NO_VALUE),
     ("insufficient permissions", "not permitted to read it"),
     ("no permission", "not permitted to read it"),
-    ("function not found", "the driver is too old to tell"),
-    ("deprecated", "the driver no longer tells"),
+    ("function not found", "the driver is too old to report it"),
+    ("deprecated", "the driver no longer reports it"),
     ("unknown error", "the driver reports an unknown error"),
 )
 

@@ -30,8 +30,8 @@ ALL_HIDDEN = (
     "none of the listed processes is in /proc: this looks like a PID namespace (read the host, not a container on it), "
     "or a /proc that hides other users' processes (hidepid)"
 )
-_NO_START = "the machine did not tell when it booted"
-_NO_USER = "neither ps nor /proc told whose process it is"
+_NO_START = "the machine did not report its boot time"
+_NO_USER = "neither ps nor /proc names its user"
 _NOT_ASKED = f"there are more than {PROCESSES_AT_MOST} processes: the owners of the rest were not asked for"
 _PID_AT_MOST = 2**32 - 1
 _TICKS_AT_MOST = 2**53
@@ -192,7 +192,7 @@ def _disk(answer: SmiAnswer, container: str | None) -> Mapping[str, float]:
         raise ValueError("the root file system is the container's, not the host's")
     words = (answer.lines("disk") or [""])[-1].split()
     if len(words) < 6 or words[-1] != "/":
-        raise ValueError("df did not tell")
+        raise ValueError("df gave no figures")
     # A device's name may hold spaces: counted from the end.
     used, total = _number(words[-4], "df"), _number(words[-5], "df")
     return {"disk_used_bytes": used * 1024, "disk_total_bytes": total * 1024}

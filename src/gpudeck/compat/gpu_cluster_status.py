@@ -61,7 +61,7 @@ class NodeSource:
 
     async def read(self, now: float) -> FetchedReport:
         # An answer as large as it may be takes long to read: others are served meanwhile.
-        report, facts = await parse_in_thread(self._read_answer, await self._ask(), now)
+        report, facts = await parse_in_thread(self._read_answer, await self._fetch(), now)
         read_at = self._age.check(facts.last_update, now)
         self._nodes[self._target.name] = facts
         # Where hosts.txt has its address alone, a node is called what it calls itself.
@@ -72,7 +72,7 @@ class NodeSource:
         self._nodes.pop(self._target.name, None)
         await self.fetcher.close()
 
-    async def _ask(self) -> bytes:
+    async def _fetch(self) -> bytes:
         try:
             return (await self.fetcher.post(self._url, self._question, _HEADERS)).body
         except Temporary as error:
@@ -84,11 +84,11 @@ class NodeSource:
             raise
 
     def _read_answer(self, body: bytes, now: float) -> tuple[Report, readings.NodeFacts]:
-        told = self._open(body)
-        gpus = told.get("gpus")
+        raw = self._open(body)
+        gpus = raw.get("gpus")
         if not isinstance(gpus, list) or len(gpus) > readings.GPUS_AT_MOST:
             raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
-        ips = _read_ips(told.get("ips"))
+        ips = _read_ips(raw.get("ips"))
         report = Report(
             gpus=[
                 self._read_gpu(number, gpu, readings.processes_at_most(len(gpus)), now)
@@ -99,35 +99,35 @@ class NodeSource:
             addresses=[address for _, address in ips],
             interfaces={address: interface for interface, address in ips if interface},
         )
-        update = told.get("last_update")
-        hostname = readings.read_word(told.get("hostname")) or self._target.name
+        update = raw.get("last_update")
+        hostname = readings.read_word(raw.get("hostname")) or self._target.name
         return report, readings.NodeFacts(hostname, update[:64] if isinstance(update, str) else "")
 
     def _open(self, body: bytes) -> dict[str, Any]:
         try:
-            told = msgspec.json.decode(body)
+            raw = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Temporary(f"{self._url} answers what is no JSON.", _ADVICE) from error
-        if not isinstance(told, dict):
+        if not isinstance(raw, dict):
             raise Temporary(f"{self._url} answers something else than a node would.", _ADVICE)
-        return told
+        return raw
 
-    def _read_gpu(self, number: int, told: object, most: int, now: float) -> GpuReading:
+    def _read_gpu(self, number: int, raw: object, most: int, now: float) -> GpuReading:
         """A GPU that makes no sense is missing, and costs no other."""
-        if not isinstance(told, dict):
+        if not isinstance(raw, dict):
             return readings.describe_missing_gpu(
                 f"{WHO}/{self._target.name}/#{number}", number, f"{WHO} reports no fields of it"
             )
-        index = told.get("index")
+        index = raw.get("index")
         # The number in the list counts: two GPUs of one index would be one.
         uuid = f"{WHO}/{self._target.name}/{number}"
         figures = readings.Figures(GPU_METRICS, WHO)
-        figures.take_fields(told, _FIELDS)
-        users = told.get("users")
+        figures.take_fields(raw, _FIELDS)
+        users = raw.get("users")
         return readings.describe_gpu_reading(
             uuid,
             index if isinstance(index, int) and 0 <= index <= 65535 else number,
-            readings.read_word(told.get("name")),
+            readings.read_word(raw.get("name")),
             figures,
             read_processes(users[:most]) if isinstance(users, list) else f"{WHO} does not list this GPU's users",
             idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
@@ -144,31 +144,31 @@ class _Age:
     def __init__(self, url: str, limit: float) -> None:
         self._url = url
         self._limit = limit
-        self._told: str | None = None
+        self._last_update: str | None = None
         self._read_at: float | None = None
 
-    def check(self, told: str, now: float) -> float:
+    def check(self, last_update: str, now: float) -> float:
         """When the values were read, on the hub's clock. Raises Temporary where that is too long ago or not known."""
-        if told != self._told:
-            self._read_at = _recent(told, now, self._limit) if self._told is None else now
-            self._told = told
+        if last_update != self._last_update:
+            self._read_at = _recent(last_update, now, self._limit) if self._last_update is None else now
+            self._last_update = last_update
         if self._read_at is None:
             raise Temporary(f"{self._url} reports values of another time; the hub waits for newer ones.", _FROZEN)
         if now - self._read_at > self._limit:
-            raise Temporary(f"{self._url} tells values that are {show_span(now - self._read_at)} old.", _FROZEN)
+            raise Temporary(f"{self._url} reports values that are {show_span(now - self._read_at)} old.", _FROZEN)
         return self._read_at
 
 
-def _recent(told: str, now: float, limit: float) -> float | None:
+def _recent(last_update: str, now: float, limit: float) -> float | None:
     """The moment, if it is within the limit of now; None for any other."""
     try:
-        at = datetime.fromisoformat(told).timestamp()
+        at = datetime.fromisoformat(last_update).timestamp()
     except (ValueError, OverflowError):
         return None
     return min(at, now) if abs(now - at) <= limit else None
 
 
-def read_processes(told: list[object]) -> list[Process]:
+def read_processes(raw: list[object]) -> list[Process]:
     """An entry that makes no sense is a process of which nothing is known: its GPU is not free."""
     return [
         readings.describe_process(
@@ -180,13 +180,13 @@ def read_processes(told: list[object]) -> list[Process]:
             who=WHO,
             commands="redacted",
         )
-        for entry in (entry if isinstance(entry, dict) else {} for entry in told)
+        for entry in (entry if isinstance(entry, dict) else {} for entry in raw)
     ]
 
 
-def _read_ips(told: object) -> list[list[str]]:
+def _read_ips(raw: object) -> list[list[str]]:
     """Pairs of interface and address; what is none is left out."""
-    pairs = told[:64] if isinstance(told, list) else []
+    pairs = raw[:64] if isinstance(raw, list) else []
     return [
         [str(pair[0])[:64], str(pair[1])[:64]]
         for pair in pairs

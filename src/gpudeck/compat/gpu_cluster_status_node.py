@@ -38,21 +38,21 @@ class NodeResponder:
         envelope = self._newest()
         if envelope is None:
             return _NOT_READ_YET
-        told = {
+        status = {
             "hostname": envelope.host,
             "last_update": write_time(envelope.collected_at),
             "ips": describe_ips(envelope.report.addresses, envelope.report.interfaces),
             "gpus": [describe_gpu(gpu, gpu.metrics.get) for gpu in envelope.report.gpus or ()],
         }
-        return HttpAnswer(200, encode(told), _JSON)
+        return HttpAnswer(200, encode(status), _JSON)
 
     def _is_right(self, body: bytes) -> bool:
         """Takes the same time for every wrong one."""
         try:
-            told = msgspec.json.decode(body)
+            request = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
-        candidate = told.get("passwd") if isinstance(told, dict) else None
+        candidate = request.get("passwd") if isinstance(request, dict) else None
         return isinstance(candidate, str) and hmac.compare_digest(_digest(candidate), self._digest)
 
 
@@ -61,9 +61,9 @@ def write_time(at: float) -> str:
     return datetime.fromtimestamp(at).isoformat(timespec="microseconds")  # noqa: DTZ006 - see above
 
 
-def encode(told: dict[str, Any]) -> bytes:
+def encode(status: dict[str, Any]) -> bytes:
     """As the original's server writes it: names in order, no blanks, a line break at the end."""
-    return json.dumps(told, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(status, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def describe_gpu(gpu: GpuReading | Gpu, read: Callable[[str], float | None]) -> dict[str, Any]:

@@ -234,7 +234,7 @@ class ConsulNodes(ServerProvider):
         super().__init__(f"consul {self._shown}", interval)
 
     async def find(self) -> list[Target]:
-        await self._ask(self._url, read_nodes, self.origin, self._shown)
+        await self._fetch(self._url, read_nodes, self.origin, self._shown)
         return self._findings.targets
 
 

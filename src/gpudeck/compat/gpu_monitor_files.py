@@ -152,11 +152,11 @@ def _read_memory(words: list[str]) -> dict[str, float]:
 
 def _read_children(line: str) -> dict[int, int]:
     try:
-        told = msgspec.json.decode(line.encode(), type=dict[str, list[str | int]])
+        listed = msgspec.json.decode(line.encode(), type=dict[str, list[str | int]])
     except (msgspec.DecodeError, RecursionError):
         return {}
     pairs = (
-        (readings.read_pid(parent), readings.read_pid(children[0])) for parent, children in told.items() if children
+        (readings.read_pid(parent), readings.read_pid(children[0])) for parent, children in listed.items() if children
     )
     return {parent: child for parent, child in pairs if child is not None and parent is not None}
 
@@ -293,7 +293,7 @@ def _read_host(files: GpuMonitorFiles) -> readings.Figures:
     figures = readings.Figures(HOST_METRICS, WHO)
     content = files.get("status")
     if content is None:
-        figures.unknown = dict.fromkeys(HOST_METRICS, files.reason("status", f"{WHO} does not tell"))
+        figures.unknown = dict.fromkeys(HOST_METRICS, files.reason("status", f"{WHO} does not report it"))
         return figures
     for name, value in read_status(content).items():
         figures.take(name, value)

@@ -49,7 +49,7 @@ class Comment(Struct, frozen=True):
     place: str
     host: str
     index: str
-    told: Any
+    fields: Any
 
 
 def plan_reservations(content: bytes, file: str, here: ImportContext, plan: ImportPlan) -> None:
@@ -59,15 +59,15 @@ def plan_reservations(content: bytes, file: str, here: ImportContext, plan: Impo
             plan.leave(entry.place, f"{quote(entry.host)} is no name of a host")
         elif not _INDEX.fullmatch(entry.index):
             plan.leave(entry.place, f"{quote(entry.index)} is no number of a GPU")
-        elif not isinstance(entry.told, dict):
-            plan.leave(entry.place, f"{quote(str(entry.told))} is no reservation")
+        elif not isinstance(entry.fields, dict):
+            plan.leave(entry.place, f"{quote(str(entry.fields))} is no reservation")
         else:
             _plan_entry(entry, here, plan)
     plan.notes += [_UNUSED] if plan.steps else []
 
 
 def _plan_entry(entry: Comment, here: ImportContext, plan: ImportPlan) -> None:
-    name, date, comment = (_text(entry.told.get(field)) for field in ("name", "date", "comment"))
+    name, date, comment = (_text(entry.fields.get(field)) for field in ("name", "date", "comment"))
     if not date:
         if name or comment:
             plan.over.append(SkippedEntry(entry.place, "has no date, so it is not reserved"))
@@ -116,25 +116,25 @@ def write_comments(reservations: Sequence[Reservation]) -> str:
         for gpu in one.gpus:
             entry = {"name": html.escape(one.user), "date": until, "comment": html.escape(one.note)}
             hosts.setdefault(gpu.host, {})[gpu.label] = entry
-    told = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    ordered = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
+    return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read_entries(content: bytes, file: str) -> Iterator[Comment]:
     text = _decode(content)
     plain = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", text)
     try:
-        told = json.loads(plain)
+        root = json.loads(plain)
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UsageError(f"{file}{line}: this is no comments.json.", _LOOK) from error
-    if isinstance(told, list) and not told:
+    if isinstance(root, list) and not root:
         return  # PHP writes an empty object so.
-    if not isinstance(told, dict):
+    if not isinstance(root, dict):
         raise UsageError(f"{file} is no comments.json: it has no hosts.", _LOOK)
     lines = _find_lines(plain)
     count = 0
-    for host, gpus in told.items():
+    for host, gpus in root.items():
         place = f"line {lines.get(host, 1)}, {clean(host)[:80]}"
         if not isinstance(gpus, list | dict):
             yield Comment(place, host, "0", gpus)
@@ -156,7 +156,7 @@ def _decode(content: bytes) -> str:
 
 
 def _find_lines(text: str) -> dict[str, int]:
-    """Where each key stands first: a parser of JSON does not tell."""
+    """Where each key stands first: a parser of JSON does not report it."""
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         for key in re.findall(r'("(?:[^"\\]|\\.)*+")\s*:', line):
@@ -237,8 +237,8 @@ def _read_page(text: str, file: Path, plan: ImportPlan) -> None:
     if hosts is None and models is None:
         raise UsageError(f"{file} sets neither $HOSTS nor $SHORT_GPU_NAMES: it is no index.php of gpu-monitor.")
     names = {"hosts": _choose("$HOSTS", hosts or {}, plan), "models": _choose("$SHORT_GPU_NAMES", models or {}, plan)}
-    if told := {key: pairs for key, pairs in names.items() if pairs}:
-        plan.settings = _write({"names": told})
+    if shown := {key: pairs for key, pairs in names.items() if pairs}:
+        plan.settings = _write({"names": shown})
 
 
 def _choose(variable: str, pairs: dict[str, str], plan: ImportPlan) -> dict[str, str]:

@@ -118,18 +118,18 @@ class GpumonitorSource:
         return Report(gpus=gpus, unknown=readings.Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
 
     def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:
-        told, figures = stats.gpus[index], readings.Figures(GPU_METRICS, WHO)
+        raw, figures = stats.gpus[index], readings.Figures(GPU_METRICS, WHO)
         uuid = f"{WHO}/{self._target.name}/{index}"
-        if not isinstance(told, dict):
+        if not isinstance(raw, dict):
             # Its nodes put NVML's errors in the place of a GPU.
-            reason = f"{WHO} tells no fields of it{f': {quote(told)}' if isinstance(told, str) else ''}"
+            reason = f"{WHO} reports no fields of it{f': {quote(raw)}' if isinstance(raw, str) else ''}"
             return readings.describe_missing_gpu(uuid, index, reason)
-        figures.take_fields(told, _FIELDS)
+        figures.take_fields(raw, _FIELDS)
         most = readings.processes_at_most(len(stats.gpus))
         return readings.describe_gpu_reading(
             uuid,
             index,
-            readings.read_word(told.get("model")),
+            readings.read_word(raw.get("model")),
             figures,
             self._read_processes(stats.procs[index] if index < len(stats.procs) else None, most, now),
             idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
@@ -231,5 +231,5 @@ def _render(fleet: Fleet, refresh: int) -> bytes:
 
 def _read_refresh(query: bytes) -> int:
     """`?refresh=5`, as there; what is no number of seconds is once a minute."""
-    told = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
-    return int(told) if told.isascii() and told.isdigit() and 1 <= int(told[:9]) <= _LONGEST_PAUSE else 60
+    text = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
+    return int(text) if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _LONGEST_PAUSE else 60

@@ -111,12 +111,12 @@ Read = Callable[[Path, ImportContext], ImportPlan]
 
 
 class ImportResult(Struct, frozen=True):
-    """How a step went. `told` is what is there already, or why it failed."""
+    """How a step went. `detail` is what is there already, or why it failed."""
 
     kind: str
     what: str
     outcome: Outcome
-    told: str = ""
+    detail: str = ""
 
 
 def find_reader(kind: str) -> Read:
@@ -274,8 +274,8 @@ def make_host_step(text: str, via: str, **reach: Any) -> HostStep:
     place = read_host_address(word)
     if not is_host_name(place.host):
         raise ValueError(f"{quote(text)} is no name of a host: that is {NAME_WORDS}")
-    told = {"address": place.address or None, "port": place.port, "user": place.user}
-    return HostStep(place.host, {"via": via} | reach | {key: value for key, value in told.items() if value})
+    given = {"address": place.address or None, "port": place.port, "user": place.user}
+    return HostStep(place.host, {"via": via} | reach | {key: value for key, value in given.items() if value})
 
 
 def add_hosts(plan: ImportPlan, words: Iterable[tuple[str, str]], via: str, **reach: Any) -> None:

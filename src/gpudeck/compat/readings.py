@@ -1,4 +1,4 @@
-"""What nodes and files of other monitors tell, as readings of ours: bounded, and never zero for what is unknown."""
+"""What nodes and files of other monitors report, as readings of ours: bounded, and never zero for what is unknown."""
 
 from collections.abc import Mapping
 from typing import TypeGuard
@@ -36,12 +36,12 @@ def processes_at_most(gpus: int) -> int:
 
 
 class Figures:
-    """Metrics of one GPU or one host, taken one by one. What is not taken is unknown, as `who` does not tell it."""
+    """Metrics of one GPU or one host, taken one by one. What is not taken is unknown, as `who` does not report it."""
 
     def __init__(self, catalog: Mapping[str, Metric], who: str) -> None:
         self._catalog = catalog
         self.metrics: dict[str, Number] = {}
-        self.unknown = dict.fromkeys(catalog, f"{who} does not tell")
+        self.unknown = dict.fromkeys(catalog, f"{who} does not report it")
 
     def take(self, name: str, value: object, factor: float = 1.0) -> None:
         """A number, times `factor` in the unit of the catalog; anything else is the reason why there is none."""
@@ -58,11 +58,11 @@ class Figures:
         self.metrics[name] = metric.round(scaled)
         self.unknown.pop(name, None)
 
-    def take_fields(self, told: Mapping[str, object], fields: Mapping[str, tuple[str, float]]) -> None:
-        """Those of `fields` that are in `told`: the name and the factor of each metric, by its key."""
+    def take_fields(self, raw: Mapping[str, object], fields: Mapping[str, tuple[str, float]]) -> None:
+        """Those of `fields` that are in `raw`: the name and the factor of each metric, by its key."""
         for key, (name, factor) in fields.items():
-            if key in told:
-                self.take(name, told[key], factor)
+            if key in raw:
+                self.take(name, raw[key], factor)
 
 
 def describe_gpu_reading(
@@ -110,10 +110,10 @@ def describe_process(
     name = "" if name.strip("[]") in _NO_NAMES else name
     command = show([clean(name)], name, commands) if name else None
     used = int(memory * MIB) if _is_number(memory) and 0 <= memory * MIB < 2**53 else None
-    no_memory = explain(memory) if isinstance(memory, str) else "its memory is not told"
-    silent = f"{who} does not tell"
+    no_memory = explain(memory) if isinstance(memory, str) else "its memory is not reported"
+    silent = f"{who} does not report it"
     reasons = {
-        "pid": f"{who} tells no pid" if number is None else "",
+        "pid": f"{who} reports no pid" if number is None else "",
         "user": (why or silent) if user is None else "",
         "started_at": (why or silent) if started_at is None else "",
         "command": "" if command else "commands are not shown (commands: none)" if name else silent,

@@ -26,7 +26,7 @@ class VestaSettings(Struct, frozen=True):
     """The hub answers as a server of vesta: its senders report here, and `/states/` and `/?term=true` look as there."""
 
     token: _Token
-    """What senders bring in `token=`: their TOKEN. There is no default; `0000` was everybody's."""
+    """What senders bring in `token=`: their TOKEN. There is no default; `0000` was that of all sites."""
     read_from: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
         default_factory=list
     )
@@ -58,7 +58,7 @@ class GpuClusterStatusSettings(Struct, frozen=True):
     listens answers `POST /get-status` as a node does."""
 
     password: _Password
-    """What nodes want to be asked with: their PASSWD. There is no default; `8888` was everybody's."""
+    """What nodes want to be asked with: their PASSWD. There is no default; `8888` was that of all sites."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 7080
     """Where nodes listen, unless a host says otherwise."""
     interval: Annotated[Duration, Meta(ge=0.5, le=3600)] = 5.0

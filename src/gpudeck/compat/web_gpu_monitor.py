@@ -19,7 +19,7 @@ _TITLES = ("", "load", "load_mem", "gpu_idx", "gpu_name", "gpu_uuid", "hostname"
 ZOMBIE = "Zombie"
 """Its word for a process without a known owner."""
 DRAINED = "maintenance"
-"""In place of a user, of a GPU that nobody is on and that is drained."""
+"""In place of a user, of an unused GPU that is drained."""
 
 
 def read(file: Path, _: ImportContext) -> ImportPlan:

@@ -42,7 +42,7 @@ _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 
 class _Sentence(NamedTuple):
-    """How to tell an error, and which of the parser's two places is the one to look at."""
+    """How to describe an error, and which of the parser's two places is the one to look at."""
 
     found: str
     expected: str

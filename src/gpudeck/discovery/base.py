@@ -25,7 +25,7 @@ class Provider(Protocol):
     """Says which hosts there are. `origin` names it for people ("hosts.txt", "consul gpu-nodes").
 
     `find` returns all hosts that it knows now. It may wait for a change (`pause` is then 0) and may be cancelled. It
-    raises Temporary when it cannot tell now, Refused when credentials are not accepted, and never returns part of a
+    raises Temporary when it cannot answer now, Refused when credentials are not accepted, and never returns part of a
     list because the rest could not be read. `pause` is how many seconds lie between two calls.
 
     A single entry that makes no sense is left out; `problems` then holds a sentence about it that names its place.
@@ -51,7 +51,7 @@ class HostFindings:
     def __init__(self) -> None:
         self.targets: list[Target] = []
         self.problems: list[str] = []
-        self._untold = 0
+        self._uncounted = 0
 
     def add(self, targets: Sequence[Target], place: str) -> bool:
         """Take what fits; `place` is where the rest stands. False where there is more: no more can be taken."""
@@ -66,8 +66,8 @@ class HostFindings:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
             return
-        self._untold += 1
-        self.problems[-1] = f"{self._untold + 1} more problems are not shown."
+        self._uncounted += 1
+        self.problems[-1] = f"{self._uncounted + 1} more problems are not shown."
 
 
 def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:

@@ -87,7 +87,7 @@ class Consul(ServerProvider):
         # Consul adds up to a sixteenth to the wait, so that not all questions come back at the same time.
         deadline = DEADLINE + (wait * 17 / 16 if known else 0)
         url, shown = f"{self._url}?{self._query(known, wait)}", show_url(self._settings.url)
-        headers = await self._ask(url, read_instances, self.origin, self._settings.via, shown, deadline=deadline)
+        headers = await self._fetch(url, read_instances, self.origin, self._settings.via, shown, deadline=deadline)
         if not self._findings.targets and headers.get("x-consul-results-filtered-by-acls") == "true":
             raise Refused(f"Consul does not show {self.origin}: the token may not read it.", "Check token_file.")
         index = read_whole(headers.get("x-consul-index", ""), 2**64) or 0

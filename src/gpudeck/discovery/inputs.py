@@ -154,7 +154,7 @@ class ServerProvider(_FindingsProvider):
         self._ca_file = ca_file
         self._fetcher: Fetcher | None = None
 
-    async def _ask(
+    async def _fetch(
         self, url: str, read: Callable[..., HostFindings], *args: str, deadline: float = DEADLINE
     ) -> Mapping[str, str]:
         """Note what `read(body, *args)` makes of the answer; returns the answer's headers. Raises Temporary and Refused

@@ -129,7 +129,7 @@ class PollingService:
             self._next_steps = asyncio.get_running_loop().call_soon(self._apply, steps)
 
     def note_problems(self, problems: list[str]) -> None:
-        """Everybody who may look sees where an entry makes no sense; the log says which it is."""
+        """All viewers see where an entry makes no sense; the log says which it is."""
         for problem in problems:
             log.info("lists of hosts: %s", problem)
         self._hub.fleet.say("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])

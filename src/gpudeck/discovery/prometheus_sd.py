@@ -242,7 +242,7 @@ class HttpSd(ServerProvider):
         self._settings = settings
 
     async def find(self) -> list[Target]:
-        await self._ask(self._settings.url, read_targets, self.origin, self._settings.via, self._shown)
+        await self._fetch(self._settings.url, read_targets, self.origin, self._settings.via, self._shown)
         return self._findings.targets
 
 

@@ -204,12 +204,12 @@ class Discovery:
 
     def _put_together(self) -> None:
         together, clashes = put_together([watch.targets for watch in self._watches])
-        self._tell_problems(clashes)
+        self._publish_problems(clashes)
         if together != self.targets:
             self.targets = together
             self._on_change(together)
 
-    def _tell_problems(self, clashes: list[str]) -> None:
+    def _publish_problems(self, clashes: list[str]) -> None:
         troubles = filter(None, (watch.trouble for watch in self._watches))
         left_out = (problem for watch in self._watches for problem in watch.provider.problems)
         problems = [*troubles, *left_out, *clashes]

@@ -102,7 +102,7 @@ class HistoryTrouble(Struct, frozen=True):
     """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept;
     `damaged`: part of the past cannot be read.
 
-    `title` is for everybody who is notified, without its full stop; `detail` may name the store, and is for admins.
+    `title` is for all who are notified, without its full stop; `detail` may name the store, and is for admins.
     """
 
     kind: Literal["queued", "losing", "failing", "damaged"]

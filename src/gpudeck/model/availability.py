@@ -20,7 +20,7 @@ from gpudeck.model.settings import Duration, Memory
 Availability = Literal["free", "busy", "idle", "allocated", "reserved", "drained", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
 UNUSED: frozenset[Availability] = frozenset(("free", "allocated", "reserved", "drained"))
-"""Nobody is on such a GPU."""
+"""Not in use."""
 RARE: frozenset[Availability] = frozenset(("allocated", "drained"))
 """Many sites have no such GPUs: where states are counted, a zero of these is left out."""
 

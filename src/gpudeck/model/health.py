@@ -138,7 +138,7 @@ def judge_health(
 
 def judge_faults(events: Sequence[GpuEvent]) -> Health:
     """What the driver's faults that still count say: by the newest of the worst. A fault of a program says nothing of
-    the GPU. The reason does not tell their age: it would be another one on every beat."""
+    the GPU. The reason does not contain their age: it would be another one on every beat."""
     worst = OK
     for event in events:
         xid = find_xid(event.code)

@@ -1,6 +1,6 @@
 """Maintenance: a host, or one GPU, that is drained from a time until another. Pure.
 
-Times are Unix seconds. A window counts from `start` until before `end`; without an end until somebody ends it.
+Times are Unix seconds. A window counts from `start` until before `end`; without an end until it is ended by a user.
 """
 
 from collections import defaultdict

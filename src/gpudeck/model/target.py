@@ -37,7 +37,7 @@ else:
     Via = Literal[tuple(SOURCES)]
 
 WAYS: tuple[str, ...] = (*SOURCES, "vesta")
-"""Where a host reports on two ways at once the earlier one here counts: it tells more, and sooner. Nobody can be
+"""Where a host reports on two ways at once the earlier one here counts: it reports more, and sooner. No host can be
 configured `via` vesta: its senders come by themselves."""
 READ_WAYS = frozenset(SOURCES) - {"push"}
 """Those on which the hub reads the host: it is watched as long as it is configured."""

@@ -24,7 +24,7 @@ class SshLoginRefused(Refused):
 
 
 class FetchedReport(Struct, frozen=True):
-    """A report that was fetched. `sent_at` is the host's own clock when it answered; None where it does not tell."""
+    """A report that was fetched. `sent_at` is the host's own clock when it answered; None if not reported."""
 
     envelope: Envelope
     sent_at: float | None = None

@@ -165,8 +165,8 @@ class _Turns:
     def _fail(self, reason: str) -> float:
         if reason != self._trouble:
             name = self._target.name
-            told = reason if reason.startswith(name) else f"{name}: {reason}"
-            log.log(logging.INFO if self._trouble else logging.WARNING, "%s", told)
+            message = reason if reason.startswith(name) else f"{name}: {reason}"
+            log.log(logging.INFO if self._trouble else logging.WARNING, "%s", message)
         self._trouble = reason
         self._failed(self._target, reason)
         return self._backoff.fail()

@@ -77,8 +77,8 @@ def _open(answer: HttpResponse, url: str) -> Envelope:
     except ReportRefused as refusal:
         log_beginning(url, answer.body)
         if refusal.code in _OF_AGENTS:
-            told = f"{url} answers a report that cannot be taken: {refusal.message}."
-            raise Temporary(told, refusal.hint) from refusal
+            message = f"{url} answers a report that cannot be taken: {refusal.message}."
+            raise Temporary(message, refusal.hint) from refusal
         kind = content_kind(answer.headers.get("content-type", "")) or "of no known kind"
         raise Temporary(
             f"{url} answers something that is no report ({kind}).", "Does an agent listen there?"

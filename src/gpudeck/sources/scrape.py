@@ -47,7 +47,7 @@ LARGE_SERIES = 300
 """Pages from this size on, and with more series than this, are read in the thread for large input. 8 GPUs of
 dcgm-exporter have 53 kB and 232 series, and take 2 ms; 300 GPUs with one series each take 25 ms."""
 _BOOT = "scrape"
-"""An exporter does not tell when its host was booted."""
+"""An exporter does not report when its host was booted."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _NAMED_AT_MOST = 8
 _LOGGED = 120
@@ -68,7 +68,7 @@ class HostReader:
             if (present := [sample for sample in samples if sample.name in each.names])
         ]
         for name, metric in HOST_METRICS.items():
-            measured.unknown[name] = f"{exporter.name} does not tell"
+            measured.unknown[name] = f"{exporter.name} does not report it"
             for each, present in sources:
                 rows = group_rows(each.host).get(name, [])
                 value = measure(metric, rows, _values(rows, present), each) if rows else measured.unknown[name]
@@ -125,8 +125,8 @@ def _find_os(sources: Iterable[tuple[Exporter, list[Sample]]]) -> str | None:
 
 
 def hosts_on(page: Page, exporter: Exporter) -> set[str]:
-    told = (label(sample, exporter.labels.host) for sample in page.samples if sample.name in exporter.names)
-    return {host for host in told if host}
+    names = (label(sample, exporter.labels.host) for sample in page.samples if sample.name in exporter.names)
+    return {host for host in names if host}
 
 
 class ScrapeSource:
@@ -142,7 +142,7 @@ class ScrapeSource:
         self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
     async def read(self, now: float) -> FetchedReport:
-        """The exporter's page as a report. It does not tell its clock."""
+        """The exporter's page as a report. It does not report its clock."""
         answer = await self._fetcher.get(self._url, self._headers())
         if len(answer.body) >= LARGE_BYTES:
             report = await parse_in_thread(lambda: self._make_report(self._parse(answer.body), now))
@@ -217,9 +217,9 @@ class ScrapeSource:
         if len(chosen) > 1:
             # What a page says goes to the log only: every viewer of the hub reads the message.
             named = ", ".join(sorted(hosts)[:_NAMED_AT_MOST])
-            log.debug("%s tells of these hosts: %s", self._url, clean(named)[:_LOGGED])
+            log.debug("%s lists these hosts: %s", self._url, clean(named)[:_LOGGED])
             raise Temporary(
-                f"{self._url} tells of {len(hosts)} hosts, and none is called {self._target.name}.",
+                f"{self._url} lists {len(hosts)} hosts, and none is called {self._target.name}.",
                 "Name the host as the exporter does, or read each host's own exporter.",
             )
         return [sample for sample in page.samples if self._belongs(sample, exporter, chosen)]
@@ -227,8 +227,8 @@ class ScrapeSource:
     def _belongs(self, sample: Sample, exporter: Exporter, chosen: set[str]) -> bool:
         if sample.name in exporter.names:
             return label(sample, exporter.labels.host) in {"", *chosen}
-        told = {text for each in host_exporters() if (text := label(sample, each.labels.host))}
-        return not told or any(self._is_this(host) or _without_port(host) in chosen for host in told)
+        named = {text for each in host_exporters() if (text := label(sample, each.labels.host))}
+        return not named or any(self._is_this(host) or _without_port(host) in chosen for host in named)
 
     def _is_this(self, host: str) -> bool:
         names = {self._target.name.lower(), self._target.address.lower()} - {""}

@@ -31,7 +31,7 @@ GPUS_AT_MOST = 512
 
 
 class ScrapedGpu(Struct):
-    """What the page says of one GPU or MIG instance: numbers by series, what its labels tell, its processes' series.
+    """What the page says of one GPU or MIG instance: numbers by series, what its labels say, its processes' series.
 
     `holders` are the pods and jobs that it was given to.
     """
@@ -249,21 +249,21 @@ class GpuReader:
         command = show(arguments, _program(arguments), self._commands) if line else None
         memory = _value(samples, table.memory, 2.0**53 - 1)
         running = _value(samples, table.running_seconds, 1e10)
-        told = {
+        fields = {
             "user": user,
             "command": command,
             "memory_used_bytes": None if memory is None else int(memory),
             "started_at": None if running is None else round(self._starts.settle(pid, user, now - running), 3),
             "utilization_percent": _value(samples, table.utilization, 100.0),
         }
-        silent = f"{exporter.name} does not tell"
+        silent = f"{exporter.name} does not report it"
         hidden = {"command": "commands are not shown (commands: none)"} if line and command is None else {}
         return Process(
             pid=pid,
-            **told,  # type: ignore[arg-type]  # the kind of each value is its field's
+            **fields,  # type: ignore[arg-type]  # the kind of each value is its field's
             evidence=f"as {exporter.name} says",
             display=_program(arguments) in base.DISPLAY_SERVERS,
-            reasons={name: silent for name, value in ({"pid": pid or None} | told).items() if value is None} | hidden,
+            reasons={name: silent for name, value in ({"pid": pid or None} | fields).items() if value is None} | hidden,
         )
 
 
@@ -304,10 +304,10 @@ def _device_uuid(exporter: Exporter, device: ScrapedGpu) -> str:
     """The driver's UUID of a MIG instance, or one made of the board's where that is not known."""
     if not device.instance:
         return device.board[:256]
-    told = device.facts.get("instance_uuid")
-    if told is None:
+    uuid = device.facts.get("instance_uuid")
+    if uuid is None:
         return f"{device.board[:240]}/{device.instance[:15]}"
-    return _with_prefix(told, exporter.instance_prefix)[:256]
+    return _with_prefix(uuid, exporter.instance_prefix)[:256]
 
 
 def _name(facts: dict[str, str], *, is_instance: bool) -> str:

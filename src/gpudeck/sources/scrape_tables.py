@@ -199,7 +199,7 @@ def measure(metric: Metric, rows: Iterable[MetricRow], values: Mapping[str, floa
     if reasons:
         return reasons[0]
     absent = f": {missing[0]} is not on its page" if missing else ""
-    return f"{exporter.name} does not tell{absent}"
+    return f"{exporter.name} does not report it{absent}"
 
 
 def _evaluate(row: MetricRow, values: Mapping[str, float], exporter: Exporter) -> float | str | None:

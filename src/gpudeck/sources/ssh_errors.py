@@ -186,8 +186,8 @@ def _explain_closing(attempt: Attempt, said: str = "") -> PluginError:
     """Who closes before the greeting may be no sshd at all."""
     if attempt.is_sshd:
         return Temporary(f"{_begin(attempt.place)} closed the connection{said}.")
-    told = f"another program listens on port {attempt.port}, or sshd takes no more logins (MaxStartups)"
-    return Temporary(f"{_begin(attempt.place)} does not greet as an sshd does: {told}.")
+    reason = f"another program listens on port {attempt.port}, or sshd takes no more logins (MaxStartups)"
+    return Temporary(f"{_begin(attempt.place)} does not greet as an sshd does: {reason}.")
 
 
 def _explain_network(error: Any, attempt: Attempt) -> PluginError:

@@ -114,7 +114,7 @@ def decode_any(body: bytes, content_type: str = "application/msgpack", encoding:
     except _WRONG as error:
         raise _explain(media, error) from error
     if envelope.version != version:
-        raise ReportRefused(422, "invalid_report", "the report tells two versions")
+        raise ReportRefused(422, "invalid_report", "the report has two versions")
     if isinstance(envelope, Envelope):
         check_report(envelope)
     return envelope

@@ -119,7 +119,7 @@ def test_a_node_becomes_a_report() -> None:
         (24738, "root", "sleep 1500"),
     ]
     assert second.processes == []
-    assert first.unknown["power_watts"] == "gpu-cluster-status does not tell"
+    assert first.unknown["power_watts"] == "gpu-cluster-status does not report it"
 
 
 @pytest.mark.parametrize("at", [(READ_AT + 16,), (READ_AT + 1, READ_AT + 6, READ_AT + 16)])
@@ -218,7 +218,7 @@ def test_a_gpu_with_a_process_whose_pid_cannot_be_read_is_not_free(tmp_path: Pat
     main.poll(NODE | {"gpus": [gpu | {"users": [{"pid": "?", "username": "ada"}]}, gpu | {"users": []}]})
     first, second = show(main.hub.fleet.hosts["gputest001"])["gpus"]
     assert (first["availability"], first["users"], second["availability"]) == ("busy", ["ada"], "free")
-    assert first["processes"][0]["reasons"]["pid"] == "gpu-cluster-status tells no pid"
+    assert first["processes"][0]["reasons"]["pid"] == "gpu-cluster-status reports no pid"
 
 
 def test_secrets_on_command_lines_are_hidden() -> None:

@@ -180,7 +180,7 @@ def test_a_host_is_an_ordinary_host_of_the_fleet(vesta: VestaHub) -> None:
     gpu = host["gpus"][0]
     assert (host["via"], host["status"], gpu["availability"], gpu["users"]) == ("vesta", "up", "busy", ["root"])
     assert (gpu["memory_used_bytes"], gpu["memory_total_bytes"]) == (8018 << 20, 11169 << 20)
-    assert (gpu["power_watts"], gpu["reasons"]["power_watts"]) == (None, "vesta does not tell")
+    assert (gpu["power_watts"], gpu["reasons"]["power_watts"]) == (None, "vesta does not report it")
     assert [process["pid"] for process in gpu["processes"]] == [17862, 1]
 
 
@@ -362,7 +362,7 @@ def test_a_program_of_which_little_is_told_is_there_and_costs_itself_only(vesta:
         {"pid": "2", "name": "train", "user": "bob", "used_memory": None},
     ]
     shown = vesta.get("/api/v1/hosts/gpu1").json()["gpus"][0]["processes"]
-    assert shown[0]["reasons"]["user"] == "vesta does not tell"
+    assert shown[0]["reasons"]["user"] == "vesta does not report it"
 
 
 def test_version_1_0_0_writes_numbers_as_text(vesta: VestaHub) -> None:

@@ -225,7 +225,7 @@ def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(
     plan = read(make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")]), here)
     (told,) = check_steps(plan.steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
     assert told.outcome == "failed"
-    assert told.told.startswith("another sender is registered as gpu1.")
+    assert told.detail.startswith("another sender is registered as gpu1.")
 
 
 @pytest.mark.parametrize("name", ["../../etc", "<script>", "a b"])

@@ -81,7 +81,7 @@ def test_a_second_import_sends_nothing(
     assert count(store) == 30
     vesta.start()
     again = carry(file, here, FakeClient(vesta))
-    assert (again.outcome, again.told) == ("there", "they were taken before")
+    assert (again.outcome, again.detail) == ("there", "they were taken before")
     assert count(store) == 30
 
 
@@ -138,7 +138,7 @@ def test_a_past_that_is_too_old_altogether_needs_no_taking(
     vesta = open_hub(tmp_path, store, keeps=3600.0)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, MACHINES)
     past = carry(file, here, FakeClient(vesta))
-    assert (past.outcome, past.told) == ("there", "they are older than the history keeps")
+    assert (past.outcome, past.detail) == ("there", "they are older than the history keeps")
     assert count(store) == 0
 
 
@@ -182,10 +182,10 @@ def test_the_past_of_a_sender_that_registered_anew_is_its_past(
     vesta.post(vesta.add("gpu1")["id"], make_post(2))
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(30)}, MACHINES)
     sender, past = apply_steps(read(file, here).steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
-    assert (sender.outcome, sender.told) == ("there", "gpu1 has registered anew")
+    assert (sender.outcome, sender.detail) == ("there", "gpu1 has registered anew")
     assert past.outcome == "new"
     assert count(store) == 30
-    assert carry(file, here, FakeClient(vesta)).told == "they were taken before"
+    assert carry(file, here, FakeClient(vesta)).detail == "they were taken before"
 
 
 @pytest.mark.parametrize("others", [{"uuid": "GPU-other"}, {"uuid": None}])

@@ -46,7 +46,7 @@ _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 _LOOK: Final = "vesta keeps it as data/gpu_states.db, with a table `machines`."
 ROWS_AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 700_000
-_TOLD_A_TABLE: Final = 20
+_LISTED_A_TABLE: Final = 20
 _SHORTEST, _LONGEST = 10.0, 600.0
 _WAIT_SECONDS: Final = 1.0
 FLUSH_ATTEMPTS: Final = 120
@@ -185,14 +185,14 @@ def read_time(stamp: object, zone: tzinfo) -> float | None:
         return None
 
 
-def _read_machine(told_id: object, name: object, address: object) -> VestaMachine | str:
-    if not isinstance(told_id, str) or not _ID.fullmatch(told_id):
-        return f"{str(told_id)[:40]!r} is no id of a sender"
+def _read_machine(machine_id: object, name: object, address: object) -> VestaMachine | str:
+    if not isinstance(machine_id, str) or not _ID.fullmatch(machine_id):
+        return f"{str(machine_id)[:40]!r} is no id of a sender"
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable():
         return f"{str(name)[:40]!r} is no name of a host"
     if make_name(name, lambda _: False) != name:
         return f"{name[:40]!r} is no name that a sender gets here: it registers anew when it posts"
-    return VestaMachine(told_id, name, address[:64] if isinstance(address, str) and address.isprintable() else "")
+    return VestaMachine(machine_id, name, address[:64] if isinstance(address, str) and address.isprintable() else "")
 
 
 def _quote(name: str) -> str:
@@ -222,19 +222,19 @@ class SenderStep(Struct, frozen=True):
         return f"take the sender of {self.machine.name} ({self.machine.address or 'no address'})"
 
     def find(self, hub: ImportTarget) -> str | None:
-        return self._ask(hub, only_ask=True)
+        return self._send(hub, only_ask=True)
 
     def apply(self, hub: ImportTarget) -> str | None:
-        return self._ask(hub, only_ask=False)
+        return self._send(hub, only_ask=False)
 
-    def _ask(self, hub: ImportTarget, *, only_ask: bool) -> str | None:
+    def _send(self, hub: ImportTarget, *, only_ask: bool) -> str | None:
         host, name = asdict(self.machine) | {"gpus": self.gpus}, self.machine.name
         (outcome,) = _post(hub, HOSTS, {"hosts": [host], "only_ask": only_ask})["outcomes"]
         if outcome == "taken":
             hint = "This one registers anew when it posts. Is it the same? Then import again once it posts to the hub."
             raise GpudeckError(f"another sender is registered as {name}.", hint)
-        told = {"there": f"{name} is registered with that id", "anew": f"{name} has registered anew"}
-        return told.get(outcome)
+        outcomes = {"there": f"{name} is registered with that id", "anew": f"{name} has registered anew"}
+        return outcomes.get(outcome)
 
 
 class PastStep(Struct):
@@ -261,8 +261,8 @@ class PastStep(Struct):
         times = [at for at in young if self._is_newer(at) or self._is_older(at)] or young or self.times
         old = len(self.times) - len(young) if young else 0
         count = f"{len(times):,} sample{'' if len(times) == 1 else 's'}"
-        told = f"keep {count} of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
-        return f"{told} ({old:,} more are older than the history keeps)" if old else told
+        text = f"keep {count} of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
+        return f"{text} ({old:,} more are older than the history keeps)" if old else text
 
     def find(self, hub: ImportTarget) -> str | None:
         self.known = self._send(hub, [])
@@ -349,20 +349,20 @@ def _look_through(
     one. A row without a GPU holds nothing to import."""
     times = array("d")
     gpus: list[str] = []
-    told = untold = 0
+    listed = unlisted = 0
     for one in stored:
         problem = one.problem or ("it lies in the future" if one.at is None or one.at > now + 60 else "")
         if not problem:
             # The UUID of a GPU that reported none begins with the host's name.
             gpus = gpus or [uuid for uuid in one.uuids if not uuid.startswith(f"{table}/")]
             times.extend([one.at] if one.gpus and one.at else [])
-        elif told < _TOLD_A_TABLE:
-            told += 1
+        elif listed < _LISTED_A_TABLE:
+            listed += 1
             plan.leave(f"{table}, row {one.row}", problem)
         else:
-            untold += 1
-    if untold:
-        plan.leave(table, f"{untold:,} more rows cannot be taken")
+            unlisted += 1
+    if unlisted:
+        plan.leave(table, f"{unlisted:,} more rows cannot be taken")
     return times, gpus
 
 

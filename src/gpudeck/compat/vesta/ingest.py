@@ -44,10 +44,10 @@ class PostedFields(Struct, frozen=True):
 
 
 class VestaPost(Struct, frozen=True):
-    """`told` is by the GPU's uuid."""
+    """`posted` is by the GPU's uuid."""
 
     report: Report
-    told: dict[str, PostedFields]
+    posted: dict[str, PostedFields]
 
 
 def read_post(body: bytes, host: str) -> VestaPost:
@@ -67,7 +67,7 @@ def _decode_as_python(body: bytes) -> object:
 
 
 def read_gpus(posted: object, host: str) -> VestaPost:
-    """The same for what is unpacked already. `host` is for GPUs that tell no uuid."""
+    """The same for what is unpacked already. `host` is for GPUs without a uuid."""
     if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
         raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
     listed = sum(
@@ -80,42 +80,42 @@ def read_gpus(posted: object, host: str) -> VestaPost:
     gpus: dict[str, GpuReading] = {}
     words: dict[str, PostedFields] = {}
     problems: list[str] = []
-    for key, told in posted.items():
+    for key, raw in posted.items():
         number = _KEY.fullmatch(key) if isinstance(key, str) else None
-        if number is None or not isinstance(told, dict):
-            problems.append(f"the sender tells of {str(key)[:40]!r}, which is no GPU")
+        if number is None or not isinstance(raw, dict):
+            problems.append(f"the sender reports {str(key)[:40]!r}, which is no GPU")
             continue
-        gpu = _read_gpu(told, int(number[1]), host)
+        gpu = _read_gpu(raw, int(number[1]), host)
         if gpu.uuid in gpus:
-            problems.append(f"the sender tells of {gpu.uuid} twice")
+            problems.append(f"the sender reports {gpu.uuid} twice")
             continue
         gpus[gpu.uuid] = gpu
-        words[gpu.uuid] = PostedFields(_text(told.get("timestamp"), 64) or "", _number(told.get("available_memory")))
+        words[gpu.uuid] = PostedFields(_text(raw.get("timestamp"), 64) or "", _number(raw.get("available_memory")))
     if posted and not gpus:
-        raise ReportRefused(422, "invalid_report", "the post tells of no GPU")
+        raise ReportRefused(422, "invalid_report", "the post has no GPU")
     return VestaPost(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
 
 
-def _read_gpu(told: dict[str, Any], number: int, host: str) -> GpuReading:
+def _read_gpu(raw: dict[str, Any], number: int, host: str) -> GpuReading:
     figures = readings.Figures(GPU_METRICS, WHO)
     for name, key, unit in _METRICS:
-        if told.get(key) is not None:
-            value = _number(told[key])
-            figures.take(name, told[key] if value is None else value, unit)
-    processes = told.get("processes")
+        if raw.get(key) is not None:
+            value = _number(raw[key])
+            figures.take(name, raw[key] if value is None else value, unit)
+    processes = raw.get("processes")
     return readings.describe_gpu_reading(
-        _text(told.get("uuid"), 128) or f"{host}/gpu{number}",
+        _text(raw.get("uuid"), 128) or f"{host}/gpu{number}",
         number,
-        _text(told.get("gpu_name"), 128),
+        _text(raw.get("gpu_name"), 128),
         figures,
         read_processes(processes) if isinstance(processes, list) else f"{WHO} does not list this GPU's processes",
         idle_seconds=None,
     )
 
 
-def read_processes(told: list[object]) -> list[Process]:
+def read_processes(raw: list[object]) -> list[Process]:
     """An entry that makes no sense is a process of which nothing is known: its GPU is not free."""
-    entries = (one if isinstance(one, dict) else {} for one in told[:MOST_PROCESSES])
+    entries = (one if isinstance(one, dict) else {} for one in raw[:MOST_PROCESSES])
     return [
         readings.describe_process(
             pid=_number(entry.get("pid")),
@@ -130,19 +130,19 @@ def read_processes(told: list[object]) -> list[Process]:
     ]
 
 
-def _number(told: object) -> int | None:
+def _number(raw: object) -> int | None:
     """A whole number, also where it stands in a text, as version 1.0.0 writes some."""
-    if type(told) is int and -(10**15) < told < 10**15:
-        return told
-    if isinstance(told, str):
-        found = _NUMBER.fullmatch(told)
+    if type(raw) is int and -(10**15) < raw < 10**15:
+        return raw
+    if isinstance(raw, str):
+        found = _NUMBER.fullmatch(raw)
         return int(found[1]) if found else None
-    if isinstance(told, bool) or not isinstance(told, int | float):
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
         return None
-    return int(told) if -1e15 < told < 1e15 else None
+    return int(raw) if -1e15 < raw < 1e15 else None
 
 
-def _text(told: object, longest: int) -> str | None:
-    if not isinstance(told, str):
+def _text(raw: object, longest: int) -> str | None:
+    if not isinstance(raw, str):
         return None
-    return clean(told.strip()[:longest]) or None
+    return clean(raw.strip()[:longest]) or None

@@ -186,7 +186,7 @@ class VestaRoutes:
             post, gpus = _read_post(body, host.host)
         else:
             post, gpus = await parse_in_thread(_read_post, body, host.host)
-        host.note_post(now, post.told)
+        host.note_post(now, post.posted)
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
         return now, gpus
 
@@ -213,8 +213,8 @@ class VestaRoutes:
             self._warn("register", f"a vesta sender that asks to be called {wanted[:80]!r} is not registered")
             return FORBIDDEN
         log.info("a vesta sender at %s has registered as %s", made.address, made.name)
-        told = {"id": made.id, "register_name": made.name, "status": "OK", "status_code": 200}
-        return VestaReply(json.dumps(told).encode())
+        reply = {"id": made.id, "register_name": made.name, "status": "OK", "status_code": 200}
+        return VestaReply(json.dumps(reply).encode())
 
     def _may_report(self, scope: Scope) -> bool:
         is_right = self._has_token(scope)
@@ -266,14 +266,14 @@ class VestaRoutes:
         hosts = self._states.hosts(self._now())
         # A sample of a host is about a kilobyte: of many hosts a few are sent, so that the answer is bounded.
         count = min(count, max(1, _MOST_SAMPLES // max(1, len(hosts))))
-        told, budget = {}, LoopBudget()
+        parts, budget = {}, LoopBudget()
         for one in hosts:
             described = (
                 self._states.summarize(one, visibility) if one.is_down else await self._describe(one, visibility, count)
             )
-            told[json.dumps(one.name)] = json.dumps(described)
+            parts[json.dumps(one.name)] = json.dumps(described)
             await budget.checkpoint()
-        return f"{{{', '.join(f'{name}: {text}' for name, text in told.items())}}}".encode()
+        return f"{{{', '.join(f'{name}: {text}' for name, text in parts.items())}}}".encode()
 
     async def _describe(self, one: VestaHost, visibility: Visibility, count: int) -> Json:
         """Its newest state is the last. Before it stands what was posted or imported, each at its own time; of a host
@@ -350,8 +350,8 @@ def _read_count(text: str | None) -> int:
 
 def _address(scope: Scope) -> str:
     """As the original shows it: one of IPv4 is never written as one of IPv6."""
-    told = str(scope["client"][0])[:64] if scope.get("client") else ""
-    return str(parse_address(told) or told)
+    address = str(scope["client"][0])[:64] if scope.get("client") else ""
+    return str(parse_address(address) or address)
 
 
 async def _send(send: Send, reply: VestaReply) -> None:

@@ -118,15 +118,15 @@ class VestaStates:
 
     def describe(self, one: VestaHost, visibility: Visibility, past: list[Json] | None = None) -> Json:
         """A host by itself, also with its data from before it was down. `past` is what stands before the newest."""
-        is_newest_told = one.is_heard or (one.state is not None and not past)
-        return _frame(one, [*(past or ()), *([self.newest(one, visibility)] if is_newest_told else [])])
+        has_newest = one.is_heard or (one.state is not None and not past)
+        return _frame(one, [*(past or ()), *([self.newest(one, visibility)] if has_newest else [])])
 
     def newest(self, one: VestaHost, visibility: Visibility) -> Json:
         assert one.state is not None  # noqa: S101 - callers have looked
         host = visibility.host(one.state.kept_view())
         # In the sender's own words; not of a host that another source reports.
-        told = one.registered.told if one.registered is not None and one.is_of_vesta else {}
-        return self.entry(gpu_data(host, told), host.last_report_at)
+        posted = one.registered.posted if one.registered is not None and one.is_of_vesta else {}
+        return self.entry(gpu_data(host, posted), host.last_report_at)
 
     def entry(self, gpus: Json, at: float | None) -> Json:
         """`timestamp` is what the README of vesta promises, `timestamp_text` what its server sent there. Local time."""
@@ -179,11 +179,11 @@ class VestaStates:
         return VestaHost(name, host, None, host.status in {"down", "never"})
 
 
-def gpu_data(host: Host, told: dict[str, PostedFields]) -> Json:
+def gpu_data(host: Host, posted: dict[str, PostedFields]) -> Json:
     """The GPUs of a host, in vesta's words."""
     read_at = _format(host.last_report_at or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
     return {
-        f"gpu:{gpu.label}": _describe_gpu(gpu, partial(getattr, gpu), told.get(gpu.uuid), EVERYTHING, read_at)
+        f"gpu:{gpu.label}": _describe_gpu(gpu, partial(getattr, gpu), posted.get(gpu.uuid), EVERYTHING, read_at)
         for gpu in host.gpus
     }
 
@@ -191,7 +191,7 @@ def gpu_data(host: Host, told: dict[str, PostedFields]) -> Json:
 def describe_post(post: VestaPost, visibility: Visibility) -> Json:
     """The same for a post from before."""
     return {
-        f"gpu:{gpu.index}": _describe_gpu(gpu, gpu.metrics.get, post.told[gpu.uuid], visibility)
+        f"gpu:{gpu.index}": _describe_gpu(gpu, gpu.metrics.get, post.posted[gpu.uuid], visibility)
         for gpu in post.report.gpus or ()
     }
 
@@ -199,13 +199,13 @@ def describe_post(post: VestaPost, visibility: Visibility) -> Json:
 def _describe_gpu(
     gpu: Gpu | GpuReading,
     read: Callable[[str], Value],
-    told: PostedFields | None,
+    posted: PostedFields | None,
     visibility: Visibility,
     read_at: str = "",
 ) -> Json:
     """`read` gives a metric by its name. What is unknown is null."""
     used, total = mebibytes(read("memory_used_bytes")), mebibytes(read("memory_total_bytes"))
-    available = None if told is None else told.available_memory
+    available = None if posted is None else posted.available_memory
     if available is None and used is not None and total is not None:
         available = total - used
     return {
@@ -216,16 +216,16 @@ def _describe_gpu(
         "total_memory": total,
         "available_memory": available,
         "used_memory": used,
-        "timestamp": (told.timestamp if told is not None else "") or read_at,
+        "timestamp": (posted.timestamp if posted is not None else "") or read_at,
         "gpu_volatile": round_known(read("utilization_percent")),
         "processes": None
         if gpu.processes is None
-        else [_describe_process(one, told, visibility) for one in gpu.processes],
+        else [_describe_process(one, posted, visibility) for one in gpu.processes],
     }
 
 
-def _describe_process(process: Process | ShownProcess, told: PostedFields | None, visibility: Visibility) -> Json:
-    name = process.command if told is not None else name_program(process.command)
+def _describe_process(process: Process | ShownProcess, posted: PostedFields | None, visibility: Visibility) -> Json:
+    name = process.command if posted is not None else name_program(process.command)
     return {
         "pid": str(process.pid),
         "name": name if visibility.shows_commands_of(process.user) else None,
@@ -305,14 +305,14 @@ class PastOfHost:
         }
 
     def _describe_gpu(self, uuid: str, label: str, values: Json, runs: list[Run]) -> Json:
-        told = {word: (mebibytes if word in _SIZES else round_known)(values.get(word)) for word in _METRICS}
-        used, total = told["used_memory"], told["total_memory"]
+        figures = {word: (mebibytes if word in _SIZES else round_known)(values.get(word)) for word in _METRICS}
+        used, total = figures["used_memory"], figures["total_memory"]
         free = None if used is None or total is None else total - used
         number = label.partition(".")[0]
         facts = {"device_num": int(number) if number.isdigit() else None, "uuid": uuid}
         model = self._models.get(uuid) or next((run.model for run in runs), None)
         processes = [self._describe_run(run) for run in runs]
-        return facts | {"gpu_name": model} | told | {"available_memory": free, "processes": processes}
+        return facts | {"gpu_name": model} | figures | {"available_memory": free, "processes": processes}
 
     def _describe_run(self, run: Run) -> Json:
         return {

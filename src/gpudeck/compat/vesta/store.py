@@ -94,7 +94,7 @@ class Registered(Struct):
     None where it has not since the start; `gap` is how long it took between its last two posts. `last_at` is when it
     posted or was imported last, also before the start.
 
-    `told` is that of its newest post, by GPU.
+    `posted` is that of its newest post, by GPU.
     """
 
     id: str
@@ -106,13 +106,13 @@ class Registered(Struct):
     posted_at: float | None = None
     gap: float | None = None
     sequence: int = 0
-    told: dict[str, PostedFields] = field(default_factory=dict)
+    posted: dict[str, PostedFields] = field(default_factory=dict)
 
-    def note_post(self, now: float, told: dict[str, PostedFields]) -> None:
+    def note_post(self, now: float, posted: dict[str, PostedFields]) -> None:
         self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
         self.posted_at = self.last_at = now
         self.sequence += 1
-        self.told = told
+        self.posted = posted
 
     def silence_limit(self, down_after: float) -> float:
         """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has two

@@ -59,10 +59,10 @@ def _draw_without_gpus(one: VestaHost, states: VestaStates, width: int) -> list[
     """A host that is down, or has none: over all columns, with its address and when it last reported."""
     end = f" ({clean(one.address) or _UNKNOWN}) last update: {states.write_last(one):<20}"
     name = fit(clean(one.name), max(_SHORTEST_NAME, width - 5 - width_of(end)))
-    return [f"|{fit(text, width - 2)}|" for text in (f" status: {_tell_status(one)}", f"   {name}{end}")]
+    return [f"|{fit(text, width - 2)}|" for text in (f" status: {_show_status(one)}", f"   {name}{end}")]
 
 
-def _tell_status(one: VestaHost) -> str:
+def _show_status(one: VestaHost) -> str:
     return one.status if one.is_down else "no GPU"
 
 
@@ -100,7 +100,7 @@ def _draw_host(one: VestaHost, states: VestaStates, visibility: Visibility, widt
     ]
     gpus = [] if one.state is None or one.is_down else visibility.host(one.state.kept_view()).gpus
     if not gpus:
-        texts = ("", f"  status: {_tell_status(one)}", "")
+        texts = ("", f"  status: {_show_status(one)}", "")
         boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
         return [*lines, f"  ┌{'─' * (width - 6)}┐", *boxed, f"  └{'─' * (width - 6)}┘", "_" * width]
     data = states.newest(one, visibility)["gpu_data"]
@@ -109,11 +109,11 @@ def _draw_host(one: VestaHost, states: VestaStates, visibility: Visibility, widt
     return [*lines, "_" * width]
 
 
-def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
+def _draw_box(gpu: Gpu, shown: Json, width: int) -> list[str]:
     inner = width - 6
     used, total = mebibytes(gpu.memory_used_bytes), mebibytes(gpu.memory_total_bytes)
     numbers = (
-        f" {_show(used):>5} / {_show(total):>5}MiB          {_show(told['available_memory']):>5}MiB"
+        f" {_show(used):>5} / {_show(total):>5}MiB          {_show(shown['available_memory']):>5}MiB"
         f"          {_show(gpu.utilization_percent):>3}%        {_show(gpu.temperature_celsius):>3}°C"
     )
     texts = [
@@ -122,11 +122,11 @@ def _draw_box(gpu: Gpu, told: Json, width: int) -> list[str]:
         "",
         _draw_bar(used, total, inner),
     ]
-    title = f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(told['timestamp'])} ]"
+    title = f"[ gpu:{gpu.label} {clean(gpu.name)} {clean(shown['timestamp'])} ]"
     title = title if width_of(title) <= inner else fit(title, inner).rstrip()
     return [
         f"  ┌{title}{'─' * (inner - width_of(title))}┐",
-        *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, told, inner))),
+        *(f"  │{fit(text, inner)}│" for text in (*texts, *_draw_processes(gpu, shown, inner))),
         f"  └{'─' * inner}┘",
     ]
 
@@ -139,8 +139,8 @@ def _draw_bar(used: int | None, total: int | None, inner: int) -> str:
     return f" mem [{('/' * int(share * room)).ljust(room)}]{int(share * 100):>4}% "
 
 
-def _draw_processes(gpu: Gpu, told: Json, inner: int) -> list[str]:
-    processes = told["processes"]
+def _draw_processes(gpu: Gpu, shown: Json, inner: int) -> list[str]:
+    processes = shown["processes"]
     if processes is None:
         return [f"  {clean(gpu.reasons.get('processes', 'who is on it is not known'))}"]
     room = inner - 49
