@@ -4,7 +4,7 @@ import globals from 'globals'
 import ts from 'typescript-eslint'
 
 /** The folders of src, lowest first. A folder imports from itself and from those before it. */
-const FOLDERS = ['api', 'ui', 'stream', 'time', 'charts', 'account', 'reservations', 'maintenance', 'events', 'usage', 'gpu', 'host', 'users', 'fleet', 'app']
+const FOLDERS = ['api', 'ui', 'stream', 'time', 'charts', 'account', 'reservations', 'maintenance', 'events', 'usage', 'gpu', 'jobs', 'host', 'users', 'fleet', 'app']
 /** What each page is given: every page may name these types. */
 const PAGE_PROPS = ['app/pages', 'fleet/fleetStore.svelte']
 

@@ -143,7 +143,8 @@ class HubServices:
         ]
         if demo is not None and store is not None:
             days, until = plan.demo_days, hub.started_at
-            self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until))
+            say = partial(hub.fleet.say, "demo")
+            self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until, say=say))
         if demo is not None:
             calendar, queue = self.reservations.calendar, self.queue.queue
             windows = self.maintenance.windows

@@ -36,6 +36,7 @@ DAY = 86_400.0
 SEED = 1
 """Which fleet the hub's own agent simulates: the default of `gpudeck agent --seed`."""
 _DONE = "demo-history"
+_MAKING = "Demo: the simulated past is still being made. History, Reliability and the time machine are not complete yet."
 """In the data folder: how many simulated hosts the history has all days of, and how many days those are."""
 _MANY_HOSTS = 64
 _MOST_HOST_HOURS = 36_000
@@ -82,8 +83,11 @@ class Backfill:
         since: float | None = None,
         days: float = DAYS,
         when_done: Callable[[], None] | None = None,
+        say: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
+        """`say` shows the hub's problems: while the past is made, pages about it are not complete."""
         self._until = until
+        self._say = say
         # Of a large fleet the past is shorter: every host's every hour costs the store some milliseconds.
         earliest = until - min(days * DAY, _MOST_HOST_HOURS / hosts * 3600)
         self._start = earliest if since is None else max(since, earliest)
@@ -113,10 +117,12 @@ class Backfill:
     async def _fill(self, take: Take, has_room: Callable[[], bool], take_event: TakeEvent) -> None:
         started = time.monotonic()
         child = await start(self._command, stdin=DEVNULL)
+        self._say([_MAKING])
         try:
             samples = await _pass_on(child, take, has_room, take_event)
             code = await child.wait()
         finally:
+            self._say([])
             await end(child)
         if code:
             log.warning("making the simulated past ended with code %d: some of the charts stay empty", code)

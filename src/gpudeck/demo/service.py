@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -39,8 +40,18 @@ class DemoService(Service):
     name = "demo"
 
     def __init__(
-        self, hosts: int, store: OpeningStore, events: EventLog, data_dir: Path, *, days: float, until: float
+        self,
+        hosts: int,
+        store: OpeningStore,
+        events: EventLog,
+        data_dir: Path,
+        *,
+        days: float,
+        until: float,
+        say: Callable[[list[str]], None],
     ) -> None:
+        """`say` shows the hub's problems."""
+        self._say = say
         self._hosts = hosts
         self._store = store
         self._events = events
@@ -71,6 +82,7 @@ class DemoService(Service):
             until=self._until,
             since=since,
             when_done=lambda: self._mark_done(store),
+            say=self._say,
         )
         self._backfill.start(store.take, lambda: store.has_room, self._events.keep)
 

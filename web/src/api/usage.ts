@@ -27,7 +27,7 @@ export function readUsage(question: UsageQuestion, signal?: AbortSignal): Promis
 }
 
 export interface OverviewQuestion {
-  by: UsageBy
+  by: 'user' | 'group' | 'host' | 'model'
   start: number
   end: number
   zone: string

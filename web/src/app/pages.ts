@@ -39,6 +39,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   reservations: () => import('../reservations/Reservations.svelte'),
   compare: () => import('../gpu/Compare.svelte'),
   reliability: () => import('../events/Reliability.svelte'),
+  jobs: () => import('../jobs/Jobs.svelte'),
   events: () => import('../events/Events.svelte'),
   about: () => import('./About.svelte'),
   kiosk: () => import('./Kiosk.svelte'),

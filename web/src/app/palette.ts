@@ -6,7 +6,7 @@ import { hrefOf } from '../ui/route'
 
 export interface PaletteEntry {
   key: string
-  kind: 'page' | 'action' | 'view' | 'host' | 'user' | 'GPU'
+  kind: 'page' | 'action' | 'view' | 'host' | 'user' | 'GPU' | 'job'
   label: string
   /** What else is said about it, and searched. */
   hint: string
@@ -20,6 +20,8 @@ const ENOUGH = 200
 /** `gpu05:3` or `gpu05 3`; the label of a MIG instance is `0.5`. */
 const GPU = /^(.+?)[:\s]\s*(\d+(?:\.\d+)?)$/
 const SHORTEST_OF_UUID = 6
+/** `4711`, `job 4711_3`. */
+const JOB = /^(job\s+\S+|\d{2,}(_\d+)?)$/
 
 /** The users of the fleet, each once: made when the palette opens, not for each letter. */
 export function usersOf({ byName }: FleetModel): string[] {
@@ -38,6 +40,7 @@ export function findEntries(text: string, fixed: readonly PaletteEntry[], fleet:
     ...hosts.slice(0, ENOUGH).map((entry) => ofHost(fleet, entry)),
     ...users.filter((user) => rank(wanted, lower(user)) < NONE).map((user): PaletteEntry => ({ key: `user ${user}`, kind: 'user', label: user, hint: 'user', target: hrefOf('user', user) })),
     ...findGpus(wanted, hosts, fleet),
+    ...(JOB.test(wanted) ? [{ key: 'job', kind: 'job' as const, label: `Job ${wanted.replace(/^job\s+/, '')}`, hint: wanted, target: hrefOf('jobs', wanted.replace(/^job\s+/, '')) }] : []),
   ]
   const ranked = found.map((entry) => ({ entry, rank: rank(wanted, lower(entry.label), lower(entry.hint)) })).sort((a, b) => a.rank - b.rank)
   const counts = new Map<string, number>()

@@ -7,7 +7,7 @@ const PLACES: Partial<Record<Route['page'], string>> = { mine: 'Mine', people: '
 /** `free` is null when it is not known: nothing loaded yet, or the connection is lost. Which page it is comes second:
  * a narrow tab cuts off the end. */
 export function pageTitle(free: number | null, route?: Route): string {
-  const place = route === undefined ? '' : (PLACES[route.page] ?? (route.page === 'gpu' ? 'GPU' : plain(route.name)))
+  const place = route === undefined ? '' : (PLACES[route.page] ?? (route.page === 'gpu' ? 'GPU' : route.page === 'jobs' ? plain(`Job ${route.name}`).replace(/ $/, 's') : plain(route.name)))
   return [free === null ? '' : `${free} free`, place, 'gpudeck'].filter((part) => part !== '').join(' · ')
 }
 

@@ -41,6 +41,8 @@ export interface GpuPageText {
   maintenance: Maintenance | null
   /** The job that it was given to; empty where it was given to none. */
   allocation: string
+  /** Its id, where it is known. */
+  job: string
 }
 
 /** `now` is the hub's clock. `isRead`: what is not live is current too. */
@@ -60,6 +62,7 @@ export function gpuPageText(gpu: Gpu, host: Host, now: number, isRead = true): G
     owners: gpu.availability === 'idle' ? gpu.users : [],
     maintenance: gpu.maintenance ?? null,
     allocation: gpu.allocation ? allocationText(gpu.allocation, now) : '',
+    job: gpu.allocation?.job ?? '',
   }
 }
 

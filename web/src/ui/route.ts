@@ -3,7 +3,7 @@
  * proxy: no server ever sees it. The fleet's own filters stay in the query part before it (fleet/address.ts).
  */
 
-export const PAGES = ['fleet', 'mine', 'host', 'gpu', 'people', 'user', 'history', 'reservations', 'reliability', 'compare', 'events', 'about', 'kiosk'] as const
+export const PAGES = ['fleet', 'mine', 'host', 'gpu', 'people', 'user', 'history', 'reservations', 'reliability', 'compare', 'jobs', 'events', 'about', 'kiosk'] as const
 export type PageName = (typeof PAGES)[number]
 
 export interface Route {
@@ -16,6 +16,8 @@ export interface Route {
 
 /** Pages that are about one thing make no sense without its name; the others take none. */
 const OF_ONE: ReadonlySet<string> = new Set<PageName>(['host', 'gpu', 'user'])
+/** These are about everything, or about one thing. */
+const OF_BOTH: ReadonlySet<string> = new Set<PageName>(['jobs'])
 
 /** Reads `location.hash`. Anything goes in: what cannot be read is nowhere. */
 export function parseRoute(hash: string): Route {
@@ -24,7 +26,7 @@ export function parseRoute(hash: string): Route {
   const params = new URLSearchParams(query)
   const name = decode(rest)
   const found = PAGES.find((known) => known === (page || 'fleet'))
-  if (found === undefined || name === null || OF_ONE.has(found) !== (name !== '')) return { page: 'nowhere', name: '', params }
+  if (found === undefined || name === null || (!OF_BOTH.has(found) && OF_ONE.has(found) !== (name !== ''))) return { page: 'nowhere', name: '', params }
   return { page: found, name, params }
 }
 

@@ -9,7 +9,12 @@ export const BYS: readonly { by: UsageBy; label: string; one: string }[] = [
   { by: 'group', label: 'group', one: 'Group' },
   { by: 'host', label: 'host', one: 'Host' },
   { by: 'model', label: 'model', one: 'Model' },
+  { by: 'account', label: 'account', one: 'Account' },
+  { by: 'partition', label: 'partition', one: 'Partition' },
+  { by: 'namespace', label: 'namespace', one: 'Namespace' },
 ]
+/** What only a scheduler knows. */
+export const OF_JOBS: ReadonlySet<UsageBy> = new Set(['account', 'partition', 'namespace'])
 
 export function readBy(text: string | null): UsageBy {
   return BYS.find(({ by }) => by === text)?.by ?? 'user'
@@ -20,7 +25,7 @@ export function isUngrouped({ by, rows }: Usage): boolean {
   return by === 'group' && rows.every(({ group }) => group == null)
 }
 
-export const USAGE_SORTS = ['hours', 'name', 'active', 'idle', 'energy', 'cost', 'peak'] as const
+export const USAGE_SORTS = ['hours', 'name', 'active', 'idle', 'energy', 'cost', 'peak', 'allocated', 'unused'] as const
 export type UsageSort = (typeof USAGE_SORTS)[number]
 
 export interface UsageOrder {
@@ -47,6 +52,8 @@ const RANKS: Record<Exclude<UsageSort, 'name'>, (row: UsageRow) => number | null
   energy: (row) => row.energy_kwh,
   cost: (row) => row.cost,
   peak: (row) => row.peak_memory_bytes,
+  allocated: (row) => row.allocated_hours,
+  unused: (row) => row.unused_hours,
 }
 
 const byName = new Intl.Collator('en', { numeric: true, sensitivity: 'base' })
