@@ -36,7 +36,9 @@ DAY = 86_400.0
 SEED = 1
 """Which fleet the hub's own agent simulates: the default of `gpudeck agent --seed`."""
 _DONE = "demo-history"
-_MAKING = "Demo: the simulated past is still being made. History, Reliability and the time machine are not complete yet."
+_MAKING = (
+    "Demo: the simulated past is still being made. History, Reliability and the time machine are not complete yet."
+)
 """In the data folder: how many simulated hosts the history has all days of, and how many days those are."""
 _MANY_HOSTS = 64
 _MOST_HOST_HOURS = 36_000

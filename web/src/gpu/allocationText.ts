@@ -1,6 +1,6 @@
 /** What a scheduler says of a GPU, in words. */
 import type { Gpu } from '../api/types'
-import { clockTime, plain } from '../ui/format'
+import { clockTime, count, plain } from '../ui/format'
 
 type Allocation = NonNullable<Gpu['allocation']>
 
@@ -11,5 +11,8 @@ export function allocationText(found: Allocation, now: number): string {
   const whose = user ? ` (${plain(user)})` : ''
   const title = name ? `, ${plain(name)}` : ''
   const end = until ? `, until ${clockTime(until, now)}` : ''
-  return `job ${plain(job)}${whose}${title}${found.is_suspended ? ', suspended' : ''}${end}`
+  const others = found.shared_with?.length ?? 0
+  const shared = others === 0 ? '' : `, shared with ${count(others, 'other pod')}`
+  const conflict = found.conflict ? `. ${plain(found.conflict)}` : ''
+  return `${found.pod ? 'pod' : 'job'} ${plain(job)}${whose}${title}${found.is_suspended ? ', suspended' : ''}${shared}${end}${conflict}`
 }
