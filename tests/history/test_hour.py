@@ -16,7 +16,7 @@ from gpudeck.history.hour import (
     Hour,
     RunSlice,
     decode_hour,
-    decode_moment,
+    decode_moments,
     encode_hour,
     find_moment,
 )
@@ -86,7 +86,7 @@ def test_a_moment_is_that_of_the_whole_hour(metrics: frozenset[str] | None) -> N
     body = encode_hour(make_lively_hour())
     hour = decode_hour(body, metrics)
     for at in (hour.start, *hour.times, *(hour.times + 1.5)):
-        found, expected = decode_moment(body, float(at), metrics), find_moment(hour, float(at))
+        [found], expected = decode_moments([body], float(at), metrics), find_moment(hour, float(at))
         assert (found is None) == (expected is None) == bool(at < hour.times[0])
         if found is not None and expected is not None:
             assert found.covered == pytest.approx(expected.covered)

@@ -12,10 +12,9 @@ Hours, quarter hours and journal entries are framed by `add_checksum`: version, 
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
-from itertools import accumulate
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -63,7 +62,6 @@ _WORDS: Final = msgspec.msgpack.encode(
 _FINEST: Final = 1e-6
 _UNZIGZAGGED: Final = bytes(((number >> 1) ^ -(number & 1)) & 255 for number in range(256))
 """For `bytes.translate`: the number of one byte, as a signed one."""
-T = TypeVar("T")
 
 
 class Damaged(ValueError):
@@ -117,32 +115,33 @@ def encode_matrix(matrix: Floats, precision: float) -> bytes:
 
 def decode_matrix(blob: bytes) -> Floats:
     """The matrix with NaN for unknown. Raises Damaged for anything that `encode_matrix` did not make."""
-    return _decode(blob, _unpack_matrix)
+    return _unpack_matrix(_open(blob))
 
 
-def decode_column(blob: bytes, place: int) -> list[float | None]:
-    """One sample of all rows, as `decode_matrix(blob)[:, place]` in a part of the time; None is unknown. Raises
-    Damaged."""
-    return _decode(blob, partial(_unpack_column, place=place))
+def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> Floats:
+    """One sample of all rows of each matrix, one matrix after another: `decode_matrix(blob)[:, place]` of each in a
+    part of the time. Raises Damaged."""
+    return _unpack_columns([_open(blob) for blob in blobs], places)
 
 
 def is_constant(blob: bytes) -> bool:
     """Whether every sample of a matrix is like its first. Raises Damaged."""
-    return _decode(blob, lambda packed: not packed.steps and not packed.flags & _GAPS)
+    packed = _open(blob)
+    return not packed.steps and not packed.flags & _GAPS
 
 
-def _decode(blob: bytes, unpack: Callable[[_PackedMatrix], T]) -> T:
+def _open(blob: bytes) -> _PackedMatrix:
     try:
         if blob[:1] != _FIRST:
             raise Damaged(
                 f"version {blob[0] if blob else None} of a matrix; this release reads version {MATRIX_VERSION}"
             )
         packed = _unpack(memoryview(blob)[1:])
-        if packed.rows * packed.samples > MOST_VALUES:
-            raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is larger than any that was written")
-        return unpack(packed)
-    except (msgspec.DecodeError, RecursionError, zlib.error) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
+    if packed.rows * packed.samples > MOST_VALUES:
+        raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is larger than any that was written")
+    return packed
 
 
 def read_matrix(blob: bytes, rows: int, columns: int) -> Floats:
@@ -286,7 +285,10 @@ def _inflate(packed: bytes, size: int) -> bytes:
     if len(packed) == size:
         return packed
     inflater = zlib.decompressobj(-15)
-    plain = inflater.decompress(packed, size + 1)
+    try:
+        plain = inflater.decompress(packed, size + 1)
+    except zlib.error as error:
+        raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
     if len(plain) != size or not inflater.eof or inflater.unused_data:
         raise Damaged(f"a plane of {len(packed)} bytes does not hold {size} values")
     return plain
@@ -321,55 +323,101 @@ def _unpack_matrix(packed: _PackedMatrix) -> Floats:
     return matrix
 
 
-def _unpack_column(packed: _PackedMatrix, place: int) -> list[float | None]:
-    """Without arrays, but for sums: a call of numpy costs more than the eight numbers of most hosts."""
-    rows, samples, flags = packed.rows, packed.samples, packed.flags
-    if not 0 <= place < samples:
-        raise Damaged(f"a matrix of {samples} samples has none at {place}")
-    if flags & _NOTHING or not rows:
-        return [None] * rows
-    steps = [_one_base(packed)] * rows if flags & _ONE_BASE else list(accumulate(_signed(packed.bases, rows)))
-    if packed.steps:
-        varying = range(rows) if flags & _ALL_VARY else np.flatnonzero(_unpack_varying(packed)).tolist()
-        for row, above in zip(varying, _steps_until(packed, len(varying), place), strict=True):
-            steps[row] += above
-    precision = full_precision(packed.precision)
-    column: list[float | None] = (
-        [step / float(-packed.precision) for step in steps]
-        if packed.precision < 0
-        else [step * precision for step in steps]
-    )
-    if flags & _GAPS:
-        width = (samples + 7) // 8
-        bits = _inflate(packed.known, rows * width)[place // 8 :: width]
-        return [value if bit & 0x80 >> place % 8 else None for value, bit in zip(column, bits, strict=True)]
-    return column
+def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) -> Floats:
+    """All at once: a call of numpy costs more than the eight numbers of most hosts."""
+    for one, place in zip(matrices, places, strict=True):
+        if not 0 <= place < one.samples:
+            raise Damaged(f"a matrix of {one.samples} samples has none at {place}")
+    rows = np.array([one.rows for one in matrices], np.int64)
+    owner = np.repeat(np.arange(len(matrices)), rows)
+    whole = _join_bases(matrices, owner)
+    if any(one.steps for one in matrices):
+        _add_steps(whole, matrices, places, owner)
+    shorts = np.array([one.precision for one in matrices], np.float64)
+    values = np.empty(len(whole))
+    for short in np.unique(shorts).tolist():
+        mine = slice(None) if (shorts == short).all() else (shorts == short)[owner]
+        values[mine] = from_steps(whole[mine], short)
+    if any(one.flags & (_GAPS | _NOTHING) for one in matrices):
+        bits = b"".join(map(_known_bits, matrices, places))
+        masks = np.array([0x80 >> place % 8 for place in places], np.uint8)
+        values[(np.frombuffer(bits, np.uint8) & masks[owner]) == 0] = np.nan
+    return values
 
 
-def _steps_until(packed: _PackedMatrix, count: int, place: int) -> Sequence[int]:
-    """How far each of the rows that change is from its base at `place`."""
-    is_steps = bool(packed.flags & _AS_STEPS)
-    width = packed.samples - is_steps
-    if not is_steps:
-        return _join_planes([_inflate(plane, count * width)[place::width] for plane in packed.steps])
+def _known_bits(packed: _PackedMatrix, place: int) -> bytes:
+    """A byte a row, with the bit of that place."""
+    if packed.flags & _NOTHING or not packed.flags & _GAPS:
+        return (b"\x00" if packed.flags & _NOTHING else b"\xff") * packed.rows
+    width = (packed.samples + 7) // 8
+    return _inflate(packed.known, packed.rows * width)[place // 8 :: width]
+
+
+def _join_bases(matrices: Sequence[_PackedMatrix], owner: _Whole) -> _Whole:
+    """Of all rows."""
+    planes = [[] if one.flags & (_ONE_BASE | _NOTHING) else one.bases for one in matrices]
+    signed = _unzigzag(_join_planes(planes, [one.rows for one in matrices]))
+    sums = np.cumsum(signed)
+    # Each matrix begins anew.
+    first = np.flatnonzero(np.diff(owner, prepend=-1))
+    whole: _Whole = sums - np.repeat(sums[first] - signed[first], np.diff(first, append=len(owner)))
+    alone = [_one_base(one) if one.flags & _ONE_BASE and not one.flags & _NOTHING else 0 for one in matrices]
+    whole += np.array(alone, np.int64)[owner]
+    return whole
+
+
+def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequence[int], owner: _Whole) -> None:
+    """How far each of the rows that change is from its base at its place."""
+    varying = [
+        b"\x00" * one.rows
+        if not one.steps
+        else b"\x01" * one.rows
+        if one.flags & _ALL_VARY
+        else _unpack_varying(one).tobytes()
+        for one in matrices
+    ]
+    is_varying = np.frombuffer(b"".join(varying), np.bool_)
+    is_sum = np.array([bool(one.flags & _AS_STEPS) for one in matrices])[owner]
+    counts = [flags.count(1) for flags in varying]
+    above = [
+        [_inflate(plane, count * one.samples)[place :: one.samples] for plane in one.steps]
+        for one, place, count in zip(matrices, places, counts, strict=True)
+        if count and not one.flags & _AS_STEPS
+    ]
+    if above:
+        whole[is_varying & ~is_sum] += _join_planes(above, [len(planes[0]) for planes in above]).view(np.int64)
+    sums = [
+        _sum_steps(one, count, place)
+        for one, place, count in zip(matrices, places, counts, strict=True)
+        if count and one.flags & _AS_STEPS
+    ]
+    if sums:
+        whole[is_varying & is_sum] += np.concatenate(sums)
+
+
+def _sum_steps(packed: _PackedMatrix, count: int, place: int) -> _Whole:
+    width = packed.samples - 1
     if len(packed.steps) == 1:
         plain = _inflate(packed.steps[0], count * width).translate(_UNZIGZAGGED)
         signed: NDArray[Any] = np.frombuffer(plain, dtype=np.int8)
     else:
         signed = _unzigzag(_unpack_planes(packed.steps, count * width))
-    sums: list[int] = np.add.reduce(signed.reshape(count, width)[:, :place], axis=1, dtype=np.int64).tolist()
+    sums: _Whole = np.add.reduce(signed.reshape(count, width)[:, :place], axis=1, dtype=np.int64)
     return sums
 
 
-def _signed(planes: list[bytes], count: int) -> Iterator[int]:
-    return ((number >> 1) ^ -(number & 1) for number in _join_planes([_inflate(plane, count) for plane in planes]))
-
-
-def _join_planes(planes: list[bytes]) -> Sequence[int]:
-    """Numbers from their first, second … bytes."""
-    if len(planes) == 1:
-        return planes[0]
-    return [int.from_bytes(number, "little") for number in zip(*planes, strict=True)]
+def _join_planes(all_planes: Sequence[list[bytes]], counts: Sequence[int]) -> _Unsigned:
+    """Numbers of several matrices from their first, second … bytes; of a matrix without any they are 0."""
+    octets: Bytes = np.zeros((sum(counts), 8), dtype=np.uint8)
+    for place in range(max(map(len, all_planes), default=0)):
+        plane = b"".join(
+            [
+                _inflate(planes[place], count) if place < len(planes) else bytes(count)
+                for planes, count in zip(all_planes, counts, strict=True)
+            ]
+        )
+        octets[:, place] = np.frombuffer(plane, np.uint8)
+    return octets.view("<u8").ravel()
 
 
 def _unpack_bases(packed: _PackedMatrix) -> _Whole:
@@ -445,6 +493,12 @@ def unpack_names(packed: bytes) -> tuple[str, ...]:
         return msgspec.msgpack.decode(plain, type=tuple[str, ...])
     except (msgspec.DecodeError, zlib.error) as error:
         raise Damaged(f"names cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def index_names(packed: bytes) -> dict[str, int]:
+    """The place of each name. Raises Damaged."""
+    return {name: place for place, name in enumerate(unpack_names(packed))}
 
 
 def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: str = "") -> list[int]:

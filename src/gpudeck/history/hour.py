@@ -8,13 +8,16 @@ that this release does not know are kept. Times are in milliseconds; `covered` i
 since the sample before. Runs are three tables with a row per run and GPU: presence, memory, utilization.
 """
 
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
+from gpudeck.fleet.columns import as_json
 from gpudeck.history.codec import (
     MOST_VALUES,
     Bytes,
@@ -22,12 +25,12 @@ from gpudeck.history.codec import (
     Flags,
     Floats,
     add_checksum,
-    decode_column,
+    decode_columns,
     decode_matrix,
     encode_matrix,
     find_precision,
     from_steps,
-    full_precision,
+    index_names,
     is_constant,
     pack_names,
     read_matrix,
@@ -37,7 +40,7 @@ from gpudeck.history.codec import (
     to_steps,
     unpack_names,
 )
-from gpudeck.history.sample import HOST_PREFIX, STATE_NUMBERS
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX, STATE_NUMBERS, Values
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 
 SECONDS: Final = 3600
@@ -46,6 +49,9 @@ ABSENT, UNKNOWN, FREE, BUSY, IDLE, RESERVED, DRAINED, ALLOCATED = STATE_NUMBERS.
 HOUR_VERSION: Final = 1
 _PRESENT: Final = 1.0
 _PERCENT: Final = 1.0
+_IS_WHOLE: Final = [
+    np.array([metric.precision >= 1 for metric in catalog.values()]) for catalog in (GPU_METRICS, HOST_METRICS)
+]
 
 
 class RunSlice(Struct):
@@ -91,6 +97,11 @@ def cover(times: Floats, interval: "float | Floats", before: float | None) -> Fl
         return np.empty(0)
     first = times[0] - before if before is not None else np.inf
     steps = np.diff(times, prepend=times[0] - first)
+    return cover_steps(steps, interval)
+
+
+def cover_steps(steps: Floats, interval: "float | Floats") -> Floats:
+    """How many seconds samples stand for that come so long after those before them."""
     return np.where((steps > 3 * interval) | (steps <= 0), interval, steps)
 
 
@@ -123,16 +134,16 @@ class RunMoment(NamedTuple):
 
 
 class HourMoment(Struct):
-    """One sample of an hour; None is unknown. `since` is when each GPU's state began, None where it is the same since
-    the hour began."""
+    """One sample of an hour: its GPUs with their states and values, the host's own values, and its runs. `since` is
+    when each GPU's state began, None where it is the same since the hour began."""
 
     at: float
     covered: float
-    gpus: list[int]
+    gpus: Sequence[int]
     states: list[int]
     since: list[float | None]
-    metrics: dict[str, list[float | None]]
-    host: dict[str, float | None]
+    values: list[Values]
+    own: Values
     runs: list[RunMoment]
 
 
@@ -223,48 +234,120 @@ def _read_states(packed: _PackedHour, samples: int) -> Bytes:
         return read_matrix(packed.states, len(packed.gpus), samples).astype(np.uint8)
 
 
-def decode_moment(body: bytes, at: float, metrics: Collection[str] | None = None) -> HourMoment | None:
-    """The last sample until `at`, as `find_moment` of the whole hour in a part of the time; None where all are later.
-    Raises Damaged."""
-    packed, millis, beyond = _unpack_times(body)
-    times = packed.start + millis / 1000
-    place = int(times.searchsorted(at, side="right")) - 1
-    if place < 0:
-        return None
-    before = millis[place - 1] if place else 0.0
-    rows = len(packed.gpus)
-    since: list[float | None] = [None] * rows
-    if is_constant(packed.states):
-        states = [int(state or 0) for state in _read_column(packed.states, rows, place)]
-    else:
-        table = _read_states(packed, len(times))
-        states, since = table[:, place].tolist(), _since(times, table, place)
-    names, own_names = unpack_names(packed.names), unpack_names(packed.host_names)
-    if len(names) != len(packed.metrics) or len(own_names) != len(packed.host_precisions):
-        raise Damaged("the names of metrics do not fit the metrics")
-    places = split_wanted(metrics, own_names, HOST_PREFIX)
-    own = _read_column(packed.host, len(own_names), place) if places else ()
-    return HourMoment(
-        float(times[place]),
-        float((beyond[place] + (millis[place] - before)) / 1000),
-        packed.gpus,
-        states,
-        since,
-        {names[which]: _read_column(packed.metrics[which], rows, place) for which in split_wanted(metrics, names)},
-        {own_names[which]: _from_step(own[which], packed.host_precisions[which]) for which in places},
-        [] if packed.runs is None else _runs_at(packed.runs, rows, place),
+def decode_moments(
+    bodies: Sequence[bytes], at: float, metrics: Collection[str] | None = None
+) -> list[HourMoment | None]:
+    """The last sample until `at` of each of these hours, as `find_moment` of the whole hour in a part of the time; None
+    where all are later. Raises Damaged."""
+    hours = [_unpack_times(body) for body in bodies]
+    places = [int((hour.start + millis / 1000).searchsorted(at, side="right")) - 1 for hour, millis, _ in hours]
+    found = iter(
+        _decode_places(
+            [one for one, place in zip(hours, places, strict=True) if place >= 0],
+            [place for place in places if place >= 0],
+            metrics,
+        )
     )
+    return [None if place < 0 else next(found) for place in places]
 
 
-def _read_column(blob: bytes, rows: int, place: int) -> list[float | None]:
-    column = decode_column(blob, place)
-    if len(column) != rows:
-        raise Damaged(f"a table has {len(column)} rows and not {rows}")
+def _decode_places(
+    hours: Sequence[tuple[_PackedHour, Floats, Floats]], places: Sequence[int], metrics: Collection[str] | None
+) -> Iterator[HourMoment]:
+    packed = [hour for hour, _, _ in hours]
+    counts = [len(hour.gpus) for hour in packed]
+    ends = np.cumsum([0, *counts]).tolist()
+    states = np.nan_to_num(_read_columns([hour.states for hour in packed], places, counts)).astype(np.int64).tolist()
+    values = make_values(_read_metrics(packed, places, counts, metrics), is_host=False)
+    own = make_values(_read_own(packed, places, metrics), is_host=True)
+    runs = _read_runs(packed, places)
+    for row, ((hour, millis, beyond), place) in enumerate(zip(hours, places, strict=True)):
+        mine = slice(ends[row], ends[row + 1])
+        times = hour.start + millis / 1000
+        since: list[float | None] = [None] * counts[row]
+        if not is_constant(hour.states):
+            since = find_since(times, _read_states(hour, len(times)), place)
+        before = millis[place - 1] if place else 0.0
+        covered = float((beyond[place] + (millis[place] - before)) / 1000)
+        yield HourMoment(
+            float(times[place]), covered, hour.gpus, states[mine], since, values[mine], own[row], runs[row]
+        )
+
+
+def _read_columns(blobs: Sequence[bytes], places: Sequence[int], rows: Sequence[int]) -> Floats:
+    column = decode_columns(blobs, places)
+    if len(column) != sum(rows):
+        raise Damaged(f"tables have {len(column)} rows and not {sum(rows)}")
     return column
 
 
-def _from_step(step: float | None, short: float) -> float | None:
-    return None if step is None else step / -short if short < 0 else step * full_precision(short)
+def _read_metrics(
+    hours: Sequence[_PackedHour], places: Sequence[int], counts: Sequence[int], metrics: Collection[str] | None
+) -> Floats:
+    """(GPUs, metrics of the catalog)."""
+    owner = np.repeat(np.arange(len(hours)), counts)
+    table = np.full((len(owner), len(GPU_NAMES)), np.nan)
+    known = [index_names(hour.names) for hour in hours]
+    if any(len(names) != len(hour.metrics) for names, hour in zip(known, hours, strict=True)):
+        raise Damaged("the names of metrics do not fit the metrics")
+    for column, name in enumerate(GPU_NAMES):
+        has = [name in names for names in known]
+        if (metrics is None or name in metrics) and any(has):
+            blobs = [hour.metrics[names[name]] for hour, names in compress(zip(hours, known, strict=True), has)]
+            rows = slice(None) if all(has) else np.array(has)[owner]
+            table[rows, column] = _read_columns(blobs, list(compress(places, has)), list(compress(counts, has)))
+    return table
+
+
+def _read_own(hours: Sequence[_PackedHour], places: Sequence[int], metrics: Collection[str] | None) -> Floats:
+    """(hours, metrics of the host)."""
+    table = np.full((len(hours), len(HOST_NAMES)), np.nan)
+    wanted = [metrics is None or HOST_PREFIX + name in metrics for name in HOST_NAMES]
+    if not any(wanted):
+        return table
+    known = [index_names(hour.host_names) for hour in hours]
+    if any(len(names) != len(hour.host_precisions) for names, hour in zip(known, hours, strict=True)):
+        raise Damaged("the names of the host's metrics do not fit the metrics")
+    steps = _read_columns([hour.host for hour in hours], places, [len(names) for names in known])
+    shorts = np.array([short for hour in hours for short in hour.host_precisions], np.float64)
+    values = np.empty(len(steps))
+    for short in np.unique(shorts).tolist():
+        values[shorts == short] = from_steps(steps[shorts == short], short)
+    first = 0
+    for row, names in enumerate(known):
+        for column, (name, is_wanted) in enumerate(zip(HOST_NAMES, wanted, strict=True)):
+            if is_wanted and name in names:
+                table[row, column] = values[first + names[name]]
+        first += len(names)
+    return table
+
+
+def _read_runs(hours: Sequence[_PackedHour], places: Sequence[int]) -> list[list[RunMoment]]:
+    found: list[list[RunMoment]] = [[] for _ in hours]
+    some = [(row, hour.runs) for row, hour in enumerate(hours) if hour.runs is not None and hour.runs.runs]
+    for row, runs in some:
+        if len(runs.rows) != len(runs.runs) or not all(0 <= gpu < len(hours[row].gpus) for gpu in runs.rows):
+            raise Damaged("the runs of an hour do not fit together")
+    counts = [len(runs.runs) for _, runs in some]
+    present, memory, utilization = (
+        (
+            or_none(
+                _read_columns(
+                    [part for parts in all_parts for part in parts],
+                    [places[row] for (row, _), parts in zip(some, all_parts, strict=True) for _ in parts],
+                    counts,
+                )
+            )
+            for all_parts in zip(*((runs.present, runs.memory, runs.utilization) for _, runs in some), strict=True)
+        )
+        if some
+        else ([], [], [])
+    )
+    owners = [(row, run, gpu) for row, runs in some for run, gpu in zip(runs.runs, runs.rows, strict=True)]
+    for (row, run, gpu), is_there, bytes_, percent in zip(owners, present, memory, utilization, strict=True):
+        if is_there:
+            found[row].append(RunMoment(run, gpu, bytes_, percent))
+    return found
 
 
 def find_moment(hour: Hour, at: float) -> HourMoment | None:
@@ -272,14 +355,17 @@ def find_moment(hour: Hour, at: float) -> HourMoment | None:
     place = int(np.searchsorted(hour.times, at, side="right")) - 1
     if place < 0:
         return None
+    nothing = np.full((len(hour.gpus), len(hour.times)), np.nan)
+    table = np.array([hour.metrics.get(name, nothing)[:, place] for name in GPU_NAMES]).T
+    own = np.array([[line[place] if (line := hour.host.get(name)) is not None else np.nan for name in HOST_NAMES]])
     return HourMoment(
         float(hour.times[place]),
         float(hour.covered[place]),
         hour.gpus,
         hour.states[:, place].tolist(),
-        _since(hour.times, hour.states, place),
-        {name: or_none(table[:, place]) for name, table in hour.metrics.items()},
-        {name: or_none(line[place : place + 1])[0] for name, line in hour.host.items()},
+        find_since(hour.times, hour.states, place),
+        make_values(table, is_host=False),
+        make_values(own, is_host=True)[0],
         [
             RunMoment(one.run, one.gpu, *or_none(np.array([one.memory[place], one.utilization[place]])))
             for one in hour.runs
@@ -288,32 +374,24 @@ def find_moment(hour: Hour, at: float) -> HourMoment | None:
     )
 
 
+def make_values(table: Floats, *, is_host: bool) -> list[Values]:
+    """Those of each row, in the order of the catalog: None is unknown, and whole where the metric is."""
+    return list(zip(*as_json(table, _IS_WHOLE[is_host]), strict=True))
+
+
 def or_none(values: Floats) -> list[float | None]:
     """None in place of each NaN."""
     found: list[float | None] = values.tolist()
     return [None if value != value else value for value in found]  # noqa: PLR0124 - NaN
 
 
-def _since(times: Floats, states: Bytes, place: int) -> list[float | None]:
+def find_since(times: Floats, states: NDArray[Any], place: int) -> list[float | None]:
     """When the state of each GPU at `place` began; None where that was before the hour."""
     since: list[float | None] = [None] * len(states)
     for row in np.flatnonzero((states[:, : place + 1] != states[:, place : place + 1]).any(axis=1)).tolist():
         differs = np.flatnonzero(states[row, :place] != states[row, place])
         since[row] = float(times[differs[-1] + 1])
     return since
-
-
-def _runs_at(packed: _Runs, gpus: int, place: int) -> list[RunMoment]:
-    present, memory, utilization = (
-        [value for part in parts for value in decode_column(part, place)]
-        for parts in (packed.present, packed.memory, packed.utilization)
-    )
-    if {len(present), len(memory), len(utilization), len(packed.rows)} != {len(packed.runs)}:
-        raise Damaged("the runs of an hour do not fit together")
-    if not all(0 <= row < gpus for row in packed.rows):
-        raise Damaged("the runs of an hour do not fit together")
-    found = zip(packed.runs, packed.rows, memory, utilization, strict=True)
-    return [RunMoment(*one) for one, is_there in zip(found, present, strict=True) if is_there]
 
 
 def _since_before(times: Floats) -> Floats:

@@ -6,14 +6,15 @@ Where samples are no longer kept, the quarter hour has the moment: means of its 
 for most of it, and the runs that touched it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from msgspec import Struct
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentAsk, PastHost, PastRun
-from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment, or_none
+from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
 from gpudeck.history.rollup import Quarters, Roll
 from gpudeck.history.sample import (
     ALL_NAMES,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 60.0
 """Seconds by which the clock of a viewer may be ahead."""
-_HOSTS_AT_ONCE: Final = 32
+_HOSTS_AT_ONCE: Final = 64
 
 
 def check_moment(at: float, oldest: float | None, now: float) -> None:
@@ -50,35 +51,103 @@ def check_moment(at: float, oldest: float | None, now: float) -> None:
 def find_hosts(view: "HistoryView", ask: MomentAsk, now: float) -> Iterator[PastHost]:
     """Each host that had been seen by then, in no particular order. Raises HistoryRefused at the first step, never
     later."""
-    hosts = [host for host in view.hosts().values() if host.first <= ask.at]
-    check_moment(ask.at, min((host.first for host in view.hosts().values()), default=None), now)
-    gpus = view.gpus()
-    on_host: dict[int, list[KnownGpu]] = {}
-    for gpu in gpus.values():
-        on_host.setdefault(gpu.host, []).append(gpu)
-    batch: list[tuple[KnownHost, HourMoment | None, bool]] = []
-    for host in checkpointed(sorted(hosts, key=lambda one: one.key)):
-        if ask.at - min(host.last, ask.at) > ask.forget_after:
-            continue
-        batch.append((host, *_find_moment(view, host, ask)))
-        if len(batch) >= _HOSTS_AT_ONCE:
-            yield from _make_hosts(view, batch, gpus, on_host, ask)
-            batch = []
-    yield from _make_hosts(view, batch, gpus, on_host, ask)
+    hosts = view.hosts().values()
+    check_moment(ask.at, min((host.first for host in hosts), default=None), now)
+    there = [host for host in hosts if host.first <= ask.at and ask.at - min(host.last, ask.at) <= ask.forget_after]
+    there.sort(key=attrgetter("key"))
+    finder = _HostFinder(view, ask)
+    for first in checkpointed(range(0, len(there), _HOSTS_AT_ONCE)):
+        yield from finder.find(there[first : first + _HOSTS_AT_ONCE])
 
 
-def _find_moment(view: "HistoryView", host: KnownHost, ask: MomentAsk) -> tuple[HourMoment | None, bool]:
-    """With whether it is a quarter hour's."""
-    found = view.moment_of(host.key, ask.at, ask.metrics)
-    if found is not None and ask.at - found.at <= QUARTER:
+class _HostFinder:
+    def __init__(self, view: "HistoryView", ask: MomentAsk) -> None:
+        self._view = view
+        self._ask = ask
+        self._gpus = view.gpus()
+
+    def find(self, hosts: Sequence[KnownHost]) -> Iterator[PastHost]:
+        last = self._view.moments([host.key for host in hosts], self._ask.at, self._ask.metrics)
+        found = [self._or_quarter(host, last.get(host.key)) for host in hosts]
+        keys = {run.run for moment, _ in found if moment is not None for run in moment.runs}
+        runs = {run.key: run for run in self._view.runs_of(keys)}
+        for host, (moment, is_rolled) in zip(hosts, found, strict=True):
+            if moment is None:
+                yield self._make_blank(host)
+            elif is_rolled:
+                yield self._make_host(host, moment, self._runs_in_quarter(host, moment), is_rolled=True)
+            else:
+                there = ((run.gpu, runs[run.run], run) for run in moment.runs if run.run in runs)
+                yield self._make_host(host, moment, there)
+
+    def _or_quarter(self, host: KnownHost, found: HourMoment | None) -> tuple[HourMoment | None, bool]:
+        """`found` is the host's last sample. With whether it is a quarter hour's."""
+        at, metrics = self._ask.at, self._ask.metrics
+        if found is not None and at - found.at <= QUARTER:
+            return found, False
+        for quarters in self._view.quarters(host.key, at, at + 1, ALL_NAMES if metrics is None else metrics):
+            rolled = _from_quarter(quarters, at)
+            kept_since = self._view.raw_since([host.key])
+            # Where samples are kept, a quarter hour has nothing to add: the host was silent at that moment.
+            if rolled is not None and (found is None or rolled.at > found.at) and not 0 < kept_since <= at:
+                return rolled, True
         return found, False
-    for quarters in view.quarters(host.key, ask.at, ask.at + 1, ALL_NAMES if ask.metrics is None else ask.metrics):
-        rolled = _from_quarter(quarters, ask.at)
-        kept_since = view.raw_since([host.key])
-        # Where samples are kept, a quarter hour has nothing to add: the host was silent at that moment.
-        if rolled is not None and (found is None or rolled.at > found.at) and not 0 < kept_since <= ask.at:
-            return rolled, True
-    return found, False
+
+    def _runs_in_quarter(self, host: KnownHost, found: HourMoment) -> Iterator[tuple[int, PastRun, RunMoment | None]]:
+        for run in self._runs_by_host.get(host.key, ()):
+            yield from ((row, run, None) for row, gpu in enumerate(found.gpus) if gpu in run.gpus)
+
+    @cached_property
+    def _runs_by_host(self) -> dict[int, list[PastRun]]:
+        """Those that touched the quarter hour."""
+        begin = self._ask.at // QUARTER * QUARTER
+        found: dict[int, list[PastRun]] = {}
+        for run in checkpointed(self._view.runs_between(begin, begin + QUARTER)):
+            found.setdefault(run.host, []).append(run)
+        return found
+
+    @cached_property
+    def _gpus_by_host(self) -> dict[int, list[KnownGpu]]:
+        found: dict[int, list[KnownGpu]] = {}
+        for gpu in self._gpus.values():
+            found.setdefault(gpu.host, []).append(gpu)
+        return found
+
+    def _make_blank(self, host: KnownHost) -> PastHost:
+        """It is known from roll-ups alone, of other times."""
+        known = [gpu for gpu in self._gpus_by_host.get(host.key, ()) if gpu.first <= self._ask.at]
+        silent = tuple(GpuSample(gpu.uuid, gpu.label, gpu.model, UNKNOWN, NOTHING, None) for gpu in known)
+        blank = HostSample(host.host_id, host.name, host.first, 0.0, (None,) * len(HOST_NAMES), silent)
+        return PastHost(blank, [None] * len(silent), is_recorded=False)
+
+    def _make_host(
+        self,
+        host: KnownHost,
+        found: HourMoment,
+        runs: Iterable[tuple[int, PastRun, RunMoment | None]],
+        *,
+        is_rolled: bool = False,
+    ) -> PastHost:
+        """`runs` are those on each row of its GPUs."""
+        there: list[list[ProcessSample]] = [[] for _ in found.gpus]
+        for row, run, moment in runs:
+            there[row].append(_make_process(run, moment))
+        samples, begun = list[GpuSample](), list[float | None]()
+        rows = zip(found.gpus, found.states, found.since, found.values, there, strict=True)
+        for key, state, since, values, processes in rows:
+            gpu = self._gpus.get(key)
+            if gpu is not None and state != ABSENT:
+                known = None if state == UNKNOWN else tuple(processes)
+                samples.append(GpuSample(gpu.uuid, gpu.label, gpu.model, state, values, known))
+                begun.append(since)
+        sample = HostSample(host.host_id, host.name, found.at, found.covered, found.own, tuple(samples))
+        return PastHost(sample, begun, is_rolled=is_rolled)
+
+
+def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
+    memory, utilization = (None, None) if moment is None else (moment.memory, moment.utilization)
+    used = None if memory is None else int(memory)
+    return ProcessSample(run.pid, run.started_at, run.user, run.command, run.container, run.job, used, utilization)
 
 
 def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
@@ -97,104 +166,19 @@ def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
         quarters.gpus,
         np.where(is_short, UNKNOWN, states).tolist(),
         [None] * len(quarters.gpus),
-        {name: _mean(roll, place) for name, roll in quarters.metrics.items()},
-        {name: _mean(roll, place)[0] for name, roll in quarters.host.items()},
+        _means(quarters.metrics, GPU_METRICS, place, len(quarters.gpus)),
+        _means(quarters.host, HOST_METRICS, place, 1)[0],
         [],
     )
 
 
-def _mean(roll: Roll, place: int) -> list[float | None]:
-    seconds = roll.seconds[:, place]
-    return or_none(np.divide(roll.sum[:, place], seconds, out=np.full(len(seconds), np.nan), where=seconds > 0))
+def _means(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], place: int, rows: int) -> list[Values]:
+    nothing: list[float | None] = [None] * rows
+    columns = (_mean(rolls[name], metric, place) if name in rolls else nothing for name, metric in catalog.items())
+    return list(zip(*columns, strict=True))
 
 
-class _FoundRuns(Struct):
-    """The runs of some moments by their number; `by_host` are those that touched a quarter hour."""
-
-    by_key: dict[int, PastRun]
-    by_host: dict[int, list[PastRun]]
-
-
-def _make_hosts(
-    view: "HistoryView",
-    batch: list[tuple[KnownHost, HourMoment | None, bool]],
-    gpus: Mapping[int, KnownGpu],
-    on_host: Mapping[int, list[KnownGpu]],
-    ask: MomentAsk,
-) -> Iterator[PastHost]:
-    runs = _find_runs(view, batch, ask.at)
-    for host, found, is_rolled in batch:
-        if found is None:
-            # It is known from roll-ups alone, of other times.
-            known = [gpu for gpu in on_host.get(host.key, ()) if gpu.first <= ask.at]
-            silent = tuple(GpuSample(gpu.uuid, gpu.label, gpu.model, UNKNOWN, NOTHING, None) for gpu in known)
-            blank = HostSample(host.host_id, host.name, host.first, 0.0, (None,) * len(HOST_NAMES), silent)
-            yield PastHost(blank, [None] * len(silent), is_recorded=False)
-            continue
-        yield _make_host(host, found, gpus, runs, is_rolled=is_rolled)
-
-
-def _make_host(
-    host: KnownHost, found: HourMoment, gpus: Mapping[int, KnownGpu], runs: _FoundRuns, *, is_rolled: bool
-) -> PastHost:
-    states = found.states
-    rows = [row for row, gpu in enumerate(found.gpus) if gpu in gpus and states[row] != ABSENT]
-    of_gpu: dict[int, list[tuple[PastRun, RunMoment | None]]] = {}
-    for moment in found.runs:
-        if moment.run in runs.by_key:
-            of_gpu.setdefault(moment.gpu, []).append((runs.by_key[moment.run], moment))
-    if is_rolled:
-        for run in runs.by_host.get(host.key, ()):
-            for row, gpu in enumerate(found.gpus):
-                if gpu in run.gpus:
-                    of_gpu.setdefault(row, []).append((run, None))
-    nothing = [None] * len(found.gpus)
-    columns = (
-        nothing if (column := found.metrics.get(name)) is None else _round(column, metric, is_rolled=is_rolled)
-        for name, metric in GPU_METRICS.items()
-    )
-    values: list[Values] = list(zip(*columns, strict=True))
-    own = tuple(_round([found.host.get(name)], metric, is_rolled=is_rolled)[0] for name, metric in HOST_METRICS.items())
-    samples, begun = [], []
-    for row in rows:
-        known, there = gpus[found.gpus[row]], of_gpu.get(row, ())
-        processes = None if states[row] == UNKNOWN else tuple(_make_process(run, moment) for run, moment in there)
-        samples.append(GpuSample(known.uuid, known.label, known.model, states[row], values[row], processes))
-        begun.append(found.since[row])
-    sample = HostSample(host.host_id, host.name, found.at, found.covered, own, tuple(samples))
-    return PastHost(sample, begun, is_rolled=is_rolled)
-
-
-def _round(values: list[float | None], metric: Metric, *, is_rolled: bool) -> list[float | None]:
-    """To the metric's precision, an int where that is whole. Samples have it already."""
-    if is_rolled:
-        return [None if value is None else metric.round(value) for value in values]
-    if metric.precision >= 1:
-        return [None if value is None else int(value) for value in values]
-    return [None if value is None else round(value, 6) for value in values]
-
-
-def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
-    memory, utilization = (None, None) if moment is None else (moment.memory, moment.utilization)
-    return ProcessSample(
-        run.pid,
-        run.started_at,
-        run.user,
-        run.command,
-        run.container,
-        run.job,
-        None if memory is None else int(memory),
-        utilization,
-    )
-
-
-def _find_runs(
-    view: "HistoryView", batch: Iterable[tuple[KnownHost, HourMoment | None, bool]], at: float
-) -> _FoundRuns:
-    keys = {moment.run for _, found, _ in batch if found is not None for moment in found.runs}
-    rolled = [host.key for host, _, is_rolled in batch if is_rolled]
-    begin = at // QUARTER * QUARTER
-    by_host: dict[int, list[PastRun]] = {}
-    for run in view.runs_between(rolled, begin, begin + QUARTER):
-        by_host.setdefault(run.host, []).append(run)
-    return _FoundRuns({run.key: run for run in view.runs_of(keys)}, by_host)
+def _mean(roll: Roll, metric: Metric, place: int) -> list[float | None]:
+    """To the metric's precision, an int where that is whole."""
+    both = zip(roll.sum[:, place].tolist(), roll.seconds[:, place].tolist(), strict=True)
+    return [metric.round(total / seconds) if seconds > 0 else None for total, seconds in both]

@@ -5,6 +5,9 @@ Names, labels, sources and vendors are not recorded: they are today's, of hosts 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import repeat
+from operator import is_
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -16,6 +19,7 @@ from gpudeck.history.sample import (
     GPU_NAMES,
     HOST_NAMES,
     HOST_PREFIX,
+    NOTHING,
     STATES,
     GpuSample,
     HostSample,
@@ -73,7 +77,7 @@ class PastFleetBuilder:
         self._counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
         self._hosts = self._hosts_up = self._recorded = 0
         self._users: set[str] = set()
-        self._reasons: dict[tuple[tuple[str, ...], str, bool], dict[str, str]] = {}
+        self._reasons: dict[tuple[tuple[bool, ...], str, bool], dict[str, str]] = {}
         self._watts: list[float] = []
         self._newest: float | None = None
         self._is_rolled = False
@@ -93,7 +97,7 @@ class PastFleetBuilder:
         if past.is_recorded:
             self._newest = max(sample.at, self._newest or sample.at)
         is_current = reason is None
-        numbers = _pick(HOST_NAMES, sample.values) if is_current else {}
+        numbers: dict[str, Any] = dict(zip(HOST_NAMES, sample.values, strict=True)) if is_current else {}
         facts = None if known is None else known.facts
         return Host(
             id=sample.host_id,
@@ -107,7 +111,7 @@ class PastFleetBuilder:
             addresses=[] if facts is None else facts.addresses,
             os=None if facts is None else facts.os,
             driver_version=None if facts is None else facts.driver_version,
-            reasons={name: reason or _NOT_RECORDED for name in self._host_names if name not in numbers},
+            reasons={name: reason or _NOT_RECORDED for name in self._host_names if numbers.get(name) is None},
             gpus=gpus,
             **numbers,
         )
@@ -178,14 +182,15 @@ class PastFleetBuilder:
         is_hardly_recorded = past.is_rolled and availability == "unknown"
         self._recorded += silent is None and not is_hardly_recorded
         # What was last read of a host that is silent may be anything by now.
-        numbers = _pick(GPU_NAMES, sample.values) if silent is None else {}
+        values = sample.values if silent is None else NOTHING
+        numbers: dict[str, Any] = dict(zip(GPU_NAMES, values, strict=True))
         processes = None if silent or sample.processes is None else [_show(one) for one in sample.processes]
         users = sorted({one.user for one in processes or () if one.user is not None})
-        reasons = self._explain(tuple(numbers), silent or _NOT_RECORDED, has_processes=processes is not None)
+        reasons = self._explain(values, silent or _NOT_RECORDED, has_processes=processes is not None)
         faults = self._context.faults.get(sample.uuid, [])
         health = judge_health(
             None,
-            numbers.get("temperature_celsius"),
+            numbers["temperature_celsius"],
             self._settings.health,
             judge_faults([GpuEvent(at=one.at, code=one.code) for one in faults]) if faults else OK,
             silent,
@@ -193,7 +198,7 @@ class PastFleetBuilder:
         )
         if availability != "unknown":
             self._users.update(users)
-            self._watts += [numbers["power_watts"]] if "power_watts" in numbers else []
+            self._watts += [] if (watts := numbers["power_watts"]) is None else [watts]
         began = [one.started_at for one in processes or () if one.started_at is not None]
         if since is None and availability in {"busy", "idle"} and began:
             since = min(began)
@@ -224,33 +229,33 @@ class PastFleetBuilder:
             **numbers,
         )
 
-    def _explain(self, known: tuple[str, ...], why: str, *, has_processes: bool) -> dict[str, str]:
+    def _explain(self, values: Values, why: str, *, has_processes: bool) -> dict[str, str]:
         """The reason of whatever is not known of a GPU. Many GPUs share one: nobody changes it."""
-        found = self._reasons.get((known, why, has_processes))
+        key = tuple(map(is_, values, repeat(None))), why, has_processes
+        found = self._reasons.get(key)
         if found is None:
-            missing = [name for name in self._gpu_names if name not in known]
-            found = dict.fromkeys(missing if has_processes else [*missing, "processes"], why)
-            self._reasons[known, why, has_processes] = found
+            unknown = {name for name, value in zip(GPU_NAMES, values, strict=True) if value is None}
+            missing = [name for name in self._gpu_names if name in unknown]
+            found = self._reasons[key] = dict.fromkeys(missing if has_processes else [*missing, "processes"], why)
         return found
-
-
-def _pick(names: tuple[str, ...], values: Values) -> dict[str, Any]:
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _guess_identity(sample: GpuSample) -> GpuIdentity:
     """Of a GPU that is not in the fleet any more."""
-    model = sample.model
-    vendor = next((name for name in ("nvidia", "amd", "intel") if model.lower().startswith(name)), "unknown")
-    index = sample.label.partition(".")[0]
+    model, index = sample.model, sample.label.partition(".")[0]
     return GpuIdentity(
         uuid=sample.uuid,
         index=int(index) if index.isascii() and index.isdigit() else 0,
         label=sample.label,
         name=model,
         display_name=model,
-        vendor=vendor,
+        vendor=_guess_vendor(model),
     )
+
+
+@lru_cache(256)
+def _guess_vendor(model: str) -> str:
+    return next((name for name in ("nvidia", "amd", "intel") if model.lower().startswith(name)), "unknown")
 
 
 def _show(process: ProcessSample) -> ShownProcess:

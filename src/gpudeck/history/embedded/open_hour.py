@@ -28,7 +28,7 @@ from gpudeck.history.embedded.journal import (
     scale,
     unpack_steps,
 )
-from gpudeck.history.hour import SECONDS, Hour, HourMoment, RunSlice, cover, find_moment
+from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
 from gpudeck.history.totals import StepTotals
 from gpudeck.model.catalog import MIB
 
@@ -40,16 +40,16 @@ _MOST_LOOSE: Final = 4_000_000
 MOST_CACHED: Final = 8
 """Answers about one open hour that are kept."""
 _NARROW: Final = (np.dtype("<i1"), np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
-_MOMENT, _OF_HOST, _OF_GPU, _STATE, _OF_RUN = range(5)
+MOMENT, OF_HOST, OF_GPU, STATE, OF_RUN = range(5)
 """The kinds of matrices: times and intervals, metrics of the host, of GPUs, states, runs."""
-_TIMES, _INTERVALS = range(2)
-_Key = tuple[int, int]
+TIMES, INTERVALS = range(2)
+MatrixKey = tuple[int, int]
 """A matrix of a piece: its kind, and which of them it is: a metric's place in the layout."""
 _Matrix = tuple[int, np.dtype[Any], np.dtype[Any], bytes] | float
 """Rows, the type of its numbers and of their differences, and the bytes; or one number for all."""
-MatrixCache = dict[int, dict[_Key, "Floats | float"]]
+MatrixCache = dict[int, dict[MatrixKey, "Floats | float"]]
 """What was decoded, by the id of its piece."""
-_Indexes = NDArray[np.int64]
+Indexes = NDArray[np.int64]
 _Places = dict[MetricLayout, int] | None
 _local = threading.local()
 
@@ -57,15 +57,24 @@ T = TypeVar("T")
 
 
 class Piece(Struct):
-    """Samples of some hosts. All matrices are `width` samples wide: where a host has fewer, its last is repeated."""
+    """Samples of some hosts, of which each has a row or more. All matrices are `width` samples wide: where a host has
+    fewer, its last is repeated."""
 
     layout: MetricLayout
+    rows: int
     width: int
-    matrices: dict[_Key, _Matrix]
+    matrices: dict[MatrixKey, _Matrix]
 
-    def read(self, key: _Key, step: float) -> "Floats | float":
+    def read(self, key: MatrixKey, step: float) -> "Floats | float":
         found = self.matrices.get(key, np.nan)  # of no rows there is none
         return scale(found, step) if isinstance(found, float) else unpack_steps(_decode(found, self.width), step)
+
+    def pick(self, key: MatrixKey, step: float, rows: Indexes, places: Indexes) -> "Floats | float":
+        """One sample of each of these rows, or the one number of all."""
+        found = self.matrices.get(key, np.nan)
+        if isinstance(found, float):
+            return scale(found, step)
+        return unpack_steps(_decode(found, self.width)[rows, places], step)
 
 
 class PieceSlice(Struct, frozen=True):
@@ -82,7 +91,15 @@ class PieceSlice(Struct, frozen=True):
     def layout(self) -> MetricLayout:
         return self.piece.layout
 
-    def read(self, key: _Key, step: float, cache: MatrixCache) -> "Floats | float":
+    @property
+    def source(self) -> Piece:
+        return self.piece
+
+    def first(self, kind: int) -> int:
+        """Its first row of that kind."""
+        return self.row if kind <= OF_HOST else self.run if kind == OF_RUN else self.gpu
+
+    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
         """(rows, samples) of its rows of that kind, or one number for all of them."""
         known = cache.get(id(self.piece))
         if known is None:
@@ -92,9 +109,8 @@ class PieceSlice(Struct, frozen=True):
             found = known[key] = self.piece.read(key, step)
         if isinstance(found, float):
             return found
-        kind = key[0]
-        first = self.row if kind <= _OF_HOST else self.run if kind == _OF_RUN else self.gpu
-        rows = 1 if kind <= _OF_HOST else len(self.gpu_runs.pairs) if kind == _OF_RUN else len(self.gpu_runs.gpus)
+        kind, first = key[0], self.first(key[0])
+        rows = 1 if kind <= OF_HOST else len(self.gpu_runs.pairs) if kind == OF_RUN else len(self.gpu_runs.gpus)
         return found[first : first + rows, : self.count]
 
 
@@ -117,17 +133,31 @@ class LooseSample(Struct, frozen=True):
     def gpu_runs(self) -> GpuRuns:
         return self.batch.gpu_runs[self.place]
 
-    def read(self, key: _Key, step: float, cache: MatrixCache) -> "Floats | float":
-        (kind, name), batch, place = key, self.batch, self.place
-        if kind == _MOMENT:
-            return float((batch.times if name == _TIMES else batch.intervals)[place])
-        starts = batch.run_starts if kind == _OF_RUN else batch.gpu_starts
-        rows = slice(place, place + 1) if kind == _OF_HOST else slice(int(starts[place]), int(starts[place + 1]))
-        if kind == _STATE:
-            return batch.states[rows, None].astype(np.float64)
-        table = (batch.own, batch.table, batch.runs)[(_OF_HOST, _OF_GPU, _OF_RUN).index(kind)]
-        found = table.column(name, rows, step)
+    @property
+    def source(self) -> SampleBatch:
+        return self.batch
+
+    def first(self, kind: int) -> int:
+        """Its first row of that kind."""
+        starts = self.batch.run_starts if kind == OF_RUN else self.batch.gpu_starts
+        return self.place if kind <= OF_HOST else int(starts[self.place])
+
+    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
+        kind, first = key[0], self.first(key[0])
+        starts = self.batch.run_starts if kind == OF_RUN else self.batch.gpu_starts
+        end = first + 1 if kind <= OF_HOST else int(starts[self.place + 1])
+        found = read_batch(self.batch, key, step, slice(first, end))
         return found if isinstance(found, float) else found[:, None]
+
+
+def read_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | Indexes) -> "Floats | float":
+    """Of these rows of that kind, or the one number of all."""
+    kind, name = key
+    if kind == MOMENT:
+        return (batch.times if name == TIMES else batch.intervals)[rows]
+    if kind == STATE:
+        return batch.states[rows].astype(np.float64)
+    return (batch.own, batch.table, batch.runs)[(OF_HOST, OF_GPU, OF_RUN).index(kind)].column(name, rows, step)
 
 
 Part = PieceSlice | LooseSample
@@ -143,9 +173,9 @@ class _Assembly:
         ends = np.cumsum([0, *(part.count for part in parts)]).tolist()
         self._count: int = ends[-1]
         self._spans = [slice(*of) for of in pairwise(ends)]
-        self._times = self._line((_MOMENT, _TIMES), 0.001)
+        self._times = self._line((MOMENT, TIMES), 0.001)
         is_ordered = bool((self._times[1:] > self._times[:-1]).all())
-        self._order: _Indexes | slice = slice(None) if is_ordered else np.unique(self._times, return_index=True)[1]
+        self._order: Indexes | slice = slice(None) if is_ordered else np.unique(self._times, return_index=True)[1]
         self._gpus = list(dict.fromkeys(gpu for part in parts for gpu in part.gpu_runs.gpus))
         self._rows = {gpu: row for row, gpu in enumerate(self._gpus)}
         every = tuple(self._gpus)
@@ -156,34 +186,34 @@ class _Assembly:
         ]
 
     def hour(self, start: int, before: float | None, metrics: Collection[str] | None, *, runs: bool) -> Hour:
-        times, intervals = self._times[self._order], self._line((_MOMENT, _INTERVALS), 0.001)[self._order]
+        times, intervals = self._times[self._order], self._line((MOMENT, INTERVALS), 0.001)[self._order]
         layouts = list(dict.fromkeys(part.layout for part in self._parts))
         return Hour(
             start=start,
             times=times,
             covered=cover(times, intervals, before),
             gpus=self._gpus,
-            states=self._table((_STATE, 0), 1.0, None, 0.0).astype(np.uint8),
+            states=self._table((STATE, 0), 1.0, None, 0.0).astype(np.uint8),
             metrics={
-                name: self._table((_OF_GPU, place), step, layout, np.nan)
-                for name, place, step, layout in _metrics_of(layouts, metrics, of_gpu=True)
+                name: self._table((OF_GPU, place), step, layout, np.nan)
+                for name, place, step, layout in metrics_of(layouts, metrics, of_gpu=True)
             }
             if self._gpus
             else {},
             host={
-                name: self._line((_OF_HOST, place), step, layout)[self._order]
-                for name, place, step, layout in _metrics_of(layouts, metrics, of_gpu=False)
+                name: self._line((OF_HOST, place), step, layout)[self._order]
+                for name, place, step, layout in metrics_of(layouts, metrics, of_gpu=False)
             },
             runs=self._runs() if runs else [],
         )
 
-    def _line(self, key: _Key, step: float, places: _Places = None) -> Floats:
+    def _line(self, key: MatrixKey, step: float, places: _Places = None) -> Floats:
         line = np.empty(self._count)
         for span, values in zip(self._spans, self._read(key, step, places), strict=True):
             line[span] = values
         return line
 
-    def _table(self, key: _Key, step: float, places: _Places, blank: float) -> Floats:
+    def _table(self, key: MatrixKey, step: float, places: _Places, blank: float) -> Floats:
         """(GPUs, samples)."""
         found = self._read(key, step, places)
         shape = len(self._gpus), self._count
@@ -194,7 +224,7 @@ class _Assembly:
             table[where, span] = values
         return table[:, self._order]
 
-    def _read(self, key: _Key, step: float, places: _Places) -> "list[Floats | float]":
+    def _read(self, key: MatrixKey, step: float, places: _Places) -> "list[Floats | float]":
         """Of each part. `places` are the metric's in each layout; without them it is the same in all."""
         cache = self._cache
         if places is None:
@@ -210,7 +240,7 @@ class _Assembly:
             pairs = part.gpu_runs.pairs
             if not pairs:
                 continue
-            memory, use = part.read((_OF_RUN, 0), MIB, self._cache), part.read((_OF_RUN, 1), 1.0, self._cache)
+            memory, use = part.read((OF_RUN, 0), MIB, self._cache), part.read((OF_RUN, 1), 1.0, self._cache)
             for number, key in enumerate(pairs):
                 mine = slices.get(key)
                 if mine is None:
@@ -236,7 +266,7 @@ def _are_alike(found: "list[Floats | float]") -> bool:
     return all(isinstance(one, float) and (one == first or (is_unknown and math.isnan(one))) for one in found)
 
 
-def _metrics_of(
+def metrics_of(
     layouts: list[MetricLayout], wanted: Collection[str] | None, *, of_gpu: bool
 ) -> Iterator[tuple[str, int, float, _Places]]:
     """Name, place and step of each that is wanted; and its place in each layout, where there are several."""
@@ -298,9 +328,9 @@ class _Segment(Struct):
     """Pieces in the making: which samples, GPUs and runs of all batches together their matrices are made of."""
 
     piece: Piece
-    samples: _Indexes
-    gpus: _Indexes
-    runs: _Indexes
+    samples: Indexes
+    gpus: Indexes
+    runs: Indexes
 
 
 class _PiecePacker:
@@ -315,12 +345,12 @@ class _PiecePacker:
     def run(self) -> list[tuple[int, int, PieceSlice]]:
         segments, slices = self._divide()
         batches = self._batches
-        for place, name in ((_TIMES, "times"), (_INTERVALS, "intervals")):
+        for place, name in ((TIMES, "times"), (INTERVALS, "intervals")):
             moments = np.concatenate([getattr(batch, name) for batch in batches])
-            self._fill(segments, (_MOMENT, place), "samples", np.rint(moments * 1000).astype(np.int64))
+            self._fill(segments, (MOMENT, place), "samples", np.rint(moments * 1000).astype(np.int64))
         states = np.concatenate([batch.states for batch in batches]).astype(np.int16)
-        self._fill(segments, (_STATE, 0), "gpus", states)
-        for kind, table, rows in ((_OF_HOST, "own", "samples"), (_OF_GPU, "table", "gpus"), (_OF_RUN, "runs", "runs")):
+        self._fill(segments, (STATE, 0), "gpus", states)
+        for kind, table, rows in ((OF_HOST, "own", "samples"), (OF_GPU, "table", "gpus"), (OF_RUN, "runs", "runs")):
             packed = [getattr(batch, table) for batch in batches]
             for place in range(len(packed[0].columns)):
                 column = _join([(one.columns[place], one.rows) for one in packed if one.rows])
@@ -352,21 +382,21 @@ class _PiecePacker:
             samples = order[begins[first:end, None] + np.minimum(np.arange(width), mine[:, None] - 1)]
             gpus, gpu_rows = _spread(samples, gpu_starts, gpu_counts)
             runs, run_rows = _spread(samples, run_starts, run_counts)
-            piece = Piece(self._layout, width, {})
+            piece = Piece(self._layout, len(mine), width, {})
             segments.append(_Segment(piece, samples, gpus, runs))
             for row, (sample, count) in enumerate(zip(samples[:, 0].tolist(), mine.tolist(), strict=True)):
                 found = PieceSlice(piece, self._gpu_runs[sample], count, row, gpu_rows[row], run_rows[row])
                 slices.append((int(hosts[sample]), int(starts[sample]) * SECONDS, found))
         return segments, slices
 
-    def _offsets(self, name: str) -> tuple[_Indexes, _Indexes]:
+    def _offsets(self, name: str) -> tuple[Indexes, Indexes]:
         """Where the GPUs or runs of each sample begin among those of all batches, and how many there are."""
         all_starts = [getattr(batch, name) for batch in self._batches]
         ends = np.cumsum([0, *(starts[-1] for starts in all_starts)])
         begins = [starts[:-1] + end for starts, end in zip(all_starts, ends, strict=False)]
         return np.concatenate(begins), np.concatenate([np.diff(starts) for starts in all_starts])
 
-    def _fill(self, segments: list[_Segment], key: _Key, rows: str, column: Whole | float) -> None:
+    def _fill(self, segments: list[_Segment], key: MatrixKey, rows: str, column: Whole | float) -> None:
         for segment in segments:
             index = getattr(segment, rows)
             if isinstance(column, float):
@@ -399,7 +429,7 @@ def _decode(packed: tuple[int, np.dtype[Any], np.dtype[Any], bytes], width: int)
     return np.cumsum(matrix, axis=1, dtype=kind, out=matrix)
 
 
-def _spread(samples: _Indexes, starts: _Indexes, counts: _Indexes) -> tuple[_Indexes, list[int]]:
+def _spread(samples: Indexes, starts: Indexes, counts: Indexes) -> tuple[Indexes, list[int]]:
     """The GPUs or runs of samples (rows, width), each in a row of its own; and the first row of each."""
     mine = counts[samples[:, 0]]
     first = np.cumsum(mine) - mine
@@ -495,24 +525,6 @@ class OpenHour:
         made = work()
         self._cached[what] = rows, made
         return made
-
-    def moment(
-        self, at: float, metrics: Collection[str] | None, loose: LooseSample | None, cache: MatrixCache
-    ) -> HourMoment | None:
-        """The last sample until `at`, None where all are later, from the one part that has it. `loose` is the host's
-        last loose sample until then, of any hour. States that began before that part have no `since`."""
-        part: Part | None = None
-        time = -math.inf
-        if loose is not None and self.start <= loose.time < self.start + SECONDS:
-            part, time = loose, loose.time
-        for one in list(self.slices):
-            times = np.broadcast_to(one.read((_MOMENT, _TIMES), 0.001, cache), (1, one.count))[0]
-            until = times[times <= at]
-            if len(until) and until.max() > time:
-                part, time = one, float(until.max())
-        if part is None:
-            return None
-        return find_moment(_Assembly([part], cache).hour(self.start, self.before, metrics, runs=True), at)
 
     def snapshot(
         self, metrics: Collection[str] | None = None, *, runs: bool = True, cache: MatrixCache | None = None

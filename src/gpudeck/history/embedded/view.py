@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -15,7 +15,8 @@ import numpy as np
 from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
-from gpudeck.history.embedded.open_hour import HOST_BITS, HourSummary, LooseSample, MatrixCache, OpenHour
+from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
+from gpudeck.history.embedded.open_moments import OpenMoments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
 from gpudeck.history.embedded.tables import WRONG, is_damage, is_sound, key_of, keys_between, split_key
 from gpudeck.history.hour import (
@@ -25,7 +26,7 @@ from gpudeck.history.hour import (
     Hour,
     HourMoment,
     decode_hour,
-    decode_moment,
+    decode_moments,
     find_moment,
     merge_hours,
 )
@@ -110,7 +111,6 @@ class HistoryView:
         self.damage = damage or DamageLog()
         self._keys = keys
         self._until = until
-        self._decoded: tuple[int, MatrixCache] = (-1, {})
         self._loose: tuple[float, dict[int, LooseSample]] | None = None
         self._open_hours = (
             open_hours
@@ -144,7 +144,7 @@ class HistoryView:
         """When the oldest hour of any of these hosts with samples begins; 0 where there is none."""
         wanted = set(hosts)
         found = [self._oldest(host) for host in wanted]
-        found += [start for host, start in self._open_hours if host in wanted]
+        found += [one.start for host in wanted for one in self.open_hours_of(host)]
         return float(min((start for start in found if start is not None), default=0))
 
     def _oldest(self, host: int) -> int | None:
@@ -175,59 +175,85 @@ class HistoryView:
         for open_hour in checkpointed(open_hours.values()):
             yield open_hour.snapshot(metrics, runs=runs)
 
-    def moment_of(self, host: int, at: float, metrics: Collection[str] | None) -> HourMoment | None:
-        """The last sample of that host until `at`; None where none is kept. Of many hosts in the order of their keys:
-        neighbours share what is decoded."""
-        if self._decoded[0] != host >> HOST_BITS:
-            self._decoded = host >> HOST_BITS, {}
-        open_hours = {one.start: one for one in self._open_by_host.get(host, ()) if one.start <= at}
-        until = at
-        while True:
-            sealed = self._newest_body(host, until)
-            begin = max((*open_hours, *(() if sealed is None else (sealed[0],))), default=None)
-            if begin is None:
-                return None
-            found, open_hour = None, open_hours.pop(begin, None)
-            if open_hour is not None and (sealed is None or sealed[0] != begin):
-                found = open_hour.moment(at, metrics, self._loose_at(at, open_hour).get(host), self._decoded[1])
-            elif open_hour is not None:
-                hours = self.hours(host, begin, begin + SECONDS, ALL_NAMES if metrics is None else metrics, runs=True)
-                found = next((one for hour in hours if (one := find_moment(hour, at)) is not None), None)
-            elif sealed is not None:
-                found = self._read_or_note("samples", host, begin, partial(decode_moment, sealed[1], at, metrics))
-            if found is not None:
-                return found
-            until = begin - 1.0
+    def moments(self, hosts: Sequence[int], at: float, metrics: Collection[str] | None) -> dict[int, HourMoment]:
+        """The last sample of each of these hosts until `at`, of those that have one."""
+        found: dict[int, HourMoment] = {}
+        left = dict.fromkeys(hosts, at)
+        while left:
+            sealed = self._newest_bodies(left)
+            alone, opened, begins = list[int](), list[OpenHour](), dict[int, int]()
+            for host, until in left.items():
+                open_hour = next((one for one in reversed(self.open_hours_of(host)) if one.start <= until), None)
+                begin = max(-1 if open_hour is None else open_hour.start, sealed[host][0] if host in sealed else -1)
+                if begin < 0:
+                    continue
+                begins[host] = begin
+                if open_hour is None or open_hour.start < begin:
+                    alone.append(host)
+                elif host in sealed and sealed[host][0] == begin:
+                    found |= self._late_moment(host, begin, at, metrics)
+                else:
+                    opened.append(open_hour)
+            found |= self._sealed_moments({host: sealed[host] for host in alone}, at, metrics)
+            some = OpenMoments(at, metrics, self._loose_at(at, opened)).find(opened)
+            found |= {one.host: moment for one, moment in zip(opened, some, strict=True) if moment is not None}
+            left = {host: begin - 1.0 for host, begin in begins.items() if host not in found}
+        return found
 
-    def _newest_body(self, host: int, until: float) -> tuple[int, bytes] | None:
-        """When that host's last sealed hour begins that begins until then, and its bytes."""
+    def _late_moment(self, host: int, begin: int, at: float, metrics: Collection[str] | None) -> dict[int, HourMoment]:
+        """Of an hour that was sealed and got samples since."""
+        hours = self.hours(host, begin, begin + SECONDS, ALL_NAMES if metrics is None else metrics, runs=True)
+        found = next((moment for hour in hours if (moment := find_moment(hour, at)) is not None), None)
+        return {} if found is None else {host: found}
+
+    def _sealed_moments(
+        self, bodies: Mapping[int, tuple[int, bytes]], at: float, metrics: Collection[str] | None
+    ) -> dict[int, HourMoment]:
+        """All at once; where one is damaged, each by itself."""
+        try:
+            moments = decode_moments([body for _, body in bodies.values()], at, metrics)
+        except Damaged:
+            read = self._read_or_note
+            alone = [
+                read("samples", host, begin, partial(decode_moments, [body], at, metrics))
+                for host, (begin, body) in bodies.items()
+            ]
+            moments = [None if one is None else one[0] for one in alone]
+        return {host: moment for host, moment in zip(bodies, moments, strict=True) if moment is not None}
+
+    def _newest_bodies(self, hosts: Mapping[int, float]) -> dict[int, tuple[int, bytes]]:
+        """When the last sealed hour of each of these hosts begins that begins until then, and its bytes."""
+        keys = [key_of(host, max(until, 0)) for host, until in hosts.items()]
+        question = f"SELECT key, body FROM chunks WHERE key IN ({', '.join('?' * len(keys))})"  # noqa: S608
+        rows: list[tuple[int, bytes]] = []
+        with self._noting_damage("a part of the file, with hours of several hosts,"):
+            rows = self.connection.execute(question, keys).fetchall()
+        there = {key for key, _ in rows}
         question = "SELECT key, body FROM chunks WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT 1"
-        row = None
-        with self._noting_damage(f"a part of the file, with hours of host {host},"):
-            row = self.connection.execute(question, (key_of(host, 0), key_of(host, max(until, 0)))).fetchone()
-        return None if row is None else (split_key(row[0])[1], row[1])
+        for key in [key for key in keys if key not in there]:
+            with self._noting_damage(f"a part of the file, with hours of host {split_key(key)[0]},"):
+                rows += self.connection.execute(question, (key_of(split_key(key)[0], 0), key)).fetchall()
+        return {host: (start, body) for key, body in rows for host, start in [split_key(key)]}
 
-    def _loose_at(self, at: float, open_hour: OpenHour) -> dict[int, LooseSample]:
+    def _loose_at(self, at: float, hours: Sequence[OpenHour]) -> dict[int, LooseSample]:
         """The last loose sample of each host until then: all hours share their loose batches."""
-        if self._loose is None or self._loose[0] != at:
-            self._loose = at, open_hour.loose.newest_until(at)
-        return self._loose[1]
+        if hours and (self._loose is None or self._loose[0] != at):
+            self._loose = at, hours[0].loose.newest_until(at)
+        return {} if self._loose is None else self._loose[1]
 
     def runs_of(self, keys: Collection[int]) -> Iterator[PastRun]:
+        """Without their GPUs: a moment says which they were on."""
         wanted = sorted(keys)
         for place in range(0, len(wanted), _BATCH):
             some = wanted[place : place + _BATCH]
-            yield from self._past_runs(f"id IN ({', '.join('?' * len(some))})", some)
+            yield from self._past_runs(f"id IN ({', '.join('?' * len(some))})", some, gpus="''")
 
-    def runs_between(self, hosts: Collection[int], start: float, end: float) -> Iterator[PastRun]:
-        """Those of these hosts that were there at some time from `start` until before `end`."""
-        wanted = set(hosts)
-        if wanted:
-            found = self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
-            yield from (run for run in found if run.host in wanted)
+    def runs_between(self, start: float, end: float) -> Iterator[PastRun]:
+        """Those that were there at some time from `start` until before `end`."""
+        return self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
 
-    def _past_runs(self, where: str, values: Sequence[object]) -> Iterator[PastRun]:
-        columns = "id, host, pid, started_at, user, command, container, job, gpus"
+    def _past_runs(self, where: str, values: Sequence[object], gpus: str = "gpus") -> Iterator[PastRun]:
+        columns = f"id, host, pid, started_at, user, command, container, job, {gpus}"
         found = self.connection.execute(f"SELECT {columns} FROM runs WHERE {where}", values)  # noqa: S608
         while rows := found.fetchmany(_RUNS_AT_ONCE):
             # All at once takes a third of the time; where one of them is damaged, each by itself.
