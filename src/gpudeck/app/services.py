@@ -143,7 +143,7 @@ class HubServices:
         ]
         if demo is not None and store is not None:
             days, until = plan.demo_days, hub.started_at
-            say = partial(hub.fleet.say, "demo")
+            say = partial(hub.fleet.say, "simulated past")
             self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until, say=say))
         if demo is not None:
             calendar, queue = self.reservations.calendar, self.queue.queue
