@@ -8,7 +8,6 @@ board does not support is retried once a minute: a refusal can cost much more th
 H200 does not have).
 """
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,8 +17,6 @@ from msgspec.structs import replace
 from gpudeck.collectors.base import NO_INSTANCES, NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured, is_due
 from gpudeck.collectors.nvml_device import (
     FATAL,
-    FUNCTION_NOT_FOUND,
-    INSUFFICIENT_SIZE,
     LASTING,
     MEMORY,
     NO_SUCH_INSTANCE,
@@ -31,6 +28,7 @@ from gpudeck.collectors.nvml_device import (
     SLOW_READINGS,
     SUCCESS,
     NvmlReading,
+    call_newest,
     explain,
     measure,
     read_name,
@@ -40,12 +38,12 @@ from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_u
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading
 
-_COMPUTE, _GRAPHICS = "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"
 # Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
 # asked for as the other.
-_LAYOUTS = (("_v3", "c_nvmlProcessInfo_v3_t"), ("_v2", "c_nvmlProcessInfo_v2_t"))
-_ROOM = 32
-_ROOM_AT_MOST = 65536
+_LISTS = {
+    kind: (f"nvmlDeviceGet{kind}RunningProcesses_v3", f"nvmlDeviceGet{kind}RunningProcesses_v2")
+    for kind in ("Compute", "Graphics")
+}
 
 # How far back a first question goes, and how old an answer may be for the next one to go on from it.
 _FIRST_SECONDS = 10.0
@@ -58,69 +56,20 @@ _SLOW_SECONDS = 9.5
 _EXPLORE_SECONDS = 59.5
 
 
-class _ProcessList:
-    """A process list of the driver, read into memory that is kept: pynvml asks for the length first, which takes the
-    driver as long as the list itself (26 µs on an H200)."""
-
-    def __init__(self, nvml: Any, name: str) -> None:
-        self._nvml = nvml
-        self._versions = [(getattr(nvml.nvmlLib, name + end, None), getattr(nvml, layout)) for end, layout in _LAYOUTS]
-        self._count = ctypes.c_uint()
-        self._count_at = ctypes.byref(self._count)
-        self._make_room(_ROOM)
-
-    def read(self, handle: Any) -> Iterator[tuple[int, int]]:
-        """Pids and their bytes. Raises NVMLError."""
-        code = self._read_list(handle)
-        while code == FUNCTION_NOT_FOUND and len(self._versions) > 1:
-            del self._versions[0]
-            self._make_room(_ROOM)
-            code = self._read_list(handle)
-        while code == INSUFFICIENT_SIZE and len(self._room) < _ROOM_AT_MOST:
-            self._make_room(2 * max(len(self._room), self._count.value))
-            code = self._read_list(handle)
-        if code != SUCCESS:
-            raise self._nvml.NVMLError(code)
-        return ((process.pid, process.usedGpuMemory) for process in self._room[: self._count.value])
-
-    def _read_list(self, handle: Any) -> int:
-        ask = self._versions[0][0]
-        if ask is None:
-            return FUNCTION_NOT_FOUND
-        self._count.value = len(self._room)
-        code: int = ask(handle, self._count_at, self._room)
-        return code
-
-    def _make_room(self, length: int) -> None:
-        self._room = (self._versions[0][1] * min(length, _ROOM_AT_MOST))()
-
-
-_lists: dict[tuple[int, str], _ProcessList] = {}
-
-
-def _list(nvml: Any, name: str, handle: Any) -> Iterator[tuple[int, int]]:
-    """A library that was loaded anew has functions of its own."""
-    key = (id(nvml.nvmlLib), name)
-    found = _lists.get(key)
-    if found is None:
-        _lists.clear()
-        found = _lists[key] = _ProcessList(nvml, name)
-    return found.read(handle)
-
-
 def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | None]:
     """The processes on a device; or None and why they cannot be listed."""
     listed: list[ProcessUse] = []
-    for name in (_COMPUTE, _GRAPHICS):
+    for kind, functions in _LISTS.items():
         try:
-            for pid, memory in _list(nvml, name, handle):
-                known = memory if memory < BYTES_BELOW else None
-                listed.append(ProcessUse(pid, known, graphics_only=name == _GRAPHICS))
+            for process in call_newest(nvml, functions, handle):
+                memory = process.usedGpuMemory
+                known = memory if memory is not None and memory < BYTES_BELOW else None
+                listed.append(ProcessUse(process.pid, known, graphics_only=kind == "Graphics"))
         except nvml.NVMLError as error:
             if error.value in FATAL:
                 raise
             # Some boards and all MIG instances draw nothing: the compute list is then the whole list.
-            if name == _COMPUTE:
+            if kind == "Compute":
                 return None, explain(error)
     uses = merge_uses(listed)
     for use in uses:
