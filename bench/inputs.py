@@ -28,9 +28,9 @@ from gpudeck.compat.gpumonitor import GpumonitorSource
 from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.compat.vesta.ingest import read_post
 from gpudeck.discovery.consul import read_instances
-from gpudeck.discovery.hosts_file import read_hosts
 from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.prometheus_sd import read_file, read_targets
+from gpudeck.discovery.static import read_hosts
 from gpudeck.fetch import Fetcher, HttpResponse
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.remote import client as promql

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.hubs import HubProcess, gpudeck, running_hub
-from gpudeck.agent.hub_file import announcing, find_agent_hubs
+from gpudeck.agent.lock_files import announcing, find_agent_hubs
 from gpudeck.cli.hub_lookup import SavedLogin, find_hub, find_token, load_login, save_login
 from gpudeck.model.address import is_same_hub
 

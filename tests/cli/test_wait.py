@@ -16,7 +16,7 @@ from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.pushed import PushedHost, pushing
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
-from gpudeck.agent.hub_file import announcing
+from gpudeck.agent.lock_files import announcing
 from gpudeck.client import Client
 from gpudeck.collectors.host import host_name, machine_id
 

@@ -11,9 +11,8 @@ import pytest
 from fakes.drm_tree import break_file, lay_out, put, put_link
 from gpudeck.collectors.base import NEEDS_TWO, NO_VALUE, CollectorSettings, find_factory
 from gpudeck.collectors.drm import OF_ROCM, DrmCollector
-from gpudeck.collectors.drm_cards import find_cards, find_foreign_nodes
+from gpudeck.collectors.drm_cards import ASLEEP, find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
-from gpudeck.collectors.drm_metrics import ASLEEP
 from gpudeck.collectors.owners import GONE
 from gpudeck.collectors.sysfs import NO_NUMBER, UNSUPPORTED
 from gpudeck.model.availability import AvailabilitySettings, judge

@@ -16,7 +16,7 @@ import pytest
 
 from compat.nodes import GPU_STATS, xmlrpc_node
 from gpudeck.compat.gpumonitor import BYTES_AT_MOST, CALL, GpumonitorSource, read_answer
-from gpudeck.compat.gpumonitor_import import read as read_config
+from gpudeck.compat.gpumonitor import read as read_config
 from gpudeck.compat.importing import HostStep, ImportContext, SkippedEntry
 from gpudeck.compat.settings import GpumonitorSettings
 from gpudeck.model.catalog import GPU_METRICS

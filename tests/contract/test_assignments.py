@@ -14,7 +14,6 @@ SOURCE = Path(gpudeck.__file__).parent
 
 DATA = {
     "collectors/nvml_board.py: self.loads.reason",
-    "collectors/nvml_board.py: self._count.value",
     "compat/vesta/store.py: self._keep(row['id'], row['name'], row['address'], row['seen_at']).last_at",
     "history/embedded/store.py: self._thread.connection",
     "history/embedded/store.py: self._thread.opened",

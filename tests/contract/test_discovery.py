@@ -15,10 +15,9 @@ from discovery.servers import json_server
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.consul import ConsulSettings
 from gpudeck.discovery.host_names import is_host_name
-from gpudeck.discovery.hosts_file import HostsFileSettings
 from gpudeck.discovery.prometheus_sd import FileSdSettings, HttpSdSettings
 from gpudeck.discovery.registry import PROVIDERS, DiscoverySettings, make_providers
-from gpudeck.discovery.static import HostEntry
+from gpudeck.discovery.static import HostEntry, HostsFileSettings
 from gpudeck.model.errors import PluginError
 from gpudeck.model.target import WAYS, Target
 

@@ -6,10 +6,9 @@ from msgspec import Struct, field
 from docs.settings_reference import reference
 from gpudeck.config import ConfigMistakes, load
 from gpudeck.discovery.consul import ConsulSettings
-from gpudeck.discovery.hosts_file import HostsFileSettings
 from gpudeck.discovery.prometheus_sd import FileSdSettings, HttpSdSettings
 from gpudeck.discovery.registry import DiscoverySettings
-from gpudeck.discovery.static import HostEntry, Hosts
+from gpudeck.discovery.static import HostEntry, Hosts, HostsFileSettings
 
 
 class Whole(Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpudeck.agent.hub_file import announcing
+from gpudeck.agent.lock_files import announcing
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.report_loop import Reporter, ReportLoop, ReportReceiver

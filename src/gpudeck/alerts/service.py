@@ -22,9 +22,8 @@ from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.alert import AlertCounts, HistoryTrouble
 from gpudeck.model.clock import Clock
-from gpudeck.model.cpu_budget import LoopBudget, run_in_steps
+from gpudeck.model.cpu_budget import LoopBudget, cancel_tasks, run_in_steps
 from gpudeck.model.reservation import Reservation
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.reservations.rules import name_gpus
 
 log = logging.getLogger(__name__)

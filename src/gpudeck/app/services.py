@@ -27,9 +27,9 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
 from gpudeck.maintenance.service import MaintenanceService
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import is_loopback
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
 from gpudeck.schedulers.job_report import JobReporter

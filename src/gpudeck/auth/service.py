@@ -31,8 +31,8 @@ from gpudeck.database.background import LocalCopy
 from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME, DatabaseFile
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 

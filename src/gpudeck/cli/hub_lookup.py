@@ -47,7 +47,7 @@ def find_hub(option: str | None = None) -> HubChoice:
         return HubChoice(check_hub_url(saved.hub), "the saved login")
     if (configured := find_configured_hub()) is not None:
         return configured
-    from gpudeck.agent.hub_file import find_agent_hubs  # noqa: PLC0415 - seldom needed
+    from gpudeck.agent.lock_files import find_agent_hubs  # noqa: PLC0415 - seldom needed
 
     hubs = find_agent_hubs()
     if hubs and hubs[0].is_trusted:

@@ -477,7 +477,7 @@ def _check_hosts(host: str | None, *, any_host: bool, over_ssh: bool, local: boo
 def _find_shared_hub() -> HubChoice | None:
     """The hub whose queue is that of this machine, too: the one that its agent reports to. None where there is none.
     Raises GpudeckError where an agent of another user says so, whom nobody has to believe."""
-    from gpudeck.agent.hub_file import find_agent_hubs  # noqa: PLC0415 - a hub's queue needs none of it
+    from gpudeck.agent.lock_files import find_agent_hubs  # noqa: PLC0415 - a hub's queue needs none of it
 
     for one in find_agent_hubs():
         if one.is_trusted:

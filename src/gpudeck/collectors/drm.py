@@ -1,6 +1,6 @@
 """AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
 
-`drm_cards` finds the cards, `drm_metrics` reads their files, `drm_clients` finds who has them open and keeps
+`drm_cards` finds the cards and reads their files, `drm_clients` finds who has them open and keeps
 what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but a file of a
 sick driver may never answer: run it in a child (`child.py`).
 
@@ -24,7 +24,7 @@ from gpudeck.collectors.base import (
     display_matcher,
     is_due,
 )
-from gpudeck.collectors.drm_cards import Card, find_cards, find_foreign_nodes
+from gpudeck.collectors.drm_cards import ASLEEP, Card, find_cards, find_foreign_nodes, measure, read_energy
 from gpudeck.collectors.drm_clients import (
     TOO_OLD,
     ClientSearch,
@@ -35,7 +35,6 @@ from gpudeck.collectors.drm_clients import (
     Shares,
     find_kfd_memory,
 )
-from gpudeck.collectors.drm_metrics import ASLEEP, measure, read_energy
 from gpudeck.collectors.host import machine_id
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
 from gpudeck.collectors.sysfs import read_word

@@ -1,31 +1,35 @@
 """gpumonitor: the hub asks its nodes over XML-RPC as its page did, and answers `/gpus` and `/index` with such a page.
 
 A node reports neither UUIDs nor its clock. A GPU is identified by its host and number here, until an agent takes over.
-The page is one document that needs nothing else: gpumonitor's own block for Caddy lets these paths through and nothing
-below them.
+The hosts of its config.yml can be imported; its ports and deadlines are settings. The page is one document that needs
+nothing else: gpumonitor's own block for Caddy lets these paths through and nothing below them.
 """
 
 import logging
 import re
 import xmlrpc.client
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
+import yaml
 from msgspec import Struct, field
 
 from gpudeck.collectors.base import IdleWatch, ProcessStarts
 from gpudeck.collectors.smi_command import explain, quote
 from gpudeck.compat import readings
+from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_yaml_mapping
 from gpudeck.compat.routes import Headers, ReadOnlyRoute
 from gpudeck.compat.settings import GpumonitorSettings
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.cpu_budget import parse_in_thread
-from gpudeck.model.errors import Temporary
+from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.model.text import show_gib, show_span
@@ -233,3 +237,68 @@ def _read_refresh(query: bytes) -> int:
     """`?refresh=5`, as there; what is no number of seconds is once a minute."""
     text = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
     return int(text) if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _LONGEST_PAUSE else 60
+
+
+_NUMBERS = {"web_port": (1, 65535), "rpc_port": (1, 65535), "rpc_timeout": (0.1, 60)}
+_LOOK = "It is a YAML file with `hosts`, `rpc_port`, `rpc_timeout` and `web_port`."
+# 615 MiB on an empty H200 with driver 580: NVML's first memory call, which the nodes use, counts it as used.
+_EMPTY = "fleet: {availability: {empty_bytes: 1GiB}}  # the nodes count memory that the driver reserves as used"
+
+Named = dict[str, tuple[yaml.Node, int]]
+
+
+def read(file: Path, _: ImportContext) -> ImportPlan:
+    """Raises UsageError for what is no config.yml."""
+    plan = ImportPlan()
+    root = read_yaml_mapping(file, "gpumonitor", _LOOK)[0]
+    fields = {str(key.value): (value, key.start_mark.line + 1) for key, value in root.value}
+    hosts = fields.pop("hosts", None)
+    if hosts is None or not isinstance(hosts[0], yaml.SequenceNode):
+        raise UsageError(f"{file} has no list `hosts`: it is no config.yml of gpumonitor.", _LOOK)
+    numbers = _read_numbers(fields, plan)
+    reach = {"port": int(numbers["rpc_port"])} if "rpc_port" in numbers else {}
+    add_hosts(plan, _words(hosts[0]), "gpumonitor", **reach)
+    plan.settings = _write_settings(numbers)
+    return plan
+
+
+def _read_numbers(fields: Named, plan: ImportPlan) -> dict[str, float]:
+    numbers = {}
+    for name, (node, line) in fields.items():
+        if name not in _NUMBERS:
+            plan.leave(f"line {line}", f"{name[:60]!r} is no setting of gpumonitor")
+            continue
+        low, high = _NUMBERS[name]
+        value = _parse(node)
+        if value is None or not low <= value <= high:
+            plan.leave(f"line {line}", f"{name} has to be a number from {low:g} to {high:g}")
+            continue
+        numbers[name] = value
+    return numbers
+
+
+def _parse(node: yaml.Node) -> float | None:
+    try:
+        return float(node.value) if isinstance(node, yaml.ScalarNode) else None
+    except ValueError:
+        return None
+
+
+def _words(node: yaml.SequenceNode) -> Iterator[tuple[str, str]]:
+    """A word that YAML takes for nothing or for yes and no stands for no host, though it could be the name of one."""
+    for entry in node.value:
+        is_word = isinstance(entry, yaml.ScalarNode) and not entry.tag.endswith((":null", ":bool"))
+        yield f"line {entry.start_mark.line + 1}", entry.value if is_word else "[…]"
+
+
+def _write_settings(numbers: dict[str, float]) -> str:
+    lines = ["compat:", "  gpumonitor:"]
+    lines += [f"    port: {numbers['rpc_port']:g}"] if "rpc_port" in numbers else []
+    lines += [f"    deadline: {numbers['rpc_timeout']:g}s"] if "rpc_timeout" in numbers else []
+    lines[1] += " {}" if len(lines) == 2 else ""
+    if "web_port" in numbers:
+        lines += [
+            f"listen: :{numbers['web_port']:g}",
+            "read: open  # everyone who can reach the hub can read; login: only users with an account",
+        ]
+    return "\n".join([*lines, _EMPTY]) + "\n"

@@ -25,7 +25,7 @@ from gpudeck.model.view import Host, HostList
 
 KINDS: dict[str, str] = {
     "vesta": "gpudeck.compat.vesta.import_database:read",
-    "gpumonitor": "gpudeck.compat.gpumonitor_import:read",
+    "gpumonitor": "gpudeck.compat.gpumonitor:read",
     "web-gpu-monitor": "gpudeck.compat.web_gpu_monitor:read",
     "gpu-monitor": "gpudeck.compat.gpu_monitor_import:read",
 }

@@ -7,7 +7,6 @@ The settings themselves are msgspec structs beside the code they configure: fiel
 docstring below each. Looking at a configuration opens no socket and touches no hardware.
 """
 
-from gpudeck.config.load import find_config, load, load_bytes, load_file, parse_address
-from gpudeck.config.mistakes import ConfigMistakes, Mistake
+from gpudeck.config.load import ConfigMistakes, Mistake, find_config, load, load_bytes, load_file, parse_address
 
 __all__ = ["ConfigMistakes", "Mistake", "find_config", "load", "load_bytes", "load_file", "parse_address"]

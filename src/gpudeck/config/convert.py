@@ -11,8 +11,16 @@ from typing import Final, NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from gpudeck.config.load import parse_address
-from gpudeck.config.mistakes import ConfigMistakes, Mistake, Path, is_secret, one_line, quote, write_path
+from gpudeck.config.load import (
+    ConfigMistakes,
+    Mistake,
+    SettingPath,
+    is_secret,
+    one_line,
+    parse_address,
+    quote,
+    write_path,
+)
 from gpudeck.config.schema import (
     Check,
     Number,
@@ -231,7 +239,7 @@ class _Converter:
         self._source = source
         self._settings_type = settings_type
 
-    def convert(self, node: Node, options: list[Option], path: Path, default: object = NODEFAULT) -> object:
+    def convert(self, node: Node, options: list[Option], path: SettingPath, default: object = NODEFAULT) -> object:
         """The node as the first of the options that takes it. `default` fills in what a section leaves out."""
         if node.tag:
             return self._note(node.mark, path, "a tag (!)", "a plain value", "put text that begins with ! in quotes")
@@ -244,7 +252,7 @@ class _Converter:
                 return self._convert_list(node, option.info, option.check, path)
         return self._note_unfit(node, options, path)
 
-    def _convert_scalar(self, node: Scalar, options: list[Option], path: Path, default: object) -> object:
+    def _convert_scalar(self, node: Scalar, options: list[Option], path: SettingPath, default: object) -> object:
         suggestion = ""
         for option in filter(is_scalar, options):
             try:
@@ -259,7 +267,7 @@ class _Converter:
             return self._convert_mapping(Mapping(mark=node.mark, pairs=(pair,)), sections, path, default)
         return self._note_unfit(node, options, path, suggestion or _suggest_form(node, options))
 
-    def _convert_list(self, node: Sequence, info: inspect.ListType, check: Check | None, path: Path) -> object:
+    def _convert_list(self, node: Sequence, info: inspect.ListType, check: Check | None, path: SettingPath) -> object:
         before = len(self.mistakes)
         items = options_of(info.item_type)
         values = [self.convert(item, items, (*path, index)) for index, item in enumerate(node.items)]
@@ -269,7 +277,7 @@ class _Converter:
                 self._note(node.items[index].mark, (*path, index), one_line(problem))
         return values if len(self.mistakes) == before else _FAILED
 
-    def _convert_mapping(self, node: Mapping, options: list[Option], path: Path, default: object) -> object:
+    def _convert_mapping(self, node: Mapping, options: list[Option], path: SettingPath, default: object) -> object:
         for option in options:
             if is_section(option) and isinstance(option.info, inspect.StructType):
                 return self._convert_section(node, option.info, path, default)
@@ -277,7 +285,7 @@ class _Converter:
                 return self._convert_dict(node, option.info, path)
         return self._note_unfit(node, options, path)
 
-    def _convert_dict(self, node: Mapping, info: inspect.DictType, path: Path) -> object:
+    def _convert_dict(self, node: Mapping, info: inspect.DictType, path: SettingPath) -> object:
         before = len(self.mistakes)
         keys, values = options_of(info.key_type), options_of(info.value_type)
         converted: dict[object, object] = {}
@@ -288,7 +296,7 @@ class _Converter:
         self._check_length(node, len(converted), info, path)
         return converted if len(self.mistakes) == before else _FAILED
 
-    def _convert_section(self, node: Mapping, info: inspect.StructType, path: Path, default: object) -> object:
+    def _convert_section(self, node: Mapping, info: inspect.StructType, path: SettingPath, default: object) -> object:
         before = len(self.mistakes)
         base = base_for(info, default)
         values = {field.name: default_of(field, base) for field in info.fields}
@@ -301,7 +309,7 @@ class _Converter:
         made = self._make(info, values, node, path, wrong)
         return made if len(self.mistakes) == before else _FAILED
 
-    def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: Path) -> set[str]:
+    def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: SettingPath) -> set[str]:
         """Puts what the file sets over the defaults in `values`.
 
         A value with mistakes leaves its default there, so that the section around it can still be checked as a whole.
@@ -323,7 +331,7 @@ class _Converter:
         return wrong
 
     def _make(
-        self, info: inspect.StructType, values: dict[str, object], node: Mapping, path: Path, wrong: set[str]
+        self, info: inspect.StructType, values: dict[str, object], node: Mapping, path: SettingPath, wrong: set[str]
     ) -> object:
         """The struct. What its `__post_init__` objects to is a mistake of the settings that the objection names.
 
@@ -343,7 +351,7 @@ class _Converter:
             return self._note(node.mark, path, said or "these settings do not fit together")
         return self._note(marks[place], (*path, place), said)
 
-    def _entries(self, node: Mapping, path: Path) -> Iterator[_Entry]:
+    def _entries(self, node: Mapping, path: SettingPath) -> Iterator[_Entry]:
         """Names and values; what cannot be a name and what is set again is noted and left out."""
         lines: dict[str, int] = {}
         for key, value in node.pairs:
@@ -357,12 +365,14 @@ class _Converter:
                 lines[key.text] = key.mark.line
                 yield _Entry(key.text, key.mark, value)
 
-    def _check_length(self, node: Node, count: int, info: inspect.ListType | inspect.DictType, path: Path) -> None:
+    def _check_length(
+        self, node: Node, count: int, info: inspect.ListType | inspect.DictType, path: SettingPath
+    ) -> None:
         too_many = info.max_length is not None and count > info.max_length
         if too_many or count < (info.min_length or 0):
             self._note(node.mark, path, f"{count} item{'' if count == 1 else 's'}", expect([Option(info)]))
 
-    def _note_unknown(self, entry: _Entry, names: list[str], path: Path) -> None:
+    def _note_unknown(self, entry: _Entry, names: list[str], path: SettingPath) -> None:
         suggestion = ""
         if len(self.mistakes) < _MAX_SUGGESTIONS:
             suggestion = did_you_mean(entry.name, names) or self._place_of(entry.name) or _list_names(names)
@@ -381,11 +391,13 @@ class _Converter:
         place = next(places, "")
         return f"did you mean {place}?" if place else ""
 
-    def _note_unfit(self, node: Node, options: list[Option], path: Path, suggestion: str = "") -> object:
+    def _note_unfit(self, node: Node, options: list[Option], path: SettingPath, suggestion: str = "") -> object:
         found = show_found(node, secret=is_secret(path), scalar_wanted=any(map(is_scalar, options)))
         return self._note(node.mark, path, found, expect(options), suggestion)
 
-    def _note(self, mark: FilePosition, path: Path, found: str, expected: str = "", suggestion: str = "") -> object:
+    def _note(
+        self, mark: FilePosition, path: SettingPath, found: str, expected: str = "", suggestion: str = ""
+    ) -> object:
         where = write_path(path)
         self.mistakes.append(Mistake(self._source, mark.line, mark.column, where, found, expected, suggestion))
         return _FAILED
@@ -407,7 +419,7 @@ def _list_names(names: list[str]) -> str:
     return f"known here: {', '.join(names)}" if 0 < len(names) <= _MAX_NAMES else ""
 
 
-def _without_secrets(said: str, node: Node, path: Path) -> str:
+def _without_secrets(said: str, node: Node, path: SettingPath) -> str:
     """An objection on one line, without the secrets of the section that it is about."""
     for secret in sorted(_secrets(node, path), key=len, reverse=True):
         said = said.replace(secret, "…").replace(repr(secret)[1:-1], "…")
@@ -419,7 +431,7 @@ def _names_in(said: str, names: list[str]) -> list[str]:
     return [word for word in dict.fromkeys(re.findall(r"[\w-]+", said)) if word in names]
 
 
-def _secrets(node: Node, path: Path) -> Iterator[str]:
+def _secrets(node: Node, path: SettingPath) -> Iterator[str]:
     """The texts below a node that must not be shown."""
     if isinstance(node, Scalar) and node.text and is_secret(path):
         yield node.text

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from gpudeck.config.mistakes import ConfigMistakes, Mistake, one_line
+from gpudeck.config.load import ConfigMistakes, Mistake, one_line
 
 _Place = Literal["problem", "context"]
 MAX_CHARACTERS = 1024 * 1024

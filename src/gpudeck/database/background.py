@@ -12,8 +12,8 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from gpudeck.agent.token_file import replace_file
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
-from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 

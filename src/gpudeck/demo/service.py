@@ -16,8 +16,8 @@ from gpudeck.fleet.observers import Service
 from gpudeck.history.service import OpeningStore
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model import clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.rules import ReservationSpan

@@ -11,9 +11,8 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.discovery.base import Provider
 from gpudeck.discovery.consul import Consul, ConsulSettings
-from gpudeck.discovery.hosts_file import HostsFile, HostsFileSettings
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, HttpSd, HttpSdSettings
-from gpudeck.discovery.static import HostEntry, StaticHosts
+from gpudeck.discovery.static import HostEntry, HostsFile, HostsFileSettings, StaticHosts
 
 Network = Annotated[str, Meta(min_length=2, max_length=49)]
 PROVIDERS: dict[str, Callable[[Any], Provider]] = {

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from gpudeck.discovery.base import MAX_HOSTS, Provider
 from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.backoff import Backoff
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.target import Target
-from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 

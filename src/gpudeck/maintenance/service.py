@@ -18,9 +18,9 @@ from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
-from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 HOSTS_AT_ONCE = 6
 """Work on all hosts is interrupted after so many of them."""
@@ -133,3 +133,11 @@ def checkpointed(things: Iterable[T]) -> Iterator[T]:
     for thing in things:
         checkpoint()
         yield thing
+
+
+async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel these tasks and wait until they have ended, whatever they raise."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -15,10 +15,10 @@ from gpudeck.fleet.observers import Service
 from gpudeck.history.base import HistoryRefused, RunsAsk, Store
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_request import CandidateGpu
 from gpudeck.model.reservation import ReservedGpu
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.scheduler import Estimator, Request, RunLengths, count_stays
 from gpudeck.queueing.settings import QueueSettings

@@ -23,10 +23,10 @@ from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.reservation import Reservation, ReservationMark
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
 from gpudeck.reservations.reconcile import Reconciler, release_event
 from gpudeck.reservations.requests import ObservedGpu, Occupant

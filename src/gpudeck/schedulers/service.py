@@ -22,9 +22,9 @@ from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.allocation import NOT_SCHEDULED, Allocation, SchedulerMark
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.reservation import Reservation, ReservedGpu
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.schedulers.base import EndedJob, NodeReservation, Scheduler, SchedulerNode, SchedulerState
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from gpudeck.collectors import base, drm_metrics, nvml_board, nvml_device, sysfs
+from gpudeck.collectors import base, drm_cards, nvml_board, nvml_device, sysfs
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.collectors.simulated.inventory import FELL_OFF
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
@@ -21,7 +21,7 @@ REASONS_OF_REAL_MACHINES = {
     base.WHOLE_BOARD,
     nvml_board.UNDER_MIG,
     sysfs.UNSUPPORTED,
-    *drm_metrics.AMD_REASONS.values(),
+    *drm_cards.AMD_REASONS.values(),
     FELL_OFF,
 }
 WITHOUT_FAN = ("H100", "H200", "A100", "V100", "L40S", "MI300X")

@@ -19,10 +19,10 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.gpu_request import CandidateGpu
-from gpudeck.model.tasks import cancel_tasks
 from gpudeck.model.watch import Watch
 
 log = logging.getLogger(__name__)

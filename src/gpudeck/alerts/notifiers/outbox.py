@@ -20,8 +20,8 @@ from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
-from gpudeck.model.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from gpudeck.collectors.base import UNSUPPORTED, WHOLE_BOARD
-from gpudeck.collectors.drm_metrics import AMD_REASONS
+from gpudeck.collectors.drm_cards import AMD_REASONS
 from gpudeck.collectors.nvml_board import UNDER_MIG
 from gpudeck.collectors.nvml_device import NOT_ASKED_FOR
 from gpudeck.collectors.simulated import physics
