@@ -69,8 +69,8 @@ check: lint unit ## the quick half: linters, types, rooms, Python tests without 
 # What keeps one core busy goes side by side.
 test: ## check, the page's own tests, and the page in a real Chromium
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync system-packages setup
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected
-	@$(MAKE) --no-print-directory unit base e2e
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected base
+	@$(MAKE) --no-print-directory unit e2e
 
 test-all: test slow ## everything
 

@@ -77,12 +77,12 @@ def type_there(machine: BareMachine, text: str, timeout: float = 300) -> "subpro
 
 @contextlib.contextmanager
 def looking_for(secret: str) -> Iterator[list[str]]:
-    """The command lines of all processes of all machines, as often as possible, that hold the secret."""
+    """The command lines of all processes of all machines, a hundred times a second, that hold the secret."""
     seen: list[str] = []
     is_over = threading.Event()
 
     def look() -> None:
-        while not is_over.is_set():
+        while not is_over.wait(0.01):
             for process in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     line = (process / "cmdline").read_bytes().decode(errors="replace")

@@ -1,6 +1,7 @@
 """The page in a real Chromium, fed by a real hub."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from e2e.looking import DEMO_HOSTS, Visit, count_hosts
-from fakes.hubs import HubProcess, running_hub
+from fakes.hubs import HubProcess, RunningHub, running_hub, shared_hub
 from fakes.still_fleet import running_still_hub
 from fakes.waiting import wait_until
 
@@ -44,13 +45,15 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
-    """A hub with a simulated fleet and its last day, one for all tests that only look at it. Which of its GPUs is free,
-    and whose the others are, is a matter of the hour: a test that needs one of them uses `still`."""
-    folder = tmp_path_factory.mktemp("demo")
+def demo(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[RunningHub]:
+    """A hub with a simulated fleet and its last day, one for all tests that only look at it, in all workers. Which of
+    its GPUs is free, and whose the others are, is a matter of the hour: a test that needs one of them uses `still`."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "demo"
+    folder.mkdir(exist_ok=True)
     # Tests look far more often than people do, and all from one address.
     (folder / "gpudeck.yaml").write_text("limits: {unlimited: [127.0.0.1]}\n")
-    with running_hub(folder, "--demo", str(DEMO_HOSTS), "--demo-days", "1") as hub:
+    with shared_hub(folder, "--demo", str(DEMO_HOSTS), "--demo-days", "1") as hub:
         wait_until(lambda: count_hosts(hub) >= DEMO_HOSTS - 2, "the simulated fleet")
         yield hub
 

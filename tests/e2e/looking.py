@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import ConsoleMessage, Page, Request
 
 from fakes import reports
-from fakes.hubs import HubProcess
+from fakes.hubs import RunningHub
 from fakes.pushed import send
 from fakes.waiting import wait_until
 from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
@@ -49,12 +49,12 @@ class Visit:
             self.strangers.append(request.url)
 
 
-def fleet_of(hub: HubProcess) -> dict[str, Any]:
+def fleet_of(hub: RunningHub) -> dict[str, Any]:
     fleet: dict[str, Any] = json.loads(hub.get("/api/v1/fleet"))
     return fleet
 
 
-def count_hosts(hub: HubProcess) -> int:
+def count_hosts(hub: RunningHub) -> int:
     """Hosts that have reported. A demo fleet has one more that is dead for a while, now and then."""
     return int(fleet_of(hub)["totals"]["hosts"])
 
@@ -77,7 +77,7 @@ def make_envelope(host: str = "gpu01", sequence: int = 1, **others: Any) -> Enve
     return reports.make_envelope(host, sequence, **({"interval_seconds": 60.0} | others))
 
 
-def send_and_record(hub: HubProcess, envelope: Envelope) -> None:
+def send_and_record(hub: RunningHub, envelope: Envelope) -> None:
     """The past knows a host a second after its first report: a page that is quicker is told of none."""
     send(hub, envelope)
 

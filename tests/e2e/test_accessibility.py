@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from e2e.axe import serious_violations
 from e2e.looking import is_wider_than_its_window
-from fakes.hubs import HubProcess
+from fakes.hubs import RunningHub
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
@@ -26,7 +26,7 @@ PAGES = (
 
 
 @pytest.mark.parametrize("place", PAGES)
-def test_no_page_shuts_anybody_out(demo: HubProcess, visit: Visits, place: str) -> None:
+def test_no_page_shuts_anybody_out(demo: RunningHub, visit: Visits, place: str) -> None:
     page = visit(f"{demo.url}/{place}")
     expect(page.locator("main h1")).to_have_count(1)
     expect(page.locator(".live.live")).to_have_text("live")
@@ -34,7 +34,7 @@ def test_no_page_shuts_anybody_out(demo: HubProcess, visit: Visits, place: str) 
 
 
 @pytest.mark.parametrize("place", PAGES)
-def test_no_page_is_wider_than_a_phone_or_dark_beyond_reading(demo: HubProcess, visit: Visits, place: str) -> None:
+def test_no_page_is_wider_than_a_phone_or_dark_beyond_reading(demo: RunningHub, visit: Visits, place: str) -> None:
     page = visit(f"{demo.url}/{place}", width=390, height=844, color_scheme="dark")
     expect(page.locator("main h1")).to_have_count(1)
     expect(page.locator(".live.live")).to_have_text("live")
@@ -42,7 +42,7 @@ def test_no_page_is_wider_than_a_phone_or_dark_beyond_reading(demo: HubProcess, 
     assert serious_violations(page) == []
 
 
-def test_on_a_phone_the_pages_are_within_reach_of_a_thumb(demo: HubProcess, visit: Visits) -> None:
+def test_on_a_phone_the_pages_are_within_reach_of_a_thumb(demo: RunningHub, visit: Visits) -> None:
     page = visit(demo.url, width=390, height=844)
     expect(page.locator("[data-host]").first).to_be_visible()
     for name in ("People", "History", "Reservations", "Events", "Fleet"):

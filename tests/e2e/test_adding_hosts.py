@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.looking import fleet_of, is_wider_than_its_window, make_envelope
-from fakes.hubs import HubProcess, running_hub
+from fakes.hubs import HubProcess, RunningHub, running_hub
 from fakes.pushed import send
 from fakes.reports import make_gpu
 from fakes.waiting import wait_until
@@ -168,7 +168,7 @@ def test_a_demo_ends_when_a_host_is_added(tmp_path: Path, chromium: Browser, vis
         expect(page.locator(".card .name")).to_have_text("gpu07")
 
 
-def test_a_demo_that_was_asked_for_says_that_it_stays(demo: HubProcess, visit: Visits) -> None:
+def test_a_demo_that_was_asked_for_says_that_it_stays(demo: RunningHub, visit: Visits) -> None:
     page = visit(demo.url)
     expect(open_form(page)).to_contain_text("If the hub was started with --demo, restart it")
     page.keyboard.press("Escape")

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from e2e.looking import fleet_of, show_instead, shown_totals
-from fakes.hubs import HubProcess, running_hub
+from fakes.hubs import HubProcess, RunningHub, running_hub
 from fakes.waiting import wait_until
 from gpudeck.model.view import Fleet
 from gpudeck.views.users import describe_users
@@ -65,7 +65,7 @@ def cells(row: Locator, *names: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def fleet(demo: HubProcess) -> Json:
+def fleet(demo: RunningHub) -> Json:
     return fleet_of(demo)
 
 
@@ -73,14 +73,14 @@ def up(fleet: Json) -> list[Json]:
     return [host for host in fleet["hosts"] if host["status"] == "up" and host["gpus"]]
 
 
-def still(demo: HubProcess, visit: Visits, fleet: Json, path: str) -> Page:
+def still(demo: RunningHub, visit: Visits, fleet: Json, path: str) -> Page:
     """A page of the fleet as it was when the API was asked."""
     page = visit(f"{demo.url}/{path}", height=12_000)
     show_instead(page, fleet)
     return page
 
 
-def test_fleet_in_cards(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_fleet_in_cards(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     page = still(demo, visit, fleet, "?view=cards")
     gpus = [gpu for host in fleet["hosts"] for gpu in host["gpus"]]
     states = Counter(gpu["availability"] for gpu in gpus)
@@ -115,7 +115,7 @@ def check_line(utilization: str, memory: str, gpu: Json) -> None:
     return None
 
 
-def test_fleet_as_a_table(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_fleet_as_a_table(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     page = still(demo, visit, fleet, "?view=table")
     for host in up(fleet):
         row, gpus = page.locator(f".row[data-host='{host['id']}']"), host["gpus"]
@@ -141,7 +141,7 @@ def kpis(page: Page) -> dict[str, tuple[str, str]]:
     return {label: (text, note) for label, text, note in found}
 
 
-def test_figures_on_top_of_the_fleet(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_figures_on_top_of_the_fleet(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     # From a page without these figures: an answer to the page as it was before would be taken for the one to it.
     page = still(demo, visit, fleet, "#/about")
     with page.expect_response(re.compile(r"history/overview\?.*heat=false"), timeout=PATIENCE_MS) as answer:
@@ -175,7 +175,7 @@ def costs(usage: Json) -> list[float]:
     return [usage["total"]["cost"]] if usage["total"].get("cost") is not None else []
 
 
-def test_people(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_people(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     page = still(demo, visit, fleet, "#/people")
     people = describe_users(msgspec.convert(fleet, Fleet)).users
     rows = page.locator("tbody tr")
@@ -201,7 +201,7 @@ def facts(page: Page) -> dict[str, str]:
     return dict(found)
 
 
-def test_hosts(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_hosts(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     page = still(demo, visit, fleet, "#/people")
     for host in up(fleet)[:4]:
         page.goto(f"{demo.url}/#/host/{host['name']}")
@@ -221,7 +221,7 @@ def test_hosts(demo: HubProcess, visit: Visits, fleet: Json) -> None:
             agrees(temperature, gpu["temperature_celsius"])
 
 
-def test_gpus(demo: HubProcess, visit: Visits, fleet: Json) -> None:
+def test_gpus(demo: RunningHub, visit: Visits, fleet: Json) -> None:
     page = still(demo, visit, fleet, "#/people")
     for gpu in [host["gpus"][0] for host in up(fleet)[:4]]:
         page.goto(f"{demo.url}/#/gpu/{gpu['uuid']}")
@@ -253,8 +253,9 @@ def is_made(hub: HubProcess) -> bool:
 
 
 def range_of(hub: HubProcess) -> str:
+    """More than a day: at any hour there is more than one to draw."""
     now = int(fleet_of(hub)["time"]) // HOUR * HOUR
-    return f"start={now - 30 * HOUR}&end={now - 6 * HOUR}"
+    return f"start={now - 36 * HOUR}&end={now - 6 * HOUR}"
 
 
 @pytest.mark.parametrize("by", ["user", "model"])

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.looking import STATES, fleet_of, is_wider_than_its_window, shown_totals
-from fakes.hubs import HubProcess
+from fakes.hubs import HubProcess, RunningHub
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 @pytest.fixture(scope="module")
-def moving(demo: HubProcess, visit_once: Visits) -> Page:
+def moving(demo: RunningHub, visit_once: Visits) -> Page:
     """A simulated fleet, for tests that only look."""
     page = visit_once(demo.url)
     expect(page.locator("[data-host]").first).to_be_visible()
@@ -40,7 +40,7 @@ def line_of(page: Page, host: str, gpu: int) -> Locator:
     return page.get_by_role("article", name=host).locator(f"[data-slot='{gpu}']")
 
 
-def test_totals_agree_with_the_api(demo: HubProcess, moving: Page) -> None:
+def test_totals_agree_with_the_api(demo: RunningHub, moving: Page) -> None:
     def agrees() -> bool:
         totals = fleet_of(demo)["totals"]
         return shown_totals(moving) == {state: totals[state] for state in STATES}
@@ -249,7 +249,7 @@ def test_compact_shows_more_and_is_kept(still: HubProcess, visit: Visits) -> Non
     expect(page.get_by_role("button", name="compact")).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_large_figures_agree_with_the_api(demo: HubProcess, moving: Page) -> None:
+def test_the_large_figures_agree_with_the_api(demo: RunningHub, moving: Page) -> None:
     def agrees() -> bool:
         told = moving.locator(".kpi").all_inner_texts()
         fleet = fleet_of(demo)
@@ -292,7 +292,7 @@ def test_a_free_gpu_is_used_with_one_copied_command(still: HubProcess, visit: Vi
     assert page.evaluate("navigator.clipboard.readText()") == variable
 
 
-def test_a_card_is_as_high_as_what_is_on_it(demo: HubProcess, still: HubProcess, visit: Visits) -> None:
+def test_a_card_is_as_high_as_what_is_on_it(demo: RunningHub, still: HubProcess, visit: Visits) -> None:
     others = """cards => cards.map(card => {
       const left = card.getBoundingClientRect().bottom - card.lastElementChild.getBoundingClientRect().bottom
       return [card.scrollHeight - card.clientHeight, Math.round(left)]
@@ -308,7 +308,7 @@ def test_a_card_is_as_high_as_what_is_on_it(demo: HubProcess, still: HubProcess,
 
 
 @pytest.mark.parametrize("view", ["cards", "table"])
-def test_a_phone_needs_no_sideways_scrolling(demo: HubProcess, visit: Visits, view: str) -> None:
+def test_a_phone_needs_no_sideways_scrolling(demo: RunningHub, visit: Visits, view: str) -> None:
     page = visit(f"{demo.url}/?view={view}", width=390, height=844)
     expect(page.locator("[data-host]").first).to_be_visible()
     assert not is_wider_than_its_window(page)

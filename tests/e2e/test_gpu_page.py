@@ -20,7 +20,7 @@ from e2e.looking import (
     send_and_record,
     show_instead,
 )
-from fakes.hubs import HubProcess
+from fakes.hubs import HubProcess, RunningHub
 from fakes.reports import make_gpu, make_process
 from fakes.waiting import wait_until
 
@@ -36,7 +36,7 @@ def past_of(hub: HubProcess, uuid: str, metric: str = "utilization_percent", sta
 
 
 @pytest.fixture(scope="module")
-def busy(demo: HubProcess) -> dict[str, Any]:
+def busy(demo: RunningHub) -> dict[str, Any]:
     """A GPU of the demo fleet that is used for as long as the tests last, once some of its past is made."""
     _, job = lasting_job(DEMO_HOSTS)
     wait_until(lambda: len(past_of(demo, job.gpus[0])) > 100, "six hours of the past", seconds=120)
@@ -45,7 +45,7 @@ def busy(demo: HubProcess) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def shown(demo: HubProcess, busy: dict[str, Any], visit_once: Visits) -> Page:
+def shown(demo: RunningHub, busy: dict[str, Any], visit_once: Visits) -> Page:
     """Its last six hours, for tests that only look."""
     return open_gpu(visit_once, demo, busy, "?range=6h")
 
@@ -110,7 +110,7 @@ def test_the_same_values_are_there_as_a_table(shown: Page) -> None:
 
 
 def test_a_drag_zooms_all_charts_and_the_view_can_be_shared(
-    demo: HubProcess, busy: dict[str, Any], visit: Visits
+    demo: RunningHub, busy: dict[str, Any], visit: Visits
 ) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
     drag(page, 0.25, 0.75)
@@ -124,7 +124,7 @@ def test_a_drag_zooms_all_charts_and_the_view_can_be_shared(
 
 
 def test_what_stands_under_the_resting_pointer_is_told_after_a_zoom(
-    demo: HubProcess, busy: dict[str, Any], visit: Visits
+    demo: RunningHub, busy: dict[str, Any], visit: Visits
 ) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h", timezone_id="UTC")
     drag(page, 0.25, 0.75)
@@ -142,7 +142,7 @@ def test_what_stands_under_the_resting_pointer_is_told_after_a_zoom(
 
 
 def test_a_double_click_and_the_browsers_way_back_undo_a_zoom(
-    demo: HubProcess, busy: dict[str, Any], visit: Visits
+    demo: RunningHub, busy: dict[str, Any], visit: Visits
 ) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
     drag(page, 0.25, 0.75)
@@ -156,7 +156,7 @@ def test_a_double_click_and_the_browsers_way_back_undo_a_zoom(
     expect(page.get_by_role("button", name="6h", exact=True)).to_have_attribute("aria-pressed", "true")
 
 
-def test_shift_and_a_drag_pan(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_shift_and_a_drag_pan(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
     page.keyboard.down("Shift")
     drag(page, 0.25, 0.5)
@@ -165,7 +165,7 @@ def test_shift_and_a_drag_pan(demo: HubProcess, busy: dict[str, Any], visit: Vis
     assert int(asked(page)["end"]) - int(asked(page)["start"]) == 6 * 3600
 
 
-def test_a_finger_pans(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_a_finger_pans(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h", width=390, height=844, has_touch=True)
     plot(page).scroll_into_view_if_needed()
     field = plot(page).locator(".u-over").bounding_box()
@@ -189,7 +189,7 @@ def test_the_wheel_scrolls_the_page_and_nothing_else(shown: Page) -> None:
 
 
 def test_the_crosshair_is_shared_and_its_values_stand_in_fixed_places(
-    demo: HubProcess, busy: dict[str, Any], visit: Visits
+    demo: RunningHub, busy: dict[str, Any], visit: Visits
 ) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
     times = page.locator("figcaption time")
@@ -201,7 +201,7 @@ def test_the_crosshair_is_shared_and_its_values_stand_in_fixed_places(
     assert times.first.bounding_box() == place
 
 
-def test_keys_move_the_crosshair_of_all_charts_and_zoom(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_keys_move_the_crosshair_of_all_charts_and_zoom(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h")
     # Before they have their values there is nothing to move along.
     for name in CHARTS:
@@ -219,7 +219,7 @@ def test_keys_move_the_crosshair_of_all_charts_and_zoom(demo: HubProcess, busy: 
     expect(page).to_have_url(re.compile(r"range=6h$"))
 
 
-def test_a_button_chooses_the_range(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_a_button_chooses_the_range(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy)
     for name, written in (("1h", "range=1h"), ("90d", "range=90d"), ("1y", "range=1y")):
         page.get_by_role("button", name=name, exact=True).click()
@@ -227,7 +227,7 @@ def test_a_button_chooses_the_range(demo: HubProcess, busy: dict[str, Any], visi
         expect(page.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
 
 
-def test_the_range_goes_along_to_other_pages_and_back(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_the_range_goes_along_to_other_pages_and_back(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy)
     page.get_by_role("button", name="7d", exact=True).click()
     for link in ("History", "Events", "History"):
@@ -242,7 +242,7 @@ def test_the_range_goes_along_to_other_pages_and_back(demo: HubProcess, busy: di
     expect(page).to_have_url(re.compile(r"#/history\?range=7d$"))
 
 
-def test_runs_on_it_are_those_of_the_api(demo: HubProcess, busy: dict[str, Any], shown: Page) -> None:
+def test_runs_on_it_are_those_of_the_api(demo: RunningHub, busy: dict[str, Any], shown: Page) -> None:
     table = shown.get_by_role("region", name="Runs", exact=True)
     now = json.loads(demo.get(f"/api/v1/runs?gpu={busy['uuid']}&now=true"))["runs"]
     expect(table.get_by_role("row").nth(1)).to_be_visible()
@@ -250,7 +250,7 @@ def test_runs_on_it_are_those_of_the_api(demo: HubProcess, busy: dict[str, Any],
         expect(table.get_by_role("row").filter(has_text=run["user"]).filter(has_text="so far").first).to_be_visible()
 
 
-def test_what_makes_programs_run_on_it_is_copied(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_what_makes_programs_run_on_it_is_copied(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="copy UUID").click()
     assert page.evaluate("navigator.clipboard.readText()") == busy["uuid"]
@@ -258,7 +258,7 @@ def test_what_makes_programs_run_on_it_is_copied(demo: HubProcess, busy: dict[st
     assert page.evaluate("navigator.clipboard.readText()") == f"CUDA_VISIBLE_DEVICES={busy['uuid']}"
 
 
-def test_a_gpu_that_left_the_fleet_still_has_its_past(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_a_gpu_that_left_the_fleet_still_has_its_past(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy)
     show_instead(page, fleet_of(demo) | {"hosts": []})
     expect(page.get_by_text("This GPU is no longer in the fleet.")).to_be_visible()
@@ -266,7 +266,7 @@ def test_a_gpu_that_left_the_fleet_still_has_its_past(demo: HubProcess, busy: di
     expect(page.get_by_role("heading", level=1)).to_contain_text(busy["name"])
 
 
-def test_a_gpu_that_nobody_knows_is_said_to_be_unknown(demo: HubProcess, bare: Page) -> None:
+def test_a_gpu_that_nobody_knows_is_said_to_be_unknown(demo: RunningHub, bare: Page) -> None:
     bare.goto(f"{demo.url}/#/gpu/GPU-of-nobody")
     expect(bare.get_by_role("heading", name="GPU not found")).to_be_visible()
 
@@ -289,12 +289,12 @@ def test_names_from_outside_are_shown_harmlessly(empty: HubProcess, visit: Visit
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nobody_is_shut_out(demo: HubProcess, busy: dict[str, Any], visit: Visits, scheme: str) -> None:
+def test_nobody_is_shut_out(demo: RunningHub, busy: dict[str, Any], visit: Visits, scheme: str) -> None:
     page = open_gpu(visit, demo, busy, "?range=6h", color_scheme=scheme)
     assert serious_violations(page) == []
 
 
-def test_it_fits_a_phone(demo: HubProcess, busy: dict[str, Any], visit: Visits) -> None:
+def test_it_fits_a_phone(demo: RunningHub, busy: dict[str, Any], visit: Visits) -> None:
     page = open_gpu(visit, demo, busy, width=390, height=844)
     expect(page.get_by_role("button", name="copy UUID")).to_be_visible()
     assert not is_wider_than_its_window(page)
@@ -302,7 +302,7 @@ def test_it_fits_a_phone(demo: HubProcess, busy: dict[str, Any], visit: Visits) 
 
 
 def test_on_a_phone_everything_about_a_process_is_in_sight(
-    demo: HubProcess, busy: dict[str, Any], visit: Visits
+    demo: RunningHub, busy: dict[str, Any], visit: Visits
 ) -> None:
     page = open_gpu(visit, demo, busy, width=390)
     table = page.get_by_role("region", name="Processes on this GPU")

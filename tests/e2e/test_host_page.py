@@ -18,7 +18,7 @@ from e2e.looking import (
     send_and_record,
     show_instead,
 )
-from fakes.hubs import HubProcess
+from fakes.hubs import HubProcess, RunningHub
 from fakes.pushed import send
 from fakes.reports import make_busy_gpu, make_gpu
 from fakes.waiting import wait_until
@@ -35,7 +35,7 @@ def job() -> tuple[str, SimulatedJob]:
 
 
 @pytest.fixture(scope="module")
-def host(demo: HubProcess, job: tuple[str, SimulatedJob]) -> dict[str, Any]:
+def host(demo: RunningHub, job: tuple[str, SimulatedJob]) -> dict[str, Any]:
     """A host of the demo fleet that is used for as long as the tests last, once some of its past is made."""
     question = f"/api/v1/history?host={job[0]}&metric=host_cpu_percent&start=-6h"
 
@@ -63,7 +63,7 @@ def open_host(visit: Visits, hub: HubProcess, host: dict[str, Any], query: str =
 
 
 def test_every_gpu_is_listed_with_its_processes(
-    demo: HubProcess, host: dict[str, Any], job: tuple[str, SimulatedJob], visit: Visits
+    demo: RunningHub, host: dict[str, Any], job: tuple[str, SimulatedJob], visit: Visits
 ) -> None:
     page = open_host(visit, demo, host)
     expect(page.get_by_role("heading", level=1)).to_have_text(host["display_name"])
@@ -76,7 +76,7 @@ def test_every_gpu_is_listed_with_its_processes(
     expect(row).to_contain_text(busy["processes"][0]["evidence"])
 
 
-def test_its_system_is_described(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_its_system_is_described(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host)
     system = page.get_by_role("region", name="System")
     for fact in (host["os"], host["driver_version"], host["agent_version"], *host["addresses"]):
@@ -85,14 +85,14 @@ def test_its_system_is_described(demo: HubProcess, host: dict[str, Any], visit: 
         expect(page.locator("main header")).to_contain_text(f"{key}={value}")
 
 
-def test_its_figures_change_without_a_reload(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_its_figures_change_without_a_reload(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host)
     figures = page.locator("main dl").first
     before = figures.inner_text()
     wait_until(lambda: figures.inner_text() != before, "a change of its figures")
 
 
-def test_every_chart_tells_its_latest_values(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_every_chart_tells_its_latest_values(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, "?range=6h")
     for title in CHARTS:
         chart = page.get_by_role("slider", name=f"{title} over time")
@@ -100,7 +100,7 @@ def test_every_chart_tells_its_latest_values(demo: HubProcess, host: dict[str, A
 
 
 def test_the_map_of_its_gpus_is_walked_with_keys_and_opens_a_gpu(
-    demo: HubProcess, host: dict[str, Any], visit: Visits
+    demo: RunningHub, host: dict[str, Any], visit: Visits
 ) -> None:
     page = open_host(visit, demo, host, "?range=6h")
     cells = page.get_by_role("application", name="GPU utilization")
@@ -115,7 +115,7 @@ def test_the_map_of_its_gpus_is_walked_with_keys_and_opens_a_gpu(
     expect(page).to_have_url(re.compile(r"#/gpu/.+range=6h$"))
 
 
-def test_a_gpu_and_a_person_are_one_click_away(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_a_gpu_and_a_person_are_one_click_away(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host)
     table = page.get_by_role("region", name="GPUs and their processes")
     expect(table.locator("a[href^='#/user/']").first).to_be_visible()
@@ -125,7 +125,7 @@ def test_a_gpu_and_a_person_are_one_click_away(demo: HubProcess, host: dict[str,
     expect(page.get_by_role("heading", level=1)).to_have_text(host["display_name"])
 
 
-def test_a_range_in_the_address_is_what_is_shown(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_a_range_in_the_address_is_what_is_shown(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, "?range=1h")
     expect(page.get_by_role("button", name="1h", exact=True)).to_have_attribute("aria-pressed", "true")
     page.get_by_role("slider", name="CPU over time").focus()
@@ -133,7 +133,7 @@ def test_a_range_in_the_address_is_what_is_shown(demo: HubProcess, host: dict[st
     expect(page).to_have_url(re.compile(r"range=7200$"))
 
 
-def test_a_host_that_left_the_fleet_still_has_its_past(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_a_host_that_left_the_fleet_still_has_its_past(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host)
     show_instead(page, fleet_of(demo) | {"hosts": []})
     expect(page.get_by_text("This host is no longer in the fleet.")).to_be_visible()
@@ -141,7 +141,7 @@ def test_a_host_that_left_the_fleet_still_has_its_past(demo: HubProcess, host: d
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"CPU \d+ %"), timeout=30_000)
 
 
-def test_a_host_that_nobody_knows_is_said_to_be_unknown(demo: HubProcess, bare: Page) -> None:
+def test_a_host_that_nobody_knows_is_said_to_be_unknown(demo: RunningHub, bare: Page) -> None:
     bare.goto(f"{demo.url}/#/host/nobody")
     expect(bare.get_by_role("heading", name="Host not found")).to_be_visible()
 
@@ -179,24 +179,24 @@ def test_a_host_is_removed_from_its_page(empty: HubProcess, visit: Visits) -> No
     wait_until(lambda: fleet_of(empty)["hosts"] == [], "a fleet without it")
 
 
-def test_the_name_of_a_host_leads_to_its_page(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_the_name_of_a_host_leads_to_its_page(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = visit(f"{demo.url}/?sort=name&q={host['name']}")
     page.locator(f"[data-host='{host['id']}'] h2 a").click()
     expect(page).to_have_url(re.compile(f"#/host/{re.escape(host['name'])}$"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nobody_is_shut_out(demo: HubProcess, host: dict[str, Any], visit: Visits, scheme: str) -> None:
+def test_nobody_is_shut_out(demo: RunningHub, host: dict[str, Any], visit: Visits, scheme: str) -> None:
     assert serious_violations(open_host(visit, demo, host, "?range=6h", color_scheme=scheme)) == []
 
 
-def test_it_fits_a_phone(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_it_fits_a_phone(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, width=390, height=844)
     assert not is_wider_than_its_window(page)
     assert serious_violations(page) == []
 
 
-def test_a_phone_shows_what_runs(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_a_phone_shows_what_runs(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, width=390, height=844)
     command = page.get_by_role("region", name="GPUs and their processes").locator(".command").first
     box = command.bounding_box()
@@ -204,7 +204,7 @@ def test_a_phone_shows_what_runs(demo: HubProcess, host: dict[str, Any], visit: 
     assert box["width"] > 200
 
 
-def test_its_gpus_are_compared_in_one_chart(demo: HubProcess, host: dict[str, Any], visit: Visits) -> None:
+def test_its_gpus_are_compared_in_one_chart(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, "?range=6h")
     page.get_by_role("link", name="Compare its GPUs").click()
     expect(page).to_have_url(re.compile(r"#/compare\?kind=gpu&of=GPU.+&range=6h$"))

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.looking import send
-from fakes.hubs import HubProcess
+from fakes.hubs import HubProcess, RunningHub
 from fakes.reports import make_envelope, make_gpu, make_process
 
 pytestmark = pytest.mark.browser
@@ -26,7 +26,7 @@ def read(content: bytes) -> list[list[str]]:
     return list(csv.reader(content.decode("utf-8-sig").splitlines()))
 
 
-def test_chart_is_saved_as_picture_and_as_points(demo: HubProcess, visit: Visits) -> None:
+def test_chart_is_saved_as_picture_and_as_points(demo: RunningHub, visit: Visits) -> None:
     page = visit(f"{demo.url}/#/history?range=24h")
     menu = page.get_by_role("button", name="Save Power", exact=True)
     menu.click()
@@ -44,7 +44,7 @@ def test_chart_is_saved_as_picture_and_as_points(demo: HubProcess, visit: Visits
     assert all(float(value) > 0 for _, value in rows[1:])
 
 
-def test_heat_map_and_days_are_saved(demo: HubProcess, visit: Visits) -> None:
+def test_heat_map_and_days_are_saved(demo: RunningHub, visit: Visits) -> None:
     page = visit(f"{demo.url}/#/history?range=24h")
     for title, head in (("Utilization by host", "name"), ("GPU-hours and active hours", "day")):
         menu = page.get_by_role("button", name=f"Save {title}")
@@ -59,7 +59,7 @@ def test_heat_map_and_days_are_saved(demo: HubProcess, visit: Visits) -> None:
         assert len({len(row) for row in rows}) == 1
 
 
-def test_menu_closes_with_escape_and_keeps_the_focus(demo: HubProcess, visit: Visits) -> None:
+def test_menu_closes_with_escape_and_keeps_the_focus(demo: RunningHub, visit: Visits) -> None:
     page = visit(f"{demo.url}/#/history?range=24h")
     menu = page.get_by_role("button", name="Save Power", exact=True)
     menu.focus()

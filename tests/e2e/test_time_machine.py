@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.looking import DEMO_HOSTS
-from fakes.hubs import HubProcess
+from fakes.hubs import HubProcess, RunningHub
 from fakes.waiting import wait_until
 
 HOUR = 3600
@@ -19,7 +19,7 @@ Visits = Callable[..., Page]
 
 
 @pytest.fixture
-def moment(demo: HubProcess) -> int:
+def moment(demo: RunningHub) -> int:
     """One that is recorded: the demo writes its past while it runs."""
     at = int(time.time() - 2 * HOUR) // 10 * 10
     wait_until(lambda: is_recorded(demo, at), "the demo's past", seconds=120, every=0.5)
@@ -45,7 +45,7 @@ def open_moment(visit: Visits, hub: HubProcess, at: int, query: str = "") -> Pag
     return page
 
 
-def test_a_moment_shows_what_was_recorded(demo: HubProcess, visit: Visits, moment: int) -> None:
+def test_a_moment_shows_what_was_recorded(demo: RunningHub, visit: Visits, moment: int) -> None:
     page = open_moment(visit, demo, moment)
     fleet = fleet_at(demo, moment)
     for word in ("free", "busy", "idle", "unknown"):
@@ -58,7 +58,7 @@ def test_a_moment_shows_what_was_recorded(demo: HubProcess, visit: Visits, momen
         expect(card.get_by_role("link", name=user).first).to_be_visible()
 
 
-def test_nothing_can_be_taken_or_reserved_in_the_past(demo: HubProcess, visit: Visits, moment: int) -> None:
+def test_nothing_can_be_taken_or_reserved_in_the_past(demo: RunningHub, visit: Visits, moment: int) -> None:
     page = open_moment(visit, demo, moment)
     page.locator(".line").first.click()
     details = page.locator(".popover")
@@ -68,7 +68,7 @@ def test_nothing_can_be_taken_or_reserved_in_the_past(demo: HubProcess, visit: V
     expect(details.get_by_role("link", name="Reserve")).to_have_count(0)
 
 
-def test_the_slider_moves_and_back_to_live_is_live(demo: HubProcess, visit: Visits, moment: int) -> None:
+def test_the_slider_moves_and_back_to_live_is_live(demo: RunningHub, visit: Visits, moment: int) -> None:
     page = open_moment(visit, demo, moment, "&q=gpu01")
     expect(page.locator("[data-phase=past]")).to_be_visible()
     page.get_by_role("button", name="Earlier").click()
@@ -80,7 +80,7 @@ def test_the_slider_moves_and_back_to_live_is_live(demo: HubProcess, visit: Visi
     expect(page).to_have_url(re.compile(r"q=gpu01(?!.*at=)"))
 
 
-def test_the_toolbar_leads_into_the_past(demo: HubProcess, visit: Visits, moment: int) -> None:
+def test_the_toolbar_leads_into_the_past(demo: RunningHub, visit: Visits, moment: int) -> None:
     page = visit(demo.url)
     page.get_by_role("button", name="time machine").click()
     expect(page.locator(".machine")).to_be_visible()

@@ -1,6 +1,7 @@
 """A real hub in a process of its own, started as a person would start it."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -71,12 +72,27 @@ def start(data_dir: Path, log: str, *arguments: str) -> subprocess.Popen[str]:
         )
 
 
-class HubProcess:
+class RunningHub:
+    """A hub, whoever started it."""
+
+    def __init__(self, data_dir: Path, url: str) -> None:
+        self.data_dir = data_dir
+        self.url = url
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return bytes(answer.read())
+
+    @property
+    def token_file(self) -> Path:
+        return self.data_dir / "agent.token"
+
+
+class HubProcess(RunningHub):
     """`gpudeck up`, running. `url` is what it printed. With `is_forked` false it is started as a user does it, and in
     the namespaces of the calling thread."""
 
     def __init__(self, data_dir: Path, arguments: Sequence[str], *, is_forked: bool = True) -> None:
-        self.data_dir = data_dir
         self.process: ForkedProcess | subprocess.Popen[str]
         if is_forked:
             with (data_dir / "log").open("a") as log:
@@ -89,7 +105,7 @@ class HubProcess:
             self.process.kill()
             self.process.communicate()
             raise AssertionError(f"no address in {self.greeting!r}; log: {(data_dir / 'log').read_text()}")
-        self.url = found[1]
+        super().__init__(data_dir, found[1])
 
     def read_greeting(self) -> str:
         """The next one: a hub greets again where its demo has ended."""
@@ -100,14 +116,6 @@ class HubProcess:
             if line.startswith("Ctrl-C"):
                 break
         return "".join(lines)
-
-    def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
-            return bytes(answer.read())
-
-    @property
-    def token_file(self) -> Path:
-        return self.data_dir / "agent.token"
 
     def press_ctrl_c(self) -> int:
         """End it as a terminal would and return its exit code."""
@@ -134,3 +142,27 @@ def running_hub(data_dir: Path, *arguments: str) -> Iterator[HubProcess]:
         yield hub
     finally:
         hub.stop()
+
+
+@contextlib.contextmanager
+def shared_hub(data_dir: Path, *arguments: str) -> Iterator[RunningHub]:
+    """One for all processes that name this folder: the first starts it, and the last ends it."""
+    with (data_dir / "users").open("a") as users, (data_dir / "turn").open("a") as turn:
+        note, output = data_dir / "hub", contextlib.ExitStack()
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if not note.exists():
+            started = HubProcess(data_dir, ["--listen", "127.0.0.1:0", *arguments])
+            note.write_text(f"{started.process.pid} {started.url}")
+            assert started.process.stdout is not None
+            output.enter_context(started.process.stdout)
+        pid, url = note.read_text().split()
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        try:
+            yield RunningHub(data_dir, url)
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            with output, contextlib.suppress(BlockingIOError, ProcessLookupError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                note.unlink()
+                os.kill(int(pid), signal.SIGTERM)

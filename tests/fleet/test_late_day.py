@@ -26,7 +26,7 @@ from gpudeck.wire import Envelope
 HOUR = 3600.0
 START = 1_790_000_000 // 86_400 * 86_400.0
 END = START + 24 * HOUR
-BEAT = 10.0
+BEAT = 30.0
 AHEAD = 37.0
 """By so much the host's clock is wrong."""
 AWAY, BACK = START + 8.2 * HOUR, START + 13.6 * HOUR
@@ -117,9 +117,10 @@ def newest_first() -> Iterator[Due]:
         yield made_at(report), report
         for place, late in enumerate(missed[number * AT_ONCE : (number + 1) * AT_ONCE]):
             # Each takes another time to arrive, and one comes twice: its answer was lost.
-            yield made_at(report) + 0.1 * place + 0.03 * (place % 3), late
+            arrives = made_at(report) + BEAT / (AT_ONCE + 1) * place
+            yield arrives + 0.03 * (place % 3), late
             if place == 20:
-                yield made_at(report) + 0.1 * place + 0.09, late
+                yield arrives + 0.09, late
 
 
 def oldest_first() -> Iterator[Due]:
@@ -152,7 +153,7 @@ class Station:
         self.fleet.observers.add(EventDetector(self.events.append, self.clock.now, {"gpu01": None}))
 
     def deliver(self, arrivals: Iterator[Due]) -> None:
-        """Every ten seconds the fleet ages and hands its samples over."""
+        """At every beat the fleet ages and hands its samples over."""
         for at, report in arrivals:
             self.pass_to(at)
             self.fleet.apply(report, via="push", now=at, sent_at=at + AHEAD)
