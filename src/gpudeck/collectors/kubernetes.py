@@ -24,7 +24,7 @@ from gpudeck.model.report import GpuReading, PodGpus, Process, Report
 
 if TYPE_CHECKING:
     # An agent imports it only where it reads a kubelet, and in the thread: its children are forked before.
-    from gpudeck.collectors.kubernetes_api import ApiServer, DeviceNames, PodDetails, PodName
+    from gpudeck.collectors.kubernetes_api import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,32 @@ _INSTANCE_OF: Final = re.compile(r"MIG-(GPU-[0-9a-f-]{36})/\d+/\d+|(nvidia\d+)/g
 """Of drivers before 470, and of Google's device plugin: only the board is known here."""
 _HAMI_SLOT: Final = re.compile(r"GPU-[0-9a-f-]{36}-\d+", re.IGNORECASE)
 _NOT_READ_YET: Final = "the kubelet has not been read yet"
+
+
+class PodDetails(Struct, frozen=True):
+    """What the API server knows of a pod. `containers` are the names by the short ids that its processes show; `hami`
+    are the GPUs of HAMi's annotation, the boards among them that are divided with a trailing `[]`."""
+
+    uid: str
+    is_over: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
+    owner: str | None = None
+    user: str | None = None
+    since: float | None = None
+    containers: dict[str, str] = field(default_factory=dict)
+    hami: tuple[str, ...] = ()
+
+
+class DeviceNames(Struct, frozen=True):
+    """What a driver says of a device: its UUID, that of its board, its PCI address. None is unknown."""
+
+    uuid: str | None = None
+    board: str | None = None
+    pci_address: str | None = None
+
+
+PodName = tuple[str, str]
+"""Namespace and name."""
 
 
 class FoundGpus(NamedTuple):
@@ -91,7 +117,7 @@ class GpuFinder:
         board = device.removesuffix("[]")
         return self._one_of(board) if board != device else FoundGpus(self._named.get(device.lower(), ()))
 
-    def find_claimed(self, device: DynamicDevice, names: "DeviceNames | None") -> FoundGpus:
+    def find_claimed(self, device: DynamicDevice, names: DeviceNames | None) -> FoundGpus:
         """A device of a resource claim; `names` are what its driver says of it."""
         if names is None or not any((names.uuid, names.board, names.pci_address)):
             is_gpu = device.driver.startswith("gpu.")
@@ -111,8 +137,8 @@ class PodReading(Struct, frozen=True):
     calls finished is. `problem` is why it could not be asked."""
 
     containers: Sequence[ContainerDevices] = ()
-    pods: "Mapping[PodName, PodDetails]" = field(default_factory=dict)
-    devices: "Mapping[DynamicDevice, DeviceNames]" = field(default_factory=dict)
+    pods: Mapping[PodName, PodDetails] = field(default_factory=dict)
+    devices: Mapping[DynamicDevice, DeviceNames] = field(default_factory=dict)
     is_current: bool = False
     problem: str | None = None
 
@@ -155,7 +181,7 @@ def find_pods(reading: PodReading, gpus: Sequence[GpuReading]) -> tuple[list[Pod
     return pods[:_PODS_AT_MOST], {uuid: why[:1000] for uuid, why in unknown.items() if uuid not in known}
 
 
-def _describe(key: tuple[str, str, str], gpus: list[str], details: "PodDetails | None") -> PodGpus:
+def _describe(key: tuple[str, str, str], gpus: list[str], details: PodDetails | None) -> PodGpus:
     namespace, pod, container = key
     known = PodGpus(gpus, namespace or "?", pod or "?", container or None)
     if details is None:
@@ -264,7 +290,7 @@ class PodWatch:
         ]
 
 
-def name_process(process: Process, pod: "PodName", about: "PodDetails") -> Process:
+def name_process(process: Process, pod: PodName, about: PodDetails) -> Process:
     """The process of that pod with its names instead of ids, and the pod's user where a label says who that is."""
     shown = "/".join(pod)[:256]
     container = about.containers.get(process.container or "", process.container)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gpudeck.collectors.kubelet import DynamicDevice
+from gpudeck.collectors.kubernetes import DeviceNames, PodDetails, PodName
 from gpudeck.collectors.redaction import clean
 from gpudeck.http_client import TROUBLE, explain, open_pool
 from gpudeck.model.errors import Refused, Temporary
@@ -95,32 +96,6 @@ class _SliceList(Struct):
 
 
 _List = TypeVar("_List", _PodList, _SliceList)
-
-
-class PodDetails(Struct, frozen=True):
-    """What the API server knows of a pod. `containers` are the names by the short ids that its processes show; `hami`
-    are the GPUs of HAMi's annotation, the boards among them that are divided with a trailing `[]`."""
-
-    uid: str
-    is_over: bool = False
-    labels: dict[str, str] = field(default_factory=dict)
-    owner: str | None = None
-    user: str | None = None
-    since: float | None = None
-    containers: dict[str, str] = field(default_factory=dict)
-    hami: tuple[str, ...] = ()
-
-
-class DeviceNames(Struct, frozen=True):
-    """What a driver says of a device: its UUID, that of its board, its PCI address. None is unknown."""
-
-    uuid: str | None = None
-    board: str | None = None
-    pci_address: str | None = None
-
-
-PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 class ApiServer:
