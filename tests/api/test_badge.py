@@ -55,6 +55,7 @@ def test_badge_counts_free_gpus_and_is_a_picture(door: Any) -> None:
         ("q=free", "free GPUs: 2 of 2"),
         ("q=no-such-thing", "free GPUs: no GPU known"),
         ("model=no-such-model", "free GPUs: no GPU known"),
+        ("model=%22%3Elots%22", "free GPUs: no GPU known"),
         ("label=lab+%3Cb%3E%26%22", 'lab <b>&": 2 of 4'),
     ],
 )

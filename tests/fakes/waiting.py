@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-SECONDS = 20.0
+SECONDS = 60.0
 """Long enough for a loaded machine: a test that passes does not wait for it."""
 _LONGEST_PAUSE = 0.2
 

@@ -83,7 +83,9 @@ def count_matching(fleet: Fleet, words: str) -> FleetCount:
 def _read_words(policy: Policy, request: HubRequest, q: str, model: str) -> str:
     """What counts, as words of the search. Raises RequestRefused."""
     policy.check("read", caller_of(request))
-    words = " ".join(filter(None, [q.strip(), f'model:"{model.strip()}"' if model.strip() else ""]))
+    # A quote would end the word. No model has one.
+    model = model.replace('"', " ").strip()
+    words = " ".join(filter(None, [q.strip(), f'model:"{model}"' if model else ""]))
     if unclear := parse_query(words).unclear:
         raise RequestRefused(400, "bad_request", explain_unclear(unclear[0]))
     return words
