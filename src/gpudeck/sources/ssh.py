@@ -24,7 +24,6 @@ from gpudeck.wire import HOST_NAME
 
 BYTES_AT_MOST = 4 * 1024 * 1024
 """Of one answer: 16 GPUs with 256 processes, whose command lines are cut at 1,100 bytes, answer less than 1 MiB."""
-_STDERR_BYTES = 1000
 # Shares of the deadline: nvidia-smi gives up first, so that its host can still say so; then this side does.
 _DRIVER_SHARE = 0.6
 _READING_SHARE = 0.9
@@ -45,43 +44,6 @@ class Output(Struct, frozen=True):
     is_late: bool = False
 
 
-class _Command(asyncssh.SSHClientSession[bytes]):
-    """Collects what one command prints. `done` is set when the other side has closed the channel."""
-
-    def __init__(self) -> None:
-        self.done = asyncio.Event()
-        self.printed = bytearray()
-        self.complained = bytearray()
-        self.failure: Exception | None = None
-        self._is_over = False
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        if self._is_over:
-            return
-        if datatype is not None:
-            self.complained += data[: _STDERR_BYTES - len(self.complained)]
-            return
-        self.printed += data
-        if len(self.printed) > BYTES_AT_MOST:
-            self.failure = Temporary(f"The host printed more than {BYTES_AT_MOST // 2**20} MiB.")
-            self.abandon()
-            self.done.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.failure = self.failure or exc
-        self.done.set()
-
-    def abandon(self) -> None:
-        """Keep nothing of what may still come."""
-        self._is_over = True
-        self.printed = bytearray()
-
-    @property
-    def text(self) -> str:
-        """What it printed; what it complained about instead, where it printed nothing."""
-        return (self.printed or self.complained).decode(errors="replace")
-
-
 class SshConnection:
     """Runs commands on one host. Never two at once: that is the caller's part.
 
@@ -92,28 +54,28 @@ class SshConnection:
         self._target = target
         self._connector = connector
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._late: _Command | None = None
+        self._late: asyncio.Task[None] | None = None
         self._closings = 0
 
     @property
     def is_stuck(self) -> bool:
         """Whether a command of before still runs there, though its time was over long ago."""
-        return self._late is not None and not self._late.done.is_set()
+        return self._late is not None and not self._late.done()
 
     async def run(self, command: str, seconds: float) -> Output:
         """What the command prints, within that many seconds. Raises PluginError, and nothing else."""
         finish_at = asyncio.get_running_loop().time() + seconds
         is_kept = self._connection is not None and not self._connection.is_closed()
         try:
-            running = _Command()
+            printed = bytearray()
             try:
-                return await self._run(command, running, finish_at)
+                return await self._run(command, printed, finish_at)
             except (asyncssh.Error, ConnectionError):
                 # A kept connection may have died unnoticed since the last command: that is no failure of the host.
-                if not is_kept or running.printed:
+                if not is_kept or printed:
                     raise
                 self._abort()
-                return await self._run(command, _Command(), finish_at)
+                return await self._run(command, printed, finish_at)
         except (asyncio.CancelledError, PluginError):
             self._abort()
             raise
@@ -130,27 +92,30 @@ class SshConnection:
         if connection is not None:
             await end(connection)
 
-    async def _run(self, command: str, running: _Command, finish_at: float) -> Output:
+    async def _run(self, command: str, printed: bytearray, finish_at: float) -> Output:
         connection = await self._open(finish_at)
+        process: asyncssh.SSHClientProcess[bytes] | None = None
         try:
             async with asyncio.timeout_at(finish_at):
-                channel, _ = await connection.create_session(lambda: running, command, encoding=None, request_pty=False)
-                channel.write_eof()
-                await running.done.wait()
+                # Complaints stand among the output: no line of them looks like one of the answer.
+                process = await connection.create_process(
+                    command, stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, encoding=None, request_pty=False
+                )
+                while chunk := await process.stdout.read(65536):
+                    printed += chunk
+                    if len(printed) > BYTES_AT_MOST:
+                        raise Temporary(f"The host printed more than {BYTES_AT_MOST // 2**20} MiB.")
+                await process.wait_closed()
         except TimeoutError:
-            return self._give_up(running)
-        if running.failure is not None:
-            raise running.failure
-        return Output(running.text)
-
-    def _give_up(self, running: _Command) -> Output:
-        """The time is over. A connection on which something came is a good one: the command is what is slow."""
-        output = Output(running.text, is_late=True)
-        if not output.text:
-            raise Temporary(f"{self._target.name} is connected, but does not answer: it is overloaded, or hangs.")
-        running.abandon()
-        self._late = running
-        return output
+            if process is None or not printed:
+                message = f"{self._target.name} is connected, but does not answer: it is overloaded, or hangs."
+                raise Temporary(message) from None
+            # A connection on which something came is a good one: the command is what is slow.
+            self._late = asyncio.create_task(process.wait_closed())
+            return Output(printed.decode(errors="replace"), is_late=True)
+        if connection.is_closed():
+            raise ConnectionResetError
+        return Output(printed.decode(errors="replace"))
 
     async def _open(self, finish_at: float) -> asyncssh.SSHClientConnection:
         if self._connection is None or self._connection.is_closed():
