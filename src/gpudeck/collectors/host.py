@@ -98,7 +98,7 @@ class HostCollector(Collector):
         lines = (self._proc / "stat").read_text().splitlines()
         count = sum(line.startswith("cpu") for line in lines) - 1
         values: Values = {"cpu_count": count}
-        before, self._cpu_before = self._cpu_before, _parse_cpu_times(lines[0])
+        before, self._cpu_before = self._cpu_before, parse_cpu_times(lines[0])
         with contextlib.suppress(ValueError):
             values["cpu_percent"] = percent_between(before, self._cpu_before)
         return values
@@ -107,12 +107,7 @@ class HostCollector(Collector):
         return float((self._proc / file).read_text().split()[0])
 
     def _read_memory(self, what: str, name: str, free: str) -> Values:
-        """Used is what programs could not get: caches that the kernel would give up do not count. A machine without
-        swap says so: its total is a true zero."""
-        lines = (line.partition(":") for line in (self._proc / "meminfo").read_text().splitlines())
-        kib = {key: int(value.split()[0]) for key, _, value in lines}
-        total = kib[f"{name}Total"]
-        return {f"{what}_used_bytes": (total - kib[free]) * 1024, f"{what}_total_bytes": total * 1024}
+        return parse_memory((self._proc / "meminfo").read_text(), what, name, free)
 
     def _read_disk(self, _now: float) -> Values:
         if self._container:
@@ -186,7 +181,16 @@ def read_os_name(root: Path = _ROOT) -> str | None:
     return None
 
 
-def _parse_cpu_times(line: str) -> CpuTimes:
+def parse_memory(meminfo: str, what: str, name: str, free: str) -> Values:
+    """Used is what programs could not get: caches that the kernel would give up do not count. A machine without swap
+    says so: its total is a true zero. Raises KeyError, ValueError and IndexError."""
+    lines = (line.partition(":") for line in meminfo.splitlines())
+    kib = {key.strip(): int(value.split()[0]) for key, _, value in lines}
+    total = kib[f"{name}Total"]
+    return {f"{what}_used_bytes": (total - kib[free]) * 1024, f"{what}_total_bytes": total * 1024}
+
+
+def parse_cpu_times(line: str) -> CpuTimes:
     """`line` is the first one of /proc/stat. Guest time is left out: the kernel counts it as user time already."""
     user, nice, system, idle, iowait, *rest = (int(ticks) for ticks in line.split()[1:9])
     busy = user + nice + system + sum(rest)

@@ -5,14 +5,15 @@ as in `owners.py`, with the answer in place of /proc; names of containers and a 
 names are not available.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
 from gpudeck.collectors.base import NEEDS_TWO, CollectorSettings
-from gpudeck.collectors.host import derive_machine_id, host_name, percent_between
-from gpudeck.collectors.network import NO_INTERFACE, RATES, rates_between
+from gpudeck.collectors.host import derive_machine_id, host_name, parse_cpu_times, parse_memory, percent_between
+from gpudeck.collectors.network import NO_INTERFACE, RATES, parse_interfaces, rates_between
 from gpudeck.collectors.owners import NOT_SENT, Attributed, Attribution, ProcessOwner
 from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean, show
@@ -73,11 +74,12 @@ class SmiHost(Struct, frozen=True):
 def read_host(answer: SmiAnswer, before: SmiCounters | None) -> SmiHost:
     """Never raises: what cannot be read is unknown. `before` are the counters of the answer before, if any."""
     container = _find_container(answer)
-    booted_at = _find_figures(answer, "btime")
+    booted = next((line[6:] for line in answer.lines("cpu") if line.startswith("btime ")), "")
+    booted_at = read_whole(booted, _WHOLE_AT_MOST)
     host = SmiHost(
         identity=_identify(answer, booted_at, container),
         counters=_count(answer),
-        booted_at=booted_at[0] if booted_at else None,
+        booted_at=booted_at,
         ticks_per_second=read_whole(answer.first("ticks"), 100_000) or 100,
         os=clean(answer.first("system").partition("=")[2].strip("\"'"))[:256] or None,
         container=container,
@@ -117,51 +119,32 @@ def _readings(
         (("cpu_percent",), lambda: {"cpu_percent": _cpu_percent(before, counters)}),
         (("cpu_count",), lambda: {"cpu_count": _number(answer.first("threads"), "/proc/stat")}),
         (("load_1m",), lambda: {"load_1m": _number(answer.first("load").partition(" ")[0], "/proc/loadavg")}),
-        (("memory_used_bytes", "memory_total_bytes"), lambda: _memory(answer, "memory", "MemTotal", "MemAvailable")),
-        (("swap_used_bytes", "swap_total_bytes"), lambda: _memory(answer, "swap", "SwapTotal", "SwapFree")),
+        (("memory_used_bytes", "memory_total_bytes"), lambda: _memory(answer, "memory", "Mem", "MemAvailable")),
+        (("swap_used_bytes", "swap_total_bytes"), lambda: _memory(answer, "swap", "Swap", "SwapFree")),
         (("disk_used_bytes", "disk_total_bytes"), lambda: _disk(answer, host.container)),
         (RATES, lambda: _network_rates(before, counters)),
         (("uptime_seconds",), lambda: {"uptime_seconds": _known(counters.uptime_seconds, "/proc/uptime")}),
     )
 
 
-def _identify(answer: SmiAnswer, booted_at: list[int] | None, container: str | None) -> SmiIdentity:
-    boot_id = clean(answer.first("boot"))[:64] or (f"booted-{booted_at[0]}" if booted_at else "unknown")
+def _identify(answer: SmiAnswer, booted_at: int | None, container: str | None) -> SmiIdentity:
+    boot_id = clean(answer.first("boot"))[:64] or (f"booted-{booted_at}" if booted_at else "unknown")
     machine_id = derive_machine_id(answer.first("machine")) if container is None else ""
     return SmiIdentity(host_name(answer.first("name")), boot_id, machine_id)
 
 
 def _count(answer: SmiAnswer) -> SmiCounters:
-    ticks = _find_figures(answer, "cpu")
-    cpu = None
-    if ticks and len(ticks) >= 5:
-        # Guest time, from the ninth on, is counted as user time already; idle and waiting are the fourth and fifth.
-        cpu = (sum(ticks[:8]) - ticks[3] - ticks[4], sum(ticks[:8]))
-    uptime = read_number(answer.first("uptime").partition(" ")[0])
-    return SmiCounters(answer.first("boot"), uptime, cpu, _count_network(answer))
-
-
-def _find_figures(answer: SmiAnswer, name: str) -> list[int] | None:
-    """The numbers behind a name of /proc/stat, or None where the line is not there or not whole."""
-    for line in answer.lines("cpu"):
-        if line.startswith(f"{name} "):
-            figures = [read_whole(word, _WHOLE_AT_MOST) for word in line.split()[1:]]
-            known = [figure for figure in figures if figure is not None]
-            return known if known and len(known) == len(figures) else None
-    return None
-
-
-def _count_network(answer: SmiAnswer) -> dict[str, tuple[int, int]]:
+    """A counter that cannot be read is not there."""
+    lines = {line.split(" ", 1)[0]: line for line in answer.lines("cpu")}
     cards = {line.strip().removesuffix("/device").rpartition("/")[2] for line in answer.lines("cards")}
-    totals = {}
-    for line in answer.lines("network"):
-        name, _, figures = line.rpartition(":")
-        words = figures.split()
-        if name.strip() in cards and len(words) >= 9:
-            received, sent = read_whole(words[0], _WHOLE_AT_MOST), read_whole(words[8], _WHOLE_AT_MOST)
-            if received is not None and sent is not None:
-                totals[name.strip()] = (received, sent)
-    return totals
+    cpu, network = None, dict[str, tuple[int, int]]()
+    with contextlib.suppress(ValueError):
+        cpu = parse_cpu_times(lines.get("cpu", ""))
+    with contextlib.suppress(ValueError, IndexError):
+        found = parse_interfaces("\n".join(answer.lines("network")))
+        network = {name: totals for name, totals in found.items() if name in cards}
+    uptime = read_number(answer.first("uptime").partition(" ")[0])
+    return SmiCounters(answer.first("boot"), uptime, cpu, network)
 
 
 def _cpu_percent(before: SmiCounters | None, after: SmiCounters) -> float:
@@ -179,12 +162,11 @@ def _network_rates(before: SmiCounters | None, after: SmiCounters) -> Mapping[st
     return rates_between(before.network, after.network, after.uptime_seconds - before.uptime_seconds)
 
 
-def _memory(answer: SmiAnswer, what: str, total_name: str, free_name: str) -> Mapping[str, float]:
-    """Used is what programs could not get: caches that the kernel would give up do not count."""
-    lines = (line.partition(":") for line in answer.lines("memory"))
-    kib = {name.strip(): read_number(value.strip().removesuffix("kB")) for name, _, value in lines}
-    total, free = _known(kib.get(total_name), "/proc/meminfo"), _known(kib.get(free_name), "/proc/meminfo")
-    return {f"{what}_used_bytes": (total - free) * 1024, f"{what}_total_bytes": total * 1024}
+def _memory(answer: SmiAnswer, what: str, name: str, free: str) -> Mapping[str, float]:
+    try:
+        return parse_memory("\n".join(answer.lines("memory")), what, name, free)
+    except (LookupError, ValueError) as error:
+        raise ValueError("/proc/meminfo was not read") from error
 
 
 def _disk(answer: SmiAnswer, container: str | None) -> Mapping[str, float]:

@@ -13,8 +13,7 @@ from gpudeck.wire.codec import (
     pack,
     read_sent_at,
 )
-from gpudeck.wire.envelope import HOST_NAME, SHORT_VERSION, VERSION, Envelope, Head, ShortReport
-from gpudeck.wire.short import describe, pack_numbers
+from gpudeck.wire.envelope import HOST_NAME, SHORT_VERSION, VERSION, Envelope, Head, ShortReport, describe, pack_numbers
 
 __all__ = [
     "CONTENT_TYPES",

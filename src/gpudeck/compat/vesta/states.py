@@ -90,7 +90,6 @@ class VestaStates:
         self._fleet = fleet
         self._register = register
         self._settings = settings
-        self._parts: dict[str, tuple[Host | None, tuple[object, ...], bytes]] = {}
 
     def hosts(self, now: float) -> list[VestaHost]:
         """All hosts, in the order that the settings say."""
@@ -107,8 +106,7 @@ class VestaStates:
 
     def encoded(self, now: float, visibility: Visibility = EVERYTHING) -> bytes:
         """Everything, the newest of each host."""
-        parts = b", ".join([self._part(one, visibility) for one in self.hosts(now)])
-        return b"{" + parts + b"}"
+        return json.dumps({one.name: self.summarize(one, visibility) for one in self.hosts(now)}).encode()
 
     def summarize(self, one: VestaHost, visibility: Visibility) -> Json:
         """A host among all others: one that is down lists no GPUs there."""
@@ -140,24 +138,6 @@ class VestaStates:
 
     def write_time(self, at: float) -> str:
         return _format(at, _TEXT_FORMATS[self._settings.timestamp_format])
-
-    def _part(self, one: VestaHost, visibility: Visibility) -> bytes:
-        """`"name": {…}`. It stays as long as the host's own view does."""
-        if visibility is not EVERYTHING and visibility.commands != "all":
-            return self._encode(one, visibility)
-        version = None if one.state is None else one.state.kept_view()
-        rest = one.is_down, one.address, one.last_at
-        kept = self._parts.get(one.name)
-        if kept is not None and kept[0] is version and kept[1] == rest:
-            return kept[2]
-        if len(self._parts) > 2 * len(self._fleet.hosts) + 2 * len(self._register) + 100:
-            self._parts.clear()
-        part = self._encode(one, visibility)
-        self._parts[one.name] = version, rest, part
-        return part
-
-    def _encode(self, one: VestaHost, visibility: Visibility) -> bytes:
-        return f"{json.dumps(one.name)}: {json.dumps(self.summarize(one, visibility))}".encode()
 
     def _all(self, now: float) -> Iterator[VestaHost]:
         """Of two with one name, the one that is up comes last, and so counts."""
