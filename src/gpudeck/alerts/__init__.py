@@ -1,1 +1,1 @@
-"""What is wrong in the fleet, since when, and who is notified: rules, states, messages and their channels."""
+"""Alerts: rules, states, grouped messages, and the channels that send them."""

@@ -114,7 +114,7 @@ class AlertEngine(AlertStateMachine):
         self._is_anew = True
 
     def _forget_subject(self, record: AlertRecord) -> None:
-        """What was begun of the same subject, as if it had not been."""
+        """Drop an alert of the same subject that began meanwhile."""
         found = self._active.get(record.host_id, {}).get(record.rule, {}).get((record.gpu, record.part))
         if found is not None and found is not record:
             self._drop(found)

@@ -46,7 +46,7 @@ class MessageLimiter:
         self._all: deque[float] = deque()
 
     def change(self, per_rule: int, overall: int) -> None:
-        """What was sent already counts on."""
+        """Messages that were sent already still count."""
         self._per_rule, self._overall = per_rule, overall
 
     def allows(self, rule: object, now: float) -> bool:
@@ -268,7 +268,7 @@ def _make_key(records: Sequence[AlertRecord], *, is_end: bool) -> str:
 
 
 def _limited(key: _Key) -> object:
-    """What has its own limit: a rule, and for each user the rules about them."""
+    """The key of the limit: the rule; for personal messages the rule and the accounts."""
     rule, _, accounts, is_personal, _ = key
     return (rule, accounts) if is_personal else rule
 

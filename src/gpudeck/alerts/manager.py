@@ -31,7 +31,8 @@ Settle = Callable[[], Awaitable[None]]
 
 
 class AlertManager:
-    """What the API asks, and what writes and sends. `start` and `stop` in the event loop that owns it.
+    """Answers the API, writes changes to the database, and sends messages. `start` and `stop` in the event loop that
+    owns it.
 
     `send` takes messages; it does not block, and what it was given once under a key it sends once. `problem` is what
     keeps alerts from being kept, for everybody who may look at the hub.
@@ -71,7 +72,7 @@ class AlertManager:
         return "alerts are not kept: the hub's database does not take them now." if self._writer.failure else None
 
     async def load(self) -> None:
-        """What was kept before this start. Raises Temporary."""
+        """Load the alerts and mutes of before this start. Raises Temporary."""
         now = self._now()
         records = await self._store.load(now)
         mutes = await self._store.load_mutes(now)

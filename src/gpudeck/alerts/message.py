@@ -47,4 +47,4 @@ class Message(Struct, frozen=True, kw_only=True):
     is_personal: bool = False
     """For `accounts` alone, and for no channel of the operators."""
     subjects: tuple[Subject, ...] = ()
-    """Where several are behind it, each: the message goes wherever one of them would."""
+    """The alerts of a grouped message: it goes to every destination that one of them would go to."""

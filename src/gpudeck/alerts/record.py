@@ -87,7 +87,7 @@ def make_id(key: tuple[str, str, str, str], at: float) -> str:
 
 
 def shared_labels(records: "list[AlertRecord]") -> dict[str, str]:
-    """What all of them have."""
+    """The labels that all of them share."""
     first, *others = (record.all_labels() for record in records)
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
@@ -130,7 +130,7 @@ def rule_title(rule: str) -> str:
 
 
 def describe(mute: Mute) -> str:
-    """What it is about, in words."""
+    """The mute in words: its rule, hosts and labels."""
     labels = [f"{name}={value}" for name, value in sorted(mute.labels.items())]
     noun = "host" if len(mute.hosts) == 1 else "hosts"
     hosts = mute.hosts and f"{noun} {name_hosts(mute.hosts)}"

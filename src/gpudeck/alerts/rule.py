@@ -1,4 +1,4 @@
-"""What a rule is, what it finds, and the fleet and its recent past as rules see them. Pure."""
+"""The types of rules: a rule, its findings, and the fleet and its recent past as rules see them. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -85,7 +85,7 @@ class LateReservation(Struct, frozen=True):
 
 
 class FleetContext(Struct, frozen=True, kw_only=True):
-    """What concerns the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
+    """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
 
     `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of
     hosts and the UUIDs of GPUs that are in maintenance: no alert begins there, and none is sent.

@@ -26,7 +26,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class _Past:
-    """What one host was before. `searched` is the state of the fleet (FleetTable.regroupings) in which the GPUs that
+    """The recent past of one host. `searched` is the state of the fleet (FleetTable.regroupings) in which the GPUs that
     are gone were last looked for."""
 
     def __init__(self) -> None:

@@ -86,20 +86,20 @@ else:
 
 
 class RuleChange(Struct, frozen=True):
-    """What of one rule is to be otherwise; what is left out stays."""
+    """Changes of one rule. Fields that are left out keep their defaults."""
 
     enabled: bool | None = None
-    """Whether the rule is looked at at all."""
+    """Whether the rule is evaluated."""
     severity: Severity | None = None
-    """How bad it is: info, warning or critical."""
+    """The severity: info, warning or critical."""
     wait: Annotated[Duration, Meta(ge=0)] | None = field(default=None, name="for")
     """How long the condition has to hold before the alert fires."""
     clear_after: Annotated[Duration, Meta(ge=0)] | None = None
     """How long the condition has to be gone before the alert is resolved."""
     above: float | None = None
-    """The value from which on it is so, in the unit of the rule."""
+    """The threshold at which the alert starts, in the unit of the rule."""
     clear: float | None = None
-    """The lower value below which it is resolved; without it, as far below `above` as usual."""
+    """The lower threshold below which the alert is resolved. The default keeps the usual distance from `above`."""
 
     def __post_init__(self) -> None:
         if self.above is not None and self.clear is not None and self.clear > self.above:
@@ -110,7 +110,7 @@ Rules = dict[RuleName, RuleChange]
 
 
 class Override(Struct, frozen=True):
-    """Other limits for some hosts or GPU models. All that is given has to fit."""
+    """Other thresholds for some hosts or GPU models. All given conditions must match."""
 
     hosts: _Glob | None = None
     """The names of the hosts, with * for anything: gpu-1*."""
@@ -119,7 +119,7 @@ class Override(Struct, frozen=True):
     labels: dict[str, str] = field(default_factory=dict)
     """Labels of the host."""
     rules: Rules = field(default_factory=dict)
-    """What is otherwise there, by the name of the rule."""
+    """The changed rules, by name."""
 
     def __post_init__(self) -> None:
         if self.hosts is None and self.models is None and not self.labels:
@@ -131,15 +131,15 @@ class AlertSettings(Struct, frozen=True):
     """Which alerts are sent, and how often."""
 
     rules: Rules = field(default_factory=dict)
-    """What of the rules is to be otherwise, by their names."""
+    """Changes of rules, by name."""
     overrides: list[Override] = field(default_factory=list)
-    """The same for some hosts, GPU models or labels; of several that fit, the last one counts."""
+    """Changes for some hosts, GPU models or labels. If several match, the last one applies."""
     group_wait: Annotated[Duration, Meta(ge=0, le=600)] = 10.0
     """Alerts of one rule that come within this time of each other become one message."""
     repeat: Literal["off"] | Annotated[Duration, Meta(ge=60)] = 86_400.0
     """After this time a critical alert that is not acknowledged is sent again; `off`: never."""
     messages_per_rule: Annotated[int, Meta(ge=1)] = 5
-    """How many messages one rule may send in ten minutes; what comes beyond waits, and is summed up in one."""
+    """The most messages of one rule in ten minutes. Further ones wait and are summarized in one message."""
     messages: Annotated[int, Meta(ge=1)] = 20
     """The same for all rules together."""
 

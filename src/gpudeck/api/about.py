@@ -47,7 +47,7 @@ _FILE_LOST: Final = "Everything works, and what is changed now is lost when the 
 
 
 class HubPlace(Struct, frozen=True):
-    """Where a hub keeps things, for its admins. None is what this hub does not have."""
+    """The files and addresses of a hub, for its admins. None: this hub has none."""
 
     listen: str
     data_dir: str
@@ -100,7 +100,7 @@ class About(Struct, frozen=True):
 
 
 class HubAbout:
-    """What the hub says about itself. `place` is None where it is not known, `hits` are what limits refused."""
+    """The state of the hub. `place` is None where it is not known, `hits` are what limits refused."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class Policy(Struct, frozen=True):
     commands: Commands = "everyone"
 
     def visibility(self, caller: Caller) -> Visibility:
-        """What of the fleet this caller may see."""
+        """The part of the fleet that this caller may see."""
         if self.commands == "everyone" or caller.is_at_least("admin"):
             return EVERYTHING
         if self.commands == "login" and caller.is_at_least("viewer"):

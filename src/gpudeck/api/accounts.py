@@ -156,7 +156,7 @@ async def list_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
 @post(
     "/api/v1/tokens",
     opt=access("user"),
-    responses=documented(MadeToken, "The new token, with its secret", {400: "The request is invalid"}, status=201),
+    responses=documented(MadeToken, "The new token, with its secret", status=201),
 )
 async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: TheAuth) -> MadeToken:
     """Make a token. Its secret is in the answer, and nowhere else."""

@@ -89,7 +89,7 @@ TheAlerts = NamedDependency[AlertManager]
 @get(
     "/api/v1/alerts",
     opt=access("read"),
-    responses=documented(AlertList, "The worst first", {400: "The request is invalid"}),
+    responses=documented(AlertList, "The worst first"),
 )
 async def list_alerts(
     *,
@@ -179,9 +179,7 @@ async def list_mutes(alerts: TheAlerts) -> MuteList:
 @post(
     "/api/v1/mutes",
     opt=access("admin"),
-    responses=documented(
-        Mute, "The new mute", {400: "The request is invalid", 409: "There are too many already"}, status=201
-    ),
+    responses=documented(Mute, "The new mute", {409: "There are too many already"}, status=201),
 )
 async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
     """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""

@@ -1,4 +1,4 @@
-"""What the routes share: how they get the hub, how encoded JSON becomes an answer, and the one shape of every error:
+"""Shared by all routes: the hub as a dependency, responses of encoded JSON, and the one shape of every error:
 {"error": {"code", "message", "hint"}}.
 """
 
@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from typing import Any
 
 import cramjam
-from litestar import HttpMethod, MediaType, Request, Response, route
+from litestar import MediaType, Request, Response
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
 
@@ -148,16 +147,6 @@ def _pack(parts: Parts) -> Iterator[bytes]:
 
 def takes_gzip(request: HubRequest) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
-
-
-def allow(path: str, *methods: str) -> HTTPRouteHandler:
-    """What may be asked of a path that has several handlers: the framework's own answer knows the first one alone."""
-
-    @route(path, http_method=[HttpMethod.OPTIONS], status_code=204, include_in_schema=False, opt={"access": "open"})
-    async def answer_methods() -> Response[None]:
-        return Response(None, status_code=204, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
-
-    return answer_methods
 
 
 class RequestRefused(GpudeckError):

@@ -37,7 +37,6 @@ from gpudeck.api import (
 from gpudeck.api.access import Authenticator, check_access, check_one_token
 from gpudeck.api.answers import (
     RequestRefused,
-    allow,
     describe_trouble,
     on_bug,
     on_depth,
@@ -108,13 +107,7 @@ def read_routes() -> Litestar:
 
 
 def _find_routes() -> list[HTTPRouteHandler]:
-    """Of a path with several handlers the framework's own answer to OPTIONS names the first one's method alone."""
-    found = [value for module in RESOURCES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
-    methods: dict[str, set[str]] = {}
-    for route in found:
-        for path in route.paths:
-            methods.setdefault(path, set()).update(route.http_methods)
-    return [allow(path, *sorted(named)) for path, named in methods.items() if len(named) > 1] + found
+    return [value for module in RESOURCES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
 
 
 class Framework:
@@ -137,7 +130,7 @@ _DEPENDENCIES = (
     *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
     *("events", "jobs", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
 )
-"""What handlers take, by the name of the parameter."""
+"""The dependencies of handlers, by the name of the parameter."""
 
 
 def _make_dependencies(services: ApiServices) -> dict[str, Any]:

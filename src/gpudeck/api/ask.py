@@ -88,7 +88,6 @@ class AskedOwners(Struct, frozen=True):
         AskedOwners,
         "Who is asked, and who is not",
         {
-            400: "The request is invalid",
             404: "No such host or GPU",
             409: "The GPU is not idle, or none of its owners can be asked",
             429: "Too many questions",

@@ -34,9 +34,7 @@ class EventList(Struct, frozen=True):
 @get(
     "/api/v1/events",
     opt=access("read"),
-    responses=documented(
-        EventList, "The newest first; `next` is the `before` of the next page", {400: "The request is invalid"}
-    ),
+    responses=documented(EventList, "The newest first; `next` is the `before` of the next page"),
 )
 async def list_events(
     *,

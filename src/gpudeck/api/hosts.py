@@ -95,7 +95,7 @@ class _Conflict(ClientException):
 
 
 class HostAdmin:
-    """What the API needs to add and remove hosts. `installer` has the line that a new host runs; `note` is what to
+    """Adds and removes hosts. `installer` has the line that a new host runs; `note` is what to
     know about the address in it, if anything; `configured` finds the target of a name among all that discovery knows,
     and raises UsageError on a hub that watches nothing."""
 
@@ -302,7 +302,7 @@ TheRemoval = NamedDependency[HostRemoval]
 
 
 class RemovedHost(Struct, frozen=True):
-    """What was removed."""
+    """A removed host."""
 
     name: str
 
@@ -363,7 +363,7 @@ async def list_origins(hub: TheHub, host_admin: TheHostAdmin) -> HostOrigins:
     responses=documented(
         AddedHosts,
         "The hosts that are watched from now on",
-        {400: "The request is invalid", 409: "A host of that name exists already"},
+        {409: "A host of that name exists already"},
         status=201,
     ),
 )

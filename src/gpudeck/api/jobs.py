@@ -25,9 +25,7 @@ _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only j
 @get(
     "/api/v1/jobs",
     opt=access("read"),
-    responses=documented(
-        JobList, "The newest first; empty where no scheduler is read", {400: "The request is invalid"}
-    ),
+    responses=documented(JobList, "The newest first; empty where no scheduler is read"),
 )
 async def list_jobs(
     *,

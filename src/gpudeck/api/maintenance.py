@@ -31,7 +31,7 @@ from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.store import ReservationAsk
 
-_REFUSED = {400: "The request is invalid", 404: "No such host or GPU", 409: "Two hosts have that name, or too many"}
+_REFUSED = {404: "No such host or GPU", 409: "Two hosts have that name, or too many"}
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
 
 TheWindows = NamedDependency[MaintenanceWindows]

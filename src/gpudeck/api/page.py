@@ -128,7 +128,7 @@ def _rank(fleet: FleetState) -> list[HostState]:
 
 
 class TextOptions(Struct, frozen=True):
-    """What of the fleet, and how it is to look."""
+    """The parameters of the text view."""
 
     host: str | None = None
     detail: bool = False

@@ -26,7 +26,7 @@ _ZONED: Final = re.compile(r"now|[0-9.]+|.*(?:Z|[+-][0-9]{2}:?[0-9]{2})", re.IGN
 
 
 def page_of(limit: int | None, offset: int) -> slice:
-    """What of all that was found was asked for."""
+    """The part of a list that was asked for."""
     return slice(offset, None if limit is None else offset + limit)
 
 

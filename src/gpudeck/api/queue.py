@@ -30,7 +30,7 @@ class NewRequest(GpuRequest, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class QueueList(Struct, frozen=True):
-    """What was granted and has not started yet first, then the line in its order. `claimed` are the free GPUs that
+    """Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
     are claimed for the first in line, by UUID: the id of the request."""
 
     requests: list[QueuePosition]
@@ -52,7 +52,7 @@ async def list_queue(queue: TheQueue) -> QueueList:
     responses=documented(
         QueuePosition,
         "The position in the queue; `granted` once GPUs are granted",
-        {400: "The request is invalid", 409: "Too many wait already"},
+        {409: "Too many wait already"},
         status=201,
     ),
 )

@@ -118,7 +118,7 @@ class ReliabilityRanking:
 @get(
     "/api/v1/reliability",
     opt=access("read"),
-    responses=documented(Reliability, "The worst first, with the evidence", {400: "The request is invalid"}),
+    responses=documented(Reliability, "The worst first, with the evidence"),
 )
 async def read_reliability(
     *,

@@ -333,11 +333,7 @@ _MISSING = {404: "No such reservation"}
 @get(
     "/api/v1/reservations",
     opt=access("read"),
-    responses=documented(
-        ReservationList,
-        "Those that count at any time of the range, by their start",
-        {400: "The request is invalid"},
-    ),
+    responses=documented(ReservationList, "Those that count at any time of the range, by their start"),
 )
 async def list_reservations(
     *,
@@ -451,7 +447,7 @@ async def release(request: AuthRequest, number: _Number, reservations: TheReserv
     responses=documented(
         NextFree,
         "The first time at which that is free",
-        {400: "The request is invalid", 404: "The fleet does not have that many matching GPUs"},
+        {404: "The fleet does not have that many matching GPUs"},
     ),
 )
 async def find_next(

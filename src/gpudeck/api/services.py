@@ -1,4 +1,4 @@
-"""What the routes use: the hub and the services beside it. `app` puts them together."""
+"""The services that routes use. `app` creates them."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,7 @@
-"""What the bot says about the fleet, its use and reservations, for a phone: a line each, and a snippet for what is too
-long. Pure.
+"""Answers of the bot about the fleet, its usage and reservations: one line each for phones, and a snippet for long
+lists. Pure.
 
-Takes the fleet without what the asker may not see. What is unknown is a dash, never a zero. Everything that comes from
+Takes the fleet without what the asker may not see. Unknown values are a dash, never a zero. Everything that comes from
 outside is escaped.
 """
 
@@ -163,7 +163,7 @@ def count_states(counts: Mapping[Availability, int]) -> str:
 
 
 def notes(fleet: Fleet) -> list[str]:
-    """What stands below every answer about the fleet. `trouble` has what is wrong."""
+    """The footer of every answer about the fleet. `trouble` lists problems."""
     return ["DEMO DATA, simulated"] if fleet.demo else []
 
 

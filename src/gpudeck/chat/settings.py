@@ -1,4 +1,4 @@
-"""What an operator decides about the bot. Needs nothing that only a hub's install has."""
+"""Settings of the bot. The base install reads them too."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -18,18 +18,18 @@ _KINDS = {
 
 
 class SlackSettings(Struct, frozen=True):
-    """The bot in Slack. It calls out to Slack, and nobody has to reach the hub for it (Socket Mode)."""
+    """The bot in Slack. It connects to Slack (Socket Mode): the hub need not be reachable from the internet."""
 
     app_token_file: str | None = None
     """A file with the app-level token, which begins with xapp- and has the scope connections:write."""
     app_token: str | None = None
-    """That token itself, in place of a file."""
+    """The token itself, instead of a file."""
     bot_token_file: str | None = None
     """A file with the bot's token, which begins with xoxb-."""
     bot_token: str | None = None
-    """That token itself, in place of a file."""
+    """The token itself, instead of a file."""
     channel: _Channel | None = None
-    """The ID of a channel of the bot's own: there it takes commands without being mentioned."""
+    """The ID of a channel in which the bot answers commands without being mentioned."""
     keywords: dict[_Keyword, Literal["hosts", "all", "all_cmd", "all_detail", "where", "help"]] = field(
         default_factory=dict
     )

@@ -1,4 +1,4 @@
-"""What commands share to reach a hub or its database: the fleet, reservations, the token of this machine's hub."""
+"""How commands reach a hub or its database: the fleet, reservations, the token of this machine's hub."""
 
 import contextlib
 import getpass

@@ -1,4 +1,4 @@
-"""What an operator decides about events. Imports no database: a base install reads the configuration too."""
+"""Settings of events. Imports no database: the base install reads the configuration too."""
 
 from typing import Annotated
 

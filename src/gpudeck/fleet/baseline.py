@@ -1,4 +1,4 @@
-"""What events compare of a host, before and after a report (events/detector.py)."""
+"""The state of a host that events compare before and after a report (events/detector.py)."""
 
 from collections.abc import Mapping
 from typing import Protocol

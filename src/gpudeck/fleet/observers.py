@@ -1,4 +1,4 @@
-"""What follows the fleet: observers in one list, called in one place.
+"""The observers of the fleet: one list, called in one place.
 
 The fleet calls every observer in the order of registration, in the event loop that owns it. So an observer only notes
 something down: it never blocks and never waits. In a hub the stream is first, then the order is that of

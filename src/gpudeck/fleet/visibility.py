@@ -1,4 +1,4 @@
-"""What of the fleet a viewer may see: command lines can be hidden from others."""
+"""Visibility: which command lines a viewer may see."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ HIDDEN = "not shown to you: see `commands` in the hub's settings"
 
 
 class Visibility(Struct, frozen=True):
-    """Whose command lines are seen: all, none, or only those of the people with these `logins` on the hosts."""
+    """Visible command lines: all, none, or only those of the people with these `logins` on the hosts."""
 
     commands: Literal["all", "none", "own"] = "all"
     logins: frozenset[str] = frozenset()

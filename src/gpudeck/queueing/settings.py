@@ -1,4 +1,4 @@
-"""What an operator decides about the queue. Imports no database: a base install reads the configuration too."""
+"""Settings of the queue. Imports no database: the base install reads the configuration too."""
 
 from typing import Annotated
 

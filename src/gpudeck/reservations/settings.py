@@ -1,4 +1,4 @@
-"""What an operator decides about reservations. Imports no database: a base install reads the configuration too."""
+"""Settings of reservations. Imports no database: the base install reads the configuration too."""
 
 from typing import Annotated, Literal
 

@@ -35,7 +35,7 @@ Escape = Callable[[str], str]
 
 
 def for_chat(text: str) -> str:
-    """What no chat acts upon."""
+    """Text that no chat interprets as markup."""
     return _MARKS.sub(_GAP, clean(text))
 
 

@@ -1,4 +1,4 @@
-"""Where a message goes. Pure: the message, the routes and what is known of people in, destinations out."""
+"""The destinations of a message, from the routes and the settings of users. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase

@@ -30,8 +30,8 @@ class SendRequest(Struct, frozen=True, kw_only=True):
 
 
 class SendResult(Struct, frozen=True):
-    """What came of it. `words` are a sentence about the place, and hold neither its address nor a secret. `hint` is the
-    next step, for who keeps the settings. `unreached`: the service is well, and refuses this recipient."""
+    """The result of sending. `words` are a sentence about the place, and hold neither its address nor a secret. `hint`
+    is the next step, for the operator. `unreached`: the service works, and refuses this recipient."""
 
     kind: Literal["sent", "temporary", "refused", "unreached"]
     words: str = ""

@@ -1,4 +1,4 @@
-"""What an operator decides about messages. Needs nothing that only a hub's install has."""
+"""Settings of messages. The base install reads them too."""
 
 import contextlib
 import re
@@ -31,12 +31,12 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
 """Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
 TOPICS: Final = (*DEFAULTS, "watch", "ask")
-"""What messages are about: the names of rules, watches, and questions of other users about an idle GPU."""
+"""The topics of messages: rules, watches, and questions of other users about an idle GPU."""
 
 
 class ChannelSettings(Struct, frozen=True):
-    """Somewhere messages go: a room of a chat, a mailing list, a webhook. Its address holds secrets, and is shown
-    nowhere."""
+    """A destination of messages: a chat channel, a mailing list, a webhook. Its address contains secrets and is never
+    shown."""
 
     config_shorthand: ClassVar[str] = "url"
 
@@ -68,7 +68,7 @@ class RouteSettings(Struct, frozen=True):
     to: Annotated[list[ChannelName], Meta(min_length=1)]
     """The channels."""
     severity: Severity = "warning"
-    """At least so bad."""
+    """The lowest severity."""
     rules: list[_Pattern] = field(default_factory=list)
     """Names of rules, any of which fits: gpu_lost, host_*."""
     labels: dict[str, _Pattern] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class NotifySettings(Struct, frozen=True):
     """Which messages are sent where. Without routes every channel gets warnings and worse."""
 
     channels: dict[ChannelName, ChannelSettings] = field(default_factory=dict)
-    """Where messages go, by names of your own."""
+    """The channels, by names of your choice."""
     routes: list[RouteSettings] = field(default_factory=list)
     """From top to bottom; a message goes along the first that fits."""
     mail: ChannelName | None = None
