@@ -36,7 +36,7 @@ def wait_in_queue(hub: HubProcess) -> None:
 
 def test_host_is_drained_until_tomorrow_seen_and_given_back(still: HubProcess, visit: Visits) -> None:
     page = visit(f"{still.url}/#/host/gpu01")
-    page.get_by_role("button", name="Drain…").click()
+    page.get_by_role("button", name="Maintenance…").click()
     form = page.get_by_role("form", name="Drain gpu01")
     form.get_by_label("Reason").fill("new fans")
     assert serious_violations(page) == []
@@ -66,7 +66,7 @@ def test_host_is_drained_until_tomorrow_seen_and_given_back(still: HubProcess, v
 
 def test_one_gpu_is_drained_on_a_phone_and_mistakes_are_named(still: HubProcess, visit: Visits) -> None:
     page = visit(f"{still.url}/#/gpu/GPU-gpu01-0", width=390, height=780, color_scheme="dark")
-    page.get_by_role("button", name="Drain…").click()
+    page.get_by_role("button", name="Maintenance…").click()
     form = page.get_by_role("form", name="Drain gpu01:0")
     form.get_by_label("Reason").fill("memory test")
     form.get_by_label("End").select_option("until I end it")
@@ -75,7 +75,7 @@ def test_one_gpu_is_drained_on_a_phone_and_mistakes_are_named(still: HubProcess,
     form.get_by_role("button", name="Drain").click()
     expect(page.get_by_text("In maintenance: memory test")).to_be_visible()
     page.get_by_role("button", name="End now").click()
-    expect(page.get_by_role("button", name="Drain…")).to_be_visible()
+    expect(page.get_by_role("button", name="Maintenance…")).to_be_visible()
     assert windows_of(still) == []
 
 
