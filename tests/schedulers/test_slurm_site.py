@@ -2,6 +2,7 @@
 that Slurm has given away."""
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,13 @@ class SlurmSite:
     def gpus(self, host: str) -> list[dict[str, Any]]:
         fleet = json.loads(self.hub.get("/api/v1/fleet"))
         return next((one["gpus"] for one in fleet["hosts"] if one["name"] == host), [])
+
+    def restart(self) -> None:
+        """Another hub in place of one that has ended."""
+        folder = self.hub.data_dir
+        self.hub = HubProcess(folder, ["--listen", "127.0.0.1:0", "--config", str(folder / "gpudeck.yaml")])
+        for host in self.hosts.values():
+            host.url = self.hub.url
 
     def see(self, host: str, *expected: str) -> None:
         """Wait until its GPUs are in these states."""
@@ -55,7 +63,9 @@ def site(tmp_path: Path) -> Iterator[SlurmSite]:
             pushing(hub, "n1", 4, "machine-1") as n1,
             pushing(hub, "n2", 4, "machine-2") as n2,
         ):
-            yield SlurmSite(hub, cluster, {"n1": n1, "n2": n2})
+            site = SlurmSite(hub, cluster, {"n1": n1, "n2": n2})
+            yield site
+            site.hub.stop()
 
 
 def check_reservation(site: SlurmSite, tmp_path: Path) -> None:
@@ -71,6 +81,42 @@ def check_reservation(site: SlurmSite, tmp_path: Path) -> None:
     assert "cannot be changed here" in released.stderr
     free = gpudeck(tmp_path, "free", "--hub", site.hub.url, "--json")
     assert {gpu["host"] for gpu in json.loads(free.stdout)["gpus"]} == {"n1"}
+
+
+def test_a_job_that_never_touches_its_gpu_is_in_the_accounts_also_after_the_hub_was_killed(
+    site: SlurmSite, tmp_path: Path
+) -> None:
+    def read(job: str) -> dict[str, Any]:
+        return next(iter(json.loads(site.hub.get(f"/api/v1/jobs/{job}"))["jobs"]))
+
+    site.see("n1", "free", "free", "free", "free")
+    job = site.cluster.submit("--gres=gpu:1", "--nodelist=n1", "--job-name=idle", "--account=lab1")
+    site.see("n1", "allocated", "free", "free", "free")
+    wait_until(lambda: read(job)["allocated_hours"] * 3600 > 10, "ten seconds", 60)
+    before = read(job)
+    assert (before["name"], before["account"], before["used_hours"], before["gpu_count"]) == ("idle", "lab1", 0.0, 1)
+    assert before["allocated_hours"] * 3600 == pytest.approx(before["wall_seconds"], abs=8)
+    # What was read was written: nothing of it is lost, and nothing is counted twice.
+    site.hub.stop(signal.SIGKILL)
+    site.restart()
+    site.see("n1", "allocated", "free", "free", "free")
+    wait_until(lambda: read(job)["allocated_hours"] * 3600 > 20, "ten more seconds", 60)
+    site.cluster.run("scancel", job)
+    wait_until(lambda: read(job)["state"] == "ended", "the end of the job", 60)
+    after = read(job)
+    assert before["allocated_hours"] < after["allocated_hours"]
+    assert after["allocated_hours"] * 3600 <= after["wall_seconds"] + 8
+    assert after["used_hours"] == 0.0
+    shown = gpudeck(tmp_path, "job", job, "--hub", site.hub.url)
+    assert shown.stdout.startswith(f"Job {job} (idle) of root on slurm: ended"), shown.stderr
+    listed = gpudeck(tmp_path, "jobs", "--state", "ended", "--account", "lab1", "--hub", site.hub.url, "--json")
+    assert [one["job"] for one in json.loads(listed.stdout)["jobs"]] == [job]
+    site.hub.stop()  # the report of an account is written when the hub ends
+    site.restart()
+    report = gpudeck(tmp_path, "report", "--by", "account", "--since", "1h", "--format", "json", "--hub", site.hub.url)
+    (row,) = json.loads(report.stdout)["rows"]
+    assert (row["account"], row["gpu_hours"]) == ("lab1", 0.0)
+    assert row["allocated_hours"] == row["never_used_hours"] == pytest.approx(after["allocated_hours"], rel=0.01)
 
 
 def test_states_follow_slurm_and_nothing_that_is_allocated_is_given_away(site: SlurmSite, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """gpudeck report: who used how many GPU-hours, how well, and what of the period was observed; and what was flaky."""
 
 import time
+from typing import get_args
 
 import click
 
@@ -13,7 +14,8 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reliability import Reliability
-from gpudeck.model.view import Usage
+from gpudeck.model.text import propose
+from gpudeck.model.view import Usage, UsageBy
 from gpudeck.views.lists import render_reliability
 from gpudeck.views.usage import render_usage
 
@@ -23,6 +25,8 @@ Examples:
   gpudeck report --by group --since last-month        the whole of last month
   gpudeck report --since 2026-10-01 --until 2026-10-31 --format csv > october.csv
   gpudeck report --by host --since 7d --daily         day by day
+  gpudeck report --by account --since last-month      of jobs, with allocated and unused hours
+  gpudeck report --by label:team                      of pods, by their label `team`
   gpudeck report --format json | jq '.total.gpu_hours'
   gpudeck report --reliability --since 90d            the flakiest GPUs, with the evidence
 """
@@ -31,8 +35,9 @@ Examples:
 @click.command("report", epilog=_EXAMPLES)
 @click.option(
     "--by",
-    type=click.Choice(["user", "host", "model", "group", "gpu"]),
-    help="What to group by; with --reliability gpu or host. [default: user, with --reliability gpu]",
+    metavar="NAME",
+    help="What to group by: user, host, model or group; of jobs account, partition, namespace or label:NAME; with "
+    "--reliability gpu or host. [default: user, with --reliability gpu]",
 )
 @click.option(
     "--since",
@@ -56,7 +61,8 @@ Examples:
 def command(
     *, by: str | None, since: str, until: str | None, form: str, reliability: bool, daily: bool, hub: str
 ) -> None:
-    """Report who used the GPUs: GPU-hours, active and idle hours, peak memory, energy and cost.
+    """Report who used the GPUs: GPU-hours, active and idle hours, peak memory, energy and cost; where a scheduler gives
+    GPUs to jobs also allocated hours, and those that were not used.
 
     Unknown values are a dash. Without --until, `yesterday` and `last-month` are complete periods; all others end now.
     Exit code 3 if the hub does not answer.
@@ -67,12 +73,19 @@ def command(
     if reliability:
         _report_reliability(by or "gpu", start, end, form, daily=daily, zone=zone, hub=hub)
         return
-    if by == "gpu":
-        raise UsageError("--by gpu needs --reliability: usage is by user, host, model or group.")
-    query = {"by": by or "user", "start": repr(start), "end": repr(end)} | (
-        {"daily": "true", "zone": zone} if daily else {}
-    )
+    query = _read_by(by) | {"start": repr(start), "end": repr(end)}
+    query |= {"daily": "true", "zone": zone} if daily else {}
     _print(ask(hub, lambda client: client.usage(query)), form, daily=daily, zone=zone, hub=hub)
+
+
+def _read_by(by: str | None) -> dict[str, str]:
+    name, _, label = (by or "user").partition(":")
+    if name == "gpu":
+        raise UsageError("--by gpu needs --reliability: usage is by user, host, model or group.")
+    if name not in get_args(UsageBy) or (name == "label") != bool(label):
+        hint = "Use label:NAME, such as label:team." if name == "label" else propose(name, get_args(UsageBy))
+        raise UsageError(f"--by {by} is not known.", hint)
+    return {"by": name} | ({"label": label} if label else {})
 
 
 def _report_reliability(by: str, start: float, end: float, form: str, *, daily: bool, zone: str, hub: str) -> None:

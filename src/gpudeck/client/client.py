@@ -167,6 +167,15 @@ class Client:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/usage?{_write(query)}")
 
+    def jobs(self, query: Mapping[str, str]) -> bytes:
+        """Jobs of schedulers, as JSON (see model.job.JobList). `query` is as for `usage`."""
+        return self._get(f"/api/v1/jobs?{_write(query)}")
+
+    def job(self, job: str, scheduler: str | None = None) -> bytes:
+        """All starts of a job, as JSON (see model.job.JobReports). A pod is `namespace/name`."""
+        query = "" if scheduler is None else f"?{_write({'scheduler': scheduler})}"
+        return self._get(f"/api/v1/jobs/{quote(job)}{query}")
+
     def reliability(self, query: Mapping[str, str]) -> bytes:
         """The flakiest GPUs or hosts, as JSON (see model.reliability). `query` is what stands behind the question
         mark."""

@@ -35,6 +35,7 @@ _SumKey = tuple[int, str, str | None, str]
 _RowKey = tuple[str | None, bool]
 """A row's name, and whether it is the row of unknown users."""
 _KEPT_SECONDS = 600.0
+_ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours")
 
 
 class _Sums(Struct):
@@ -228,11 +229,14 @@ def _lines(usage: Usage) -> Iterator[list[Value]]:
     yield [
         *(usage.by, "unknown", "gpu_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes"),
         *("energy_kwh", "cost", "measured_hours"),
+        *(_ALLOCATED if usage.total.allocated_hours is not None else ()),
     ]
     for row in usage.rows:
         hours = map(_round, [row.gpu_hours, row.active_hours, row.idle_hours, row.share])
         peak = None if row.peak_memory_bytes is None else int(row.peak_memory_bytes)
-        yield [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost), _round(row.measured_hours)]
+        line = [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost), _round(row.measured_hours)]
+        allocated = _ALLOCATED if usage.total.allocated_hours is not None else ()
+        yield [*line, *(_round(getattr(row, name)) for name in allocated)]
 
 
 def _daily_lines(usage: Usage) -> Iterator[list[Value]]:

@@ -66,7 +66,7 @@ class JobReporter(Struct):
         return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, ask, sums, now)
 
     async def search(self, ask: JobAsk, now: float) -> list[JobSummary]:
-        """The newest first, as of the last minute. Raises Temporary."""
+        """The newest first. Raises Temporary."""
         await self.service.settle()
         records = await self.service.store.find(ask)
         found = await self._read_gpus(records)
@@ -74,7 +74,7 @@ class JobReporter(Struct):
 
     async def find(self, job: str, scheduler: str | None, now: float) -> list[JobReport]:
         """All starts of a job, without idle stretches and hints. Raises Temporary."""
-        await self.service.settle(job)
+        await self.service.settle()
         records = await self.service.store.find_starts(job, scheduler, MOST_STARTS)
         found = await self._read_gpus(records)
         return [self._report(one, found.get(one.id, []), now) for one in records]
@@ -82,6 +82,7 @@ class JobReporter(Struct):
     async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
         """The GPUs of each job with their amounts."""
         gpus = await self.service.store.gpus_of([record.id for record in records])
+        await self.service.settle_usage({gpu.id for gpu in gpus})
         amounts = await self.service.store.amounts_of([gpu.id for gpu in gpus])
         found: dict[int, list[_Gpu]] = {}
         for gpu in gpus:

@@ -136,8 +136,8 @@ class JobTracker:
             self._waiting = waiting | self._waiting
             raise
 
-    async def write_jobs(self, wanted: str | None = None) -> None:
-        """The jobs and their GPUs that are new or changed, and what the job of that name has used. As `write`."""
+    async def write_jobs(self) -> None:
+        """The jobs and their GPUs that are new or changed. As `write`."""
         jobs, self._changed_jobs = self._changed_jobs, {}
         gpus, self._changed_gpus = self._changed_gpus, {}
         try:
@@ -147,11 +147,11 @@ class JobTracker:
             self._changed_jobs = jobs | self._changed_jobs
             self._changed_gpus = gpus | self._changed_gpus
             raise
-        if wanted is not None:
-            ids = {job.id for job in (*jobs.values(), *self.open.values()) if job.job == wanted}
-            own = {hash_id(job, gpu.uuid) for job in ids for gpu in self._states}
-            before = [(gpu, hour, row.tolist()) for (gpu, hour), row in self._waiting.items() if gpu in own]
-            await self._store.write_usage([*before, *self._list_usage(own)])
+
+    async def write_usage(self, gpus: Collection[int]) -> None:
+        """What these GPUs of jobs have done, whose jobs are written. As `write`."""
+        before = [(gpu, hour, row.tolist()) for (gpu, hour), row in self._waiting.items() if gpu in gpus]
+        await self._store.write_usage([*before, *self._list_usage(gpus)])
 
     def _list_usage(self, gpus: Collection[int]) -> list[tuple[int, int, list[float]]]:
         """What is counted of this hour. All at once: later it may be another hour."""
@@ -359,26 +359,37 @@ class JobService(Service):
 
     def on_second(self) -> None:
         if self._monotonic() - self._ticked_at >= TICK_SECONDS:
-            self._ticked_at = self._monotonic()
-            self.tracker.tick(self._hub.fleet.table)
+            self._tick()
 
     async def note_ended(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
         """The end of jobs as their scheduler says it. Raises Temporary."""
         async with self._writer.lock:
             await self.store.note_ends(scheduler, ended)
 
-    async def settle(self, job: str | None = None) -> None:
-        """Write what questions about jobs need: those that are new, and what `job` has used. Raises Temporary."""
+    async def settle(self) -> None:
+        """Count until now, and write the jobs that are new or changed, so that they are found. Raises Temporary."""
+        self._tick()
         if self._is_loaded:
             async with self._writer.lock:
-                await self.tracker.write_jobs(job)
+                await self.tracker.write_jobs()
+
+    async def settle_usage(self, gpus: Collection[int]) -> None:
+        """Write what these GPUs of jobs have done. Raises Temporary."""
+        if self._is_loaded:
+            async with self._writer.lock:
+                await self.tracker.write_usage(gpus)
 
     async def close(self) -> None:
         if self._is_started:
-            self.tracker.tick(self._hub.fleet.table)
+            self._tick()
             problem = await self._writer.stop()
             if problem is not None:
                 log.warning("what jobs used in the last minute is lost: %s", problem)
+
+    def _tick(self) -> None:
+        self._ticked_at = self._monotonic()
+        self._hub.fleet.settle()
+        self.tracker.tick(self._hub.fleet.table)
 
     async def _write(self) -> None:
         if self._is_loaded:

@@ -23,6 +23,8 @@ def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour
     if usage.rows:
         columns = _columns(usage)
         rows = [_row(row, name_of(usage, row)) for row in usage.rows] + [_row(usage.total, "total", "bold")]
+        if usage.total.allocated_hours is None:
+            rows = [[row[0], *row[4:]] for row in rows]
         lines += ["", *render(columns, [row[: len(columns)] for row in rows], width, colour)]
         lines += _days(usage, width, colour)
     elif usage.coverage is not None:
@@ -32,9 +34,16 @@ def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour
 
 
 def _columns(usage: Usage) -> list[Column]:
-    """Costs have a column where there are any."""
+    """Costs have a column where there are any, allocated time where schedulers give GPUs to jobs."""
+    is_allocated = usage.total.allocated_hours is not None
+    allocated = [
+        Column("ALLOCATED", keep=97, align="right", widest=12),
+        Column("UNUSED", keep=96, align="right", widest=12),
+        Column("NEVER USED", keep=88, align="right", widest=12),
+    ]
     columns = [
         Column(usage.by.upper(), keep=100, widest=40),
+        *(allocated if is_allocated else []),
         Column("GPU-HOURS", keep=99, align="right", widest=12),
         Column("ACTIVE", keep=90, align="right", widest=12),
         Column("IDLE", keep=95, align="right", widest=12),
@@ -52,6 +61,9 @@ def _row(row: UsageRow, name: str, colour: str = "") -> list[Cell]:
     share = row.share
     cells = [
         name,
+        _number(row.allocated_hours),
+        _number(row.unused_hours),
+        _number(row.never_used_hours),
         _number(row.gpu_hours),
         _number(row.active_hours),
         _number(row.idle_hours),
@@ -69,7 +81,8 @@ def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
     if not found:
         return []
     found.sort(key=lambda pair: (pair[0].time, -pair[0].gpu_hours))
-    columns = [Column("DAY", keep=98, widest=10), *_columns(usage)[:3]]
+    wanted = {usage.by.upper(), "GPU-HOURS", "ACTIVE"}
+    columns = [Column("DAY", keep=98, widest=10), *(one for one in _columns(usage) if one.title in wanted)]
     figures = [(day.day, name_of(usage, row), day.gpu_hours, day.active_hours) for day, row in found]
     rows = [
         [(clean(day), ""), (name, ""), (_number(used), ""), (_number(active), "")]
@@ -84,7 +97,7 @@ def name_of(usage: Usage, row: UsageRow) -> str:
     if row.unknown:
         return "(unknown)"
     if name is None:
-        return "no group"
+        return f"no {usage.by}"
     return clean(without_maker(name) if usage.by == "model" else name)
 
 

@@ -1,0 +1,166 @@
+"""Jobs for people with a terminal: one in full, and many as a table. What is unknown is a dash, never a zero."""
+
+import textwrap
+from collections.abc import Sequence
+from datetime import tzinfo
+
+from gpudeck.model.job import JobAmounts, JobGpu, JobReport, JobReports, JobSummary
+from gpudeck.model.text import clean, show_gib, show_span, without_maker
+from gpudeck.model.times import show_moment
+from gpudeck.views.table import Cell, Column, render
+
+_COLOURS = {"running": "green", "suspended": "yellow", "unknown": "yellow"}
+
+
+def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False) -> str:
+    """The newest start in full, and a line for each earlier one. Ends in a newline; times are those of the zone."""
+    job, *others = found.jobs
+    lines = _wrap(_title(job), width)
+    lines += [line for text in _facts(job, zone, now) for line in _wrap(text, width)]
+    rows = [_gpu_row(gpu) for gpu in job.gpus]
+    if len(rows) > 1:
+        rows.append([(text, "bold") for text in ("total", "", *_figures(job))])
+    lines += ["", *render(_GPU_COLUMNS, rows, width, colour)] if rows else []
+    lines += [line for text in _notes(job) for line in ("", *_wrap(text, width))]
+    for hint in job.hints:
+        lines += ["", *textwrap.wrap(f"▲ {clean(hint.text)}", width or 10_000, subsequent_indent="  ")]
+    if others:
+        same = all(one.job == job.job for one in others)
+        lines += [
+            "",
+            "Earlier starts:" if same else "Other tasks and starts:",
+            *_list(others, zone, now, width, colour),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def render_jobs(
+    jobs: Sequence[JobSummary], zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False
+) -> str:
+    """A line a job, the newest first. Ends in a newline."""
+    return "\n".join(_list(jobs, zone, now, width, colour)) + "\n"
+
+
+def _title(job: JobReport) -> str:
+    name = f" ({clean(job.name)})" if job.name else ""
+    state = job.state if job.outcome is None else f"{job.state}, {clean(job.outcome)}"
+    return f"Job {clean(job.job)}{name} of {clean(job.user or '(unknown)')} on {clean(job.scheduler)}: {state}"
+
+
+def _facts(job: JobReport, zone: tzinfo, now: float) -> list[str]:
+    names = [(name, getattr(job, name)) for name in ("account", "partition", "qos", "namespace")]
+    names += [(f"label {name}", value) for name, value in sorted(job.labels.items())[:8]]
+    known = ", ".join(f"{clean(name)} {clean(value)}" for name, value in names if value)
+    times = f"from {show_moment(job.start, zone, now)}"
+    if job.ended_at is not None:
+        times += f" to {show_moment(job.ended_at, zone, now)}"
+    elif job.until is not None:
+        times += f", until {show_moment(job.until, zone, now)} at the latest"
+    hosts = ", ".join(map(clean, job.hosts[:16])) + (", …" if len(job.hosts) > 16 else "")
+    gpus = f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)} on {hosts}" if job.hosts else "no GPUs"
+    return [f"{gpus}, {show_span(job.wall_seconds)} ({times})", *([known] if known else [])]
+
+
+_GPU_COLUMNS = [
+    Column("GPU", keep=100, widest=40),
+    Column("MODEL", keep=40, widest=24),
+    Column("ALLOCATED h", keep=99, align="right"),
+    Column("USED h", keep=98, align="right"),
+    Column("IDLE h", keep=80, align="right"),
+    Column("UTIL", keep=97, align="right"),
+    Column("MAX", keep=60, align="right"),
+    Column("MEM GiB", keep=70, align="right"),
+    Column("PEAK", keep=90, align="right"),
+    Column("kWh", keep=65, align="right"),
+    Column("COST", keep=75, align="right"),
+    Column("LONGEST IDLE", keep=50, align="right"),
+]
+
+
+def _gpu_row(gpu: JobGpu) -> list[Cell]:
+    place = f"{clean(gpu.host)}:{clean(gpu.label)}"
+    figures = _figures(gpu)
+    if gpu.idle_stretches is not None:
+        longest = max((end - begin for begin, end in gpu.idle_stretches), default=0.0)
+        figures[-1] = show_span(longest) if longest else "none"
+    else:
+        figures[-1] = "–"
+    return [(text, "") for text in (place, clean(without_maker(gpu.model)), *figures)]
+
+
+def _figures(amounts: JobAmounts) -> list[str]:
+    """From ALLOCATED to LONGEST IDLE."""
+    return [
+        _number(amounts.allocated_hours),
+        _number(amounts.used_hours),
+        _number(amounts.idle_hours),
+        _percent(amounts.utilization_percent),
+        _percent(amounts.utilization_peak_percent),
+        show_gib(amounts.memory_mean_bytes),
+        show_gib(amounts.memory_peak_bytes),
+        _number(amounts.energy_kwh),
+        "" if amounts.cost is None else _number(amounts.cost),
+        "",
+    ]
+
+
+def _notes(job: JobReport) -> list[str]:
+    notes = []
+    if job.cost is not None:
+        notes.append(f"Cost {job.cost:,.2f} {clean(job.currency)}".rstrip() + ", of the allocated time.")
+    if job.coverage is not None and job.coverage < 0.995:
+        notes.append(f"Coverage {100 * job.coverage:.1f} %: the rest of the job's time was not monitored.")
+    if job.state == "unknown":
+        notes.append("Its scheduler cannot be read now: whether it runs is not known.")
+    return notes
+
+
+def _list(jobs: Sequence[JobSummary], zone: tzinfo, now: float, width: int | None, colour: bool) -> list[str]:
+    columns = [
+        Column("JOB", keep=100, widest=40),
+        Column("USER", keep=95, widest=20),
+        Column("STATE", keep=94, widest=20),
+        Column("NAME", keep=60, widest=24),
+        Column("ACCOUNT", keep=50, widest=20),
+        Column("PARTITION", keep=45, widest=20),
+        Column("START", keep=85),
+        Column("TIME", keep=80, align="right"),
+        Column("GPUS", keep=90, align="right"),
+        Column("HOSTS", keep=55, widest=24),
+        Column("USED", keep=92, align="right"),
+        Column("UTIL", keep=91, align="right"),
+    ]
+    rows = [_job_row(job, zone, now) for job in jobs]
+    return render(columns, rows, width, colour)
+
+
+def _job_row(job: JobSummary, zone: tzinfo, now: float) -> list[Cell]:
+    state = job.outcome if job.state == "ended" and job.outcome else job.state
+    used = 100 * job.used_hours / job.allocated_hours if job.allocated_hours else None
+    cells = [
+        clean(job.job),
+        clean(job.user or "–"),
+        clean(state),
+        clean(job.name or ""),
+        clean(job.account or ""),
+        clean(job.partition or job.namespace or ""),
+        show_moment(job.start, zone, now),
+        show_span(job.wall_seconds),
+        str(job.gpu_count),
+        clean(",".join(job.hosts)),
+        _percent(used),
+        _percent(job.utilization_percent),
+    ]
+    return [(text, _COLOURS.get(job.state, "") if at == 2 else "") for at, text in enumerate(cells)]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}" if value >= 10 or not value else f"{value:,.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}%"
+
+
+def _wrap(text: str, width: int | None) -> list[str]:
+    return textwrap.wrap(text, width or max(1, len(text)))
