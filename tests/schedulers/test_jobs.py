@@ -12,7 +12,7 @@ from gpudeck.database.engine import Database
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import HistoryRefused, UsageAsk
 from gpudeck.history.settings import UsageSettings
-from gpudeck.model.allocation import Allocation, SchedulerMark
+from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.job import JobReport
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.view import Usage, UsageRow
@@ -213,6 +213,25 @@ def test_a_requeued_job_has_several_starts_and_a_reused_id_is_another_job(site: 
     assert [(job.user, job.state) for job in found] == [("bob", "running"), ("ann", "ended"), ("ann", "ended")]
     # No GPU is counted twice where one job follows another.
     assert sum(job.allocated_hours for job in found[1:]) * HOUR == pytest.approx(1200, abs=TICK_SECONDS)
+
+
+def test_a_pod_has_not_ended_because_its_host_has_not_reported_yet(site: JobSite) -> None:
+    pod = Allocation(KUBERNETES, "ml/train-0", namespace="ml", labels={"team": "vision"}, since=START)
+    site.allocate(pod)
+    site.run(600)
+    site.write()
+    after = site.restart(seconds=30)
+    after.gpus = [make_gpu(0, uuid="GPU-0", missing="not read yet")]
+    after.run(60)
+    assert after.job("ml/train-0").state != "ended"
+    after.gpus = [make_gpu(0, uuid="GPU-0")]
+    after.run(60)
+    after.write()
+    job = after.job("ml/train-0")
+    assert (job.state, job.namespace, job.labels) == ("ended", "ml", {"team": "vision"})
+    (row,) = after.usage("label", label="team").rows
+    assert (row.label, row.allocated_hours) == ("vision", pytest.approx(600 / HOUR, rel=0.01))
+    assert [row.label for row in after.usage("label", label="cost-center").rows] == [None]
 
 
 def test_an_array_is_found_by_its_id_and_by_its_tasks(site: JobSite) -> None:

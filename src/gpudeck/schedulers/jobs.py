@@ -22,7 +22,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model import clock
-from gpudeck.model.allocation import Allocation
+from gpudeck.model.allocation import KUBERNETES, Allocation
 from gpudeck.model.availability import STUCK_SECONDS
 from gpudeck.model.clock import Clock
 from gpudeck.schedulers.base import EndedJob
@@ -49,7 +49,7 @@ LOST_SECONDS: Final = float(DAY)
 """A job that was not seen for so long, because nothing could be read, counts as ended."""
 _TRIM_SECONDS: Final = 3600.0
 _MOST_WAITING: Final = 400_000
-_NAMES: Final = ("name", "user", "account", "partition", "qos", "until")
+_NAMES: Final = ("name", "user", "account", "partition", "qos", "namespace", "until")
 _PEAK_PLACES: Final = [AMOUNTS.index(name) for name in PEAKS]
 
 Amounts = NDArray[np.float64]
@@ -244,8 +244,7 @@ class JobTracker:
         job = self.open.get(key)
         facts = {name: getattr(allocation, name) for name in _NAMES}
         facts["is_suspended"] = int(allocation.is_suspended)
-        facts["namespace"] = getattr(allocation, "namespace", None)
-        facts["labels"] = write_labels(getattr(allocation, "labels", None))
+        facts["labels"] = write_labels(allocation.labels)
         if job is None:
             # All jobs that a scheduler does not name are one, which has no start.
             start = 0.0 if not allocation.job else now if allocation.since is None else allocation.since
@@ -287,11 +286,10 @@ class JobTracker:
         return found
 
     def _end_jobs(self, table: FleetTable, now: float) -> None:
-        known = {gpu.uuid: gpu.scheduling for gpu in table.gpu_at if gpu is not None}
+        known = {gpu.uuid: gpu for gpu in table.gpu_at if gpu is not None}
         for key in [key for key in self.open if key not in self._seen]:
             job = self.open[key]
-            marks = [known.get(uuid) for uuid in self._gpus_of.get(job.id, {})]
-            is_over = all(mark is not None and mark.unknown is None for mark in marks)
+            is_over = all(_is_given_back(job, known.get(uuid)) for uuid in self._gpus_of.get(job.id, {}))
             if is_over and job.job:
                 # Of one that ended while the hub was away it is not known when.
                 job.ended_at = now if now - job.last_seen <= LATE_SECONDS else job.last_seen
@@ -307,6 +305,14 @@ _NOTHING: Final = np.zeros(len(AMOUNTS))
 
 def _key_of(record: JobRecord) -> _Key:
     return record.scheduler, record.job, record.since
+
+
+def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:
+    """Whether it is known that a GPU is not allocated to that job any more. Pods are known as long as their host
+    reports."""
+    if gpu is None or gpu.scheduling.unknown is not None:
+        return False
+    return job.scheduler != KUBERNETES or gpu.availability != "unknown"
 
 
 def _add(amounts: Amounts, more: Amounts) -> None:
