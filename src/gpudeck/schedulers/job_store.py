@@ -122,10 +122,11 @@ class JobStore(FleetStore):
         await self._upsert(job_usage, made, keep={"span", "start", "job_gpu_id"}, larger=AMOUNTS)
 
     async def touch(self, job_ids: Iterable[int], now: float) -> None:
-        """These have their GPUs now."""
+        """These have their GPUs now. One of which the scheduler has told the end has just ended."""
+        ended_at = case((jobs.c.outcome.is_not(None), jobs.c.ended_at), else_=None)
         for some in _batches(job_ids):
             wanted = jobs.c.id.in_(some)
-            await self._database.execute(update(jobs).where(wanted).values(last_seen=now, ended_at=None))
+            await self._database.execute(update(jobs).where(wanted).values(last_seen=now, ended_at=ended_at))
 
     async def note_ends(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
         """What the scheduler's own accounting says of jobs that have ended; of others than those here nothing."""
