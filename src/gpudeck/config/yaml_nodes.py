@@ -1,7 +1,7 @@
 """YAML text → a tree of nodes that keep their place in the file. Nothing is executed and everything is bounded.
 
-Built from parser events rather than by PyYAML's composer: the composer recurses as deep as the file goes, and
-its values have forgotten how they were written (`no`, `010` and `22:30` have become False, 8 and 1350).
+PyYAML's composer builds it. Before that the parser's events are checked, as the composer recurses as deep as the file
+goes. Values stay as they are written: PyYAML would make False, 8 and 1350 of `no`, `010` and `22:30`.
 
 PyYAML has two parsers (libyaml's and its own) that word and place the same error differently: both get the same message
 and line here. Text of the file is not repeated, as it may hold a secret.
@@ -9,7 +9,7 @@ and line here. Text of the file is not repeated, as it may hold a secret.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import yaml
@@ -37,7 +37,8 @@ _PLAIN_KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("base60", re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")),
 )
 _CORE = "tag:yaml.org,2002:"
-_SCALAR_TAGS = {_CORE + name for name in ("null", "bool", "int", "float", "str")}
+_TEXT = f"{_CORE}str"
+_TAGS = {_CORE + name for name in ("null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map")}
 _UNREADABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -126,12 +127,10 @@ class FilePosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all nodes have. `tag` is empty unless the file sets one that is not read; `size` counts nodes below."""
+    """What all nodes have. `tag` is empty unless the file sets one that is not read."""
 
     mark: FilePosition
     tag: str = ""
-    size: int = 1
-    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +162,14 @@ def read_yaml(text: str, source: str) -> Node | None:
     """
     text = text.removeprefix("\ufeff")
     _check_characters(text, source)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    builder = _Builder(source)
     try:
-        return _Builder(source).build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        builder.check(yaml.parse(text, Loader=loader))
+        root = yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         raise ConfigMistakes([explain_yaml_error(error, text, source)]) from error
+    return None if root is None else builder.build(root, _mark(root))
 
 
 def resolve(text: str) -> Kind:
@@ -185,102 +188,60 @@ def _check_characters(text: str, source: str) -> None:
         raise ConfigMistakes([Mistake(source, line, column, "", found, "text without control characters")])
 
 
-@dataclass(slots=True)
-class _Open:
-    """A list or mapping whose end has not been seen yet."""
-
-    event: yaml.CollectionStartEvent
-    mark: FilePosition
-    children: list[Node] = field(default_factory=list)
-
-    def name_without_value(self) -> Node | None:
-        """The name whose value comes next, if this is a mapping and a value comes next."""
-        is_mapping = isinstance(self.event, yaml.MappingStartEvent)
-        return self.children[-1] if is_mapping and len(self.children) % 2 else None
-
-    def close(self) -> Node:
-        children = tuple(self.children)
-        size, depth = 1 + sum(child.size for child in children), 1 + max((child.depth for child in children), default=0)
-        if isinstance(self.event, yaml.SequenceStartEvent):
-            tag = _unread_tag(self.event.tag, {_CORE + "seq"})
-            return Sequence(mark=self.mark, tag=tag, size=size, depth=depth, items=children)
-        tag = _unread_tag(self.event.tag, {_CORE + "map"})
-        pairs = tuple(zip(children[::2], children[1::2], strict=True))
-        return Mapping(mark=self.mark, tag=tag, size=size, depth=depth, pairs=pairs)
-
-
 class _Builder:
     def __init__(self, source: str) -> None:
         self._source = source
-        self._root: Node | None = None
-        self._open: list[_Open] = []
-        self._anchors: dict[str, Node] = {}
         self._size = 0
 
-    def build(self, events: Iterator[yaml.Event]) -> Node | None:
+    def check(self, events: Iterator[yaml.Event]) -> None:
+        """Raises ConfigMistakes for what the composer must not see."""
+        open_anchors: list[str | None] = []
+        anchors: set[str | None] = set()
+        documents = 0
         for event in events:
-            mark = _mark(event)
-            if isinstance(event, yaml.DocumentStartEvent) and self._root is not None:
-                raise self._refuse(mark, "a second document after ---", "one document")
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                raise self._refuse(_mark(event), "a second document after ---", "one document")
             if isinstance(event, yaml.CollectionStartEvent):
-                self._begin(event, mark)
+                open_anchors.append(event.anchor)
+                self._check_depth(len(open_anchors), _mark(event))
             elif isinstance(event, yaml.CollectionEndEvent):
-                opened = self._open.pop()
-                self._add(opened.close(), opened.mark, opened.event.anchor)
+                anchors.add(open_anchors.pop())
             elif isinstance(event, yaml.ScalarEvent):
-                self._add(_scalar(event, mark), mark, event.anchor)
-            elif isinstance(event, yaml.AliasEvent):
-                self._add(self._look_up(event.anchor, mark), mark, None)
-        return self._root
+                anchors.add(event.anchor)
+            elif isinstance(event, yaml.AliasEvent) and event.anchor not in anchors:
+                # The anchor is not repeated: it may be a password that begins with a star.
+                expected = "an anchor (&) of that name that ends before it"
+                raise self._refuse(_mark(event), "an alias (*)", expected, "put text that begins with * in quotes")
 
-    def _begin(self, event: yaml.CollectionStartEvent, mark: FilePosition) -> None:
-        """The line of a block below its name is that of the name."""
-        name = self._open[-1].name_without_value() if self._open else None
-        self._open.append(_Open(event, mark if name is None or event.flow_style else name.mark))
-        self._check_depth(0, mark)
-
-    def _add(self, node: Node, mark: FilePosition, anchor: str | None) -> None:
-        self._count(1, mark)
-        self._check_depth(node.depth, mark)
-        if anchor is not None:
-            self._anchors[anchor] = node
-        if self._open:
-            self._open[-1].children.append(node)
-        else:
-            self._root = node
-
-    def _look_up(self, anchor: str | None, mark: FilePosition) -> Node:
-        """The node behind `*anchor`. The anchor is not repeated: it may be a password that begins with a star."""
-        if anchor is None or anchor not in self._anchors:
-            expected = "an anchor (&) of that name that ends before it"
-            raise self._refuse(mark, "an alias (*)", expected, "put text that begins with * in quotes")
-        node = self._anchors[anchor]
-        self._count(node.size - 1, mark)
-        return node
-
-    def _count(self, nodes: int, mark: FilePosition) -> None:
-        self._size += nodes
+    def build(self, node: yaml.Node, mark: FilePosition, depth: int = 1) -> Node:
+        self._size += 1
         if self._size > MAX_NODES:
             raise self._refuse(mark, f"more than {MAX_NODES} values, counting each use of an alias", "fewer")
+        self._check_depth(depth - isinstance(node, yaml.ScalarNode), mark)
+        tag = "" if node.tag in _TAGS else node.tag
+        if isinstance(node, yaml.SequenceNode):
+            items = tuple(self.build(item, _mark(item), depth + 1) for item in node.value)
+            return Sequence(mark=mark, tag=tag, items=items)
+        if isinstance(node, yaml.MappingNode):
+            pairs = tuple(self._build_pair(key, value, depth + 1) for key, value in node.value)
+            return Mapping(mark=mark, tag=tag, pairs=pairs)
+        kind = "text" if node.tag == _TEXT else resolve(node.value)
+        return Scalar(mark=mark, tag=tag, text=node.value, kind=kind)
 
-    def _check_depth(self, below: int, mark: FilePosition) -> None:
-        if len(self._open) + below > MAX_DEPTH:
+    def _build_pair(self, key: yaml.Node, value: yaml.Node, depth: int) -> tuple[Node, Node]:
+        """The line of a block below its name is that of the name."""
+        is_block = isinstance(value, yaml.CollectionNode) and not value.flow_style
+        return self.build(key, _mark(key), depth), self.build(value, _mark(key if is_block else value), depth)
+
+    def _check_depth(self, depth: int, mark: FilePosition) -> None:
+        if depth > MAX_DEPTH:
             raise self._refuse(mark, f"lists and mappings nested more than {MAX_DEPTH} deep", "fewer levels")
 
     def _refuse(self, mark: FilePosition, found: str, expected: str, suggestion: str = "") -> ConfigMistakes:
         return ConfigMistakes([Mistake(self._source, mark.line, mark.column, "", found, expected, suggestion)])
 
 
-def _mark(event: yaml.Event) -> FilePosition:
-    place = event.start_mark
-    return FilePosition(place.line + 1, place.column + 1) if place else FilePosition(1, 1)
-
-
-def _scalar(event: yaml.ScalarEvent, mark: FilePosition) -> Scalar:
-    plain = event.tag in _SCALAR_TAGS - {_CORE + "str"} or (event.tag is None and not event.style)
-    kind = resolve(event.value) if plain else "text"
-    return Scalar(mark=mark, tag=_unread_tag(event.tag, _SCALAR_TAGS), text=event.value, kind=kind)
-
-
-def _unread_tag(tag: str | None, read: set[str]) -> str:
-    return "" if tag is None or tag == "!" or tag in read else tag
+def _mark(place: yaml.Node | yaml.Event) -> FilePosition:
+    mark = place.start_mark
+    return FilePosition(mark.line + 1, mark.column + 1) if mark else FilePosition(1, 1)
