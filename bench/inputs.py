@@ -333,7 +333,7 @@ def _applied() -> Case:
         hub = Hub(settings)
         watching = PollingService(hub, [], {"pull": PollMethod(lambda _: _Idle(), 2.0, 5.0)}, grace=0.0)
         for some in (targets, []):
-            watching._take(some)
+            watching._set_targets(some)
             while len(hub.fleet.hosts) != len(some):
                 await asyncio.sleep(0.1)
                 await run_in_steps(hub.stream.publish_in_steps())

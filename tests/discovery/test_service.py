@@ -7,7 +7,7 @@ import pytest
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
 from gpudeck.discovery.base import MAX_HOSTS
-from gpudeck.discovery.service import MAX_CLASHES, Discovery, put_together
+from gpudeck.discovery.service import MAX_CLASHES, Discovery, merge_targets
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
@@ -17,14 +17,14 @@ def names(targets: list[Target]) -> list[str]:
 
 
 def test_hosts_come_in_the_order_of_their_providers() -> None:
-    together, clashes = put_together([[Target(name="b"), Target(name="a")], [Target(name="c")]])
+    together, clashes = merge_targets([[Target(name="b"), Target(name="a")], [Target(name="c")]])
     assert names(together) == ["b", "a", "c"]
     assert clashes == []
 
 
 def test_first_provider_counts_and_the_other_is_told() -> None:
     first, second = Target(name="a", origin="hosts.txt", port=22), Target(name="a", origin="consul x", via="pull")
-    assert put_together([[first], [second]]) == (
+    assert merge_targets([[first], [second]]) == (
         [first],
         ["a is named by hosts.txt and by consul x; the first counts."],
     )
@@ -33,20 +33,20 @@ def test_first_provider_counts_and_the_other_is_told() -> None:
 def test_one_provider_that_gives_two_addresses_is_told() -> None:
     first = Target(name="a", origin="list", via="scrape", port=9400)
     second = Target(name="a", origin="list", via="scrape", address="::1", user="ada")
-    assert put_together([[first, second, first]]) == (
+    assert merge_targets([[first, second, first]]) == (
         [first],
         ["a is named twice by list, as a:9400 via scrape and as ada@::1 via scrape; the first counts."],
     )
 
 
 def test_name_that_is_none_is_told_and_hides_no_neighbour() -> None:
-    together, clashes = put_together([[Target(name="a\x1b", origin="list"), Target(name="b")]])
+    together, clashes = merge_targets([[Target(name="a\x1b", origin="list"), Target(name="b")]])
     assert names(together) == ["b"]
     assert clashes == ["list: 'a\\x1b' is no name of a host; it is left out."]
 
 
 def test_hosts_and_sentences_are_bounded() -> None:
-    together, clashes = put_together([[Target(name=f"h{number}") for number in range(MAX_HOSTS + 500)]])
+    together, clashes = merge_targets([[Target(name=f"h{number}") for number in range(MAX_HOSTS + 500)]])
     assert len(together) == MAX_HOSTS
     assert len(clashes) == MAX_CLASHES
     assert clashes[-1] == "401 more hosts are left out."

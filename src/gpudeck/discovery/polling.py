@@ -31,40 +31,40 @@ class PollingService:
     """Keeps the fleet's expectations and the poller at what the providers say. `start` and `stop` in the event loop."""
 
     def __init__(
-        self, hub: Hub, providers: Sequence[Provider], ways: dict[str, PollMethod], *, grace: float = GRACE
+        self, hub: Hub, providers: Sequence[Provider], methods: dict[str, PollMethod], *, grace: float = GRACE
     ) -> None:
         self._hub = hub
         self._grace = grace
         self._targets: dict[str, Target] = {}
         self._leaving: dict[str, tuple[Target, list[Target]]] = {}
         """With all that left at the same time: they go together, as each change costs as much as the fleet is large."""
-        self._poller = Poller(ways, self._deliver, self._note_failure)
-        self._roster = Discovery(providers, self._take, self.note_problems)
+        self._poller = Poller(methods, self._deliver, self._note_failure)
+        self._discovery = Discovery(providers, self._set_targets, self.note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
         self._has_waited = False
         self._next_steps: asyncio.Handle | None = None
 
     def start(self) -> None:
-        self._roster.start()
+        self._discovery.start()
         self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
     async def stop(self) -> None:
         if self._dismissing is not None:
             self._dismissing.cancel()
-        await self._roster.stop()
+        await self._discovery.stop()
         self._leaving.clear()
         self._apply(iter(()))
         await self._poller.stop()
 
-    async def change(self, providers: Sequence[Provider], ways: dict[str, PollMethod] | None = None) -> None:
-        """Other lists from now on, and other ways where some are given: then every host is read anew."""
-        if ways is not None:
+    async def change(self, providers: Sequence[Provider], methods: dict[str, PollMethod] | None = None) -> None:
+        """Other lists from now on, and other methods where some are given: then every host is read anew."""
+        if methods is not None:
             self._apply(iter(()))
-            before, self._poller = self._poller, Poller(ways, self._deliver, self._note_failure)
+            before, self._poller = self._poller, Poller(methods, self._deliver, self._note_failure)
             await run_in_steps(before.end_others(()))
             await before.stop()
             self._watch()
-        await self._roster.change(providers)
+        await self._discovery.change(providers)
 
     def find(self, name: str) -> Target | None:
         """The host that is configured under that name. Raises UsageError where none is watched, as a demo was asked
@@ -73,7 +73,7 @@ class PollingService:
             raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
         return self._targets.get(name)
 
-    def _take(self, targets: Sequence[Target]) -> None:
+    def _set_targets(self, targets: Sequence[Target]) -> None:
         """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
         if targets and self._hub.ingest.demo:
             self._hub.ingest.end_demo()
@@ -81,18 +81,18 @@ class PollingService:
         before, self._targets = self._targets, {target.name: target for target in targets}
         for name in self._leaving.keys() & self._targets.keys():
             del self._leaving[name]
-        self._part_with([before[name] for name in before.keys() - self._targets.keys()])
+        self._schedule_removal([before[name] for name in before.keys() - self._targets.keys()])
         self._watch()
 
     def _dismiss_recalled(self) -> None:
         """Hosts that the hub read before this start, and that no list names any more."""
-        if self._roster.is_complete:
+        if self._discovery.is_complete:
             self._has_waited = True
             self._watch()
         else:
             self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
-    def _part_with(self, targets: list[Target]) -> None:
+    def _schedule_removal(self, targets: list[Target]) -> None:
         """One that a person removed goes at once."""
         leaving = [target for target in targets if target.origin != ORIGIN]
         if leaving:
@@ -134,10 +134,10 @@ class PollingService:
             log.info("lists of hosts: %s", problem)
         self._hub.fleet.say("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])
 
-    def _deliver(self, target: Target, arrival: FetchedReport) -> bool:
+    def _deliver(self, target: Target, fetched: FetchedReport) -> bool:
         try:
             return self._hub.ingest.take_fetched(
-                arrival.envelope, via=target.via, target=target.name, sent_at=arrival.sent_at
+                fetched.envelope, via=target.via, target=target.name, sent_at=fetched.sent_at
             )
         except ReportRefused as refusal:
             self._hub.ingest.count(refusal)

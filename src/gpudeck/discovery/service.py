@@ -171,7 +171,7 @@ class Discovery:
     ) -> None:
         self._on_change = on_change
         self._on_problems = on_problems
-        self._watches = [_WatchedProvider(provider, self._put_together) for provider in providers]
+        self._watches = [_WatchedProvider(provider, self._merge) for provider in providers]
         self.targets: list[Target] = []
         self.problems: list[str] = []
 
@@ -192,22 +192,22 @@ class Discovery:
     async def change(self, providers: Sequence[Provider]) -> None:
         """From now on these, while running. One that was there before goes on with the list that it has."""
         before = {id(watch.provider): watch for watch in self._watches}
-        new = [_WatchedProvider(provider, self._put_together) for provider in providers if id(provider) not in before]
+        new = [_WatchedProvider(provider, self._merge) for provider in providers if id(provider) not in before]
         known = before | {id(watch.provider): watch for watch in new}
         self._watches = [known[id(provider)] for provider in providers]
         for watch in before.values():
             if watch not in self._watches:
                 await watch.refresh.stop()
-        self._put_together()
+        self._merge()
         for watch in new:
             watch.refresh.start()
 
-    def _put_together(self) -> None:
-        together, clashes = put_together([watch.targets for watch in self._watches])
+    def _merge(self) -> None:
+        merged, clashes = merge_targets([watch.targets for watch in self._watches])
         self._publish_problems(clashes)
-        if together != self.targets:
-            self.targets = together
-            self._on_change(together)
+        if merged != self.targets:
+            self.targets = merged
+            self._on_change(merged)
 
     def _publish_problems(self, clashes: list[str]) -> None:
         troubles = filter(None, (watch.trouble for watch in self._watches))
@@ -218,7 +218,7 @@ class Discovery:
             self._on_problems(problems)
 
 
-def put_together(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:
+def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:
     """One target a name, and sentences about those that are left out."""
     kept: dict[str, Target] = {}
     clashes: list[str] = []

@@ -36,7 +36,7 @@ _chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides
 
 
 class PollMethod(Struct, frozen=True):
-    """How hosts are read on one way: what makes their sources, how often, how long one reading may take, and the port
+    """How hosts of one source are read: what makes their sources, how often, how long a reading may take, and the port
     of a host that has none of its own; None where nothing listens."""
 
     make: MakeSource
@@ -55,9 +55,9 @@ class Poller:
     """Watches the targets that `watch` was last given. `deliver` and `failed` are called in the event loop."""
 
     def __init__(
-        self, ways: Mapping[str, PollMethod], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
+        self, methods: Mapping[str, PollMethod], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
     ) -> None:
-        self._ways = ways
+        self._methods = methods
         self._deliver = deliver
         self._failed = failed
         self._now = now
@@ -71,7 +71,7 @@ class Poller:
 
     def watch_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
         """The same, one step a host. A call that is not finished may be left for a newer one."""
-        wanted = {target.name: target for target in targets if target.via in self._ways}
+        wanted = {target.name: target for target in targets if target.via in self._methods}
         yield from self.end_others(wanted.values())
         new = [target for name, target in wanted.items() if name not in self._tasks]
         for target in new:
@@ -81,7 +81,7 @@ class Poller:
 
     def end_others(self, targets: Iterable[Target]) -> Steps[None]:
         """Read only these from now on, and no new one yet. One step a host."""
-        wanted = {target.name: target for target in targets if target.via in self._ways}
+        wanted = {target.name: target for target in targets if target.via in self._methods}
         for target, task in list(self._tasks.values()):
             if wanted.get(target.name) != target:
                 self._ending.add(task)
@@ -95,21 +95,21 @@ class Poller:
         finish(self.end_others(()))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _keep_reading(self, target: Target, beginners: int) -> None:
-        """`beginners` hosts start at once: they are spread, or they would meet in the same moment ever after."""
-        way = self._ways[target.via]
+    async def _keep_reading(self, target: Target, starting: int) -> None:
+        """`starting` hosts start at once: they are spread, or they would meet in the same moment ever after."""
+        method = self._methods[target.via]
         try:
-            source = way.make(target)
+            source = method.make(target)
         except GpudeckError as error:
             self._failed(target, str(error))
             return
-        turns = _Turns(target, source, way, self._deliver, self._failed)
-        pause = _chance.uniform(0.0, min(way.interval, _FIRST_SPREAD * beginners))
+        host = _PolledHost(target, source, method, self._deliver, self._failed)
+        pause = _chance.uniform(0.0, min(method.interval, _FIRST_SPREAD * starting))
         try:
             while True:
                 await asyncio.sleep(pause)
-                pause = await turns.take(self._now())
-                if turns.has_failed:
+                pause = await host.poll(self._now())
+                if host.has_failed:
                     self._sweep()
         finally:
             with contextlib.suppress(Exception):
@@ -123,34 +123,34 @@ class Poller:
             gc.collect(0)
 
 
-class _Turns:
-    """One host's turns, and how they went."""
+class _PolledHost:
+    """One host, read again and again."""
 
-    def __init__(self, target: Target, source: Source, way: PollMethod, deliver: Deliver, failed: Failed) -> None:
+    def __init__(self, target: Target, source: Source, method: PollMethod, deliver: Deliver, failed: Failed) -> None:
         self._target = target
         self._source = source
-        self._way = way
+        self._method = method
         self._deliver = deliver
         self._failed = failed
-        self._backoff = Backoff(way.interval, max(LONGEST_PAUSE, way.interval), jitter=0.25)
+        self._backoff = Backoff(method.interval, max(LONGEST_PAUSE, method.interval), jitter=0.25)
         self._trouble: str | None = None
 
     @property
     def has_failed(self) -> bool:
         return bool(self._backoff.failures)
 
-    async def take(self, now: float) -> float:
+    async def poll(self, now: float) -> float:
         """Read once; returns how long to wait. Only a cancellation comes out."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(self._way.deadline + _GRACE):
-                arrival = await self._source.read(now)
-            is_wanted = self._deliver(self._target, arrival)
+            async with asyncio.timeout(self._method.deadline + _GRACE):
+                fetched = await self._source.read(now)
+            is_wanted = self._deliver(self._target, fetched)
         except GpudeckError as error:
             return self._fail(str(error))
         except TimeoutError:
-            return self._fail(f"It did not answer within {self._way.deadline:g} s.")
+            return self._fail(f"It did not answer within {self._method.deadline:g} s.")
         except Exception as error:
             log.exception("reading %s failed", self._target.name)
             return self._fail(f"Reading it failed ({type(error).__name__}); the hub's log has the details.")
@@ -160,7 +160,7 @@ class _Turns:
         self._backoff.succeed()
         self._trouble = None
         beats = 1 if is_wanted else SPARE_BEATS
-        return max(0.0, beats * self._way.interval - (loop.time() - began))
+        return max(0.0, beats * self._method.interval - (loop.time() - began))
 
     def _fail(self, reason: str) -> float:
         if reason != self._trouble:

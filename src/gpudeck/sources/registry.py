@@ -28,7 +28,7 @@ def make_poll_methods(
     """All sources over which the hub reads hosts by itself, `others` among them. Opens nothing. `allowed` are networks
     of this machine in which hosts may be read that the operator did not name; `ssh_password` is one that a person
     typed."""
-    ways = {
+    methods = {
         "pull": PollMethod(imported("gpudeck.sources.pull:PullSource", pull), pull.interval, pull.deadline, pull.port),
         "ssh": PollMethod(_over_ssh(ssh, ssh_password), ssh.interval, ssh.deadline, ssh.port or 22),
         "scrape": PollMethod(
@@ -36,7 +36,10 @@ def make_poll_methods(
         ),
         **others,
     }
-    return {name: msgspec.structs.replace(way, make=_guarded(way.make, tuple(allowed))) for name, way in ways.items()}
+    return {
+        name: msgspec.structs.replace(method, make=_guarded(method.make, tuple(allowed)))
+        for name, method in methods.items()
+    }
 
 
 def _guarded(make: MakeSource, allowed: tuple[str, ...]) -> MakeSource:

@@ -56,12 +56,12 @@ def ask_password(hosts: Sequence[str]) -> str | None:
 async def _read(targets: Sequence[Target], settings: SshSettings, ask: Ask) -> SshScan:
     make = import_ssh().make
     deadline = settings.deadline + _SECONDS_A_HOST * len(targets)
-    patient = msgspec.structs.replace(settings, deadline=deadline)
-    results = await _read_all(make(patient), targets, deadline)
+    settings_for_all = msgspec.structs.replace(settings, deadline=deadline)
+    results = await _read_all(make(settings_for_all), targets, deadline)
     refused = [target for target in targets if isinstance(results[target.name], SshLoginRefused)]
     password = ask([target.name for target in refused]) if refused and not settings.password_file else None
     if password is not None:
-        results |= await _read_all(make(patient, password), refused, deadline)
+        results |= await _read_all(make(settings_for_all, password), refused, deadline)
     return _show(targets, results)
 
 
@@ -74,13 +74,13 @@ async def _read_one(make: MakeSource, target: Target, deadline: float) -> _Resul
     source = make(target)
     try:
         async with asyncio.timeout(deadline):
-            arrival = await source.read(time.time())
+            fetched = await source.read(time.time())
     except GpudeckError as error:
         return error
     except TimeoutError:
         return GpudeckError(f"It did not answer within {deadline:g} s.")
     else:
-        return arrival, time.time()
+        return fetched, time.time()
     finally:
         await source.close()
 
@@ -94,8 +94,8 @@ def _show(targets: Sequence[Target], results: dict[str, _Result]) -> SshScan:
         try:
             if isinstance(result, GpudeckError):
                 raise result
-            arrival, at = result
-            fleet.apply(arrival.envelope, via="ssh", now=at, sent_at=arrival.sent_at, target=target.name)
+            fetched, at = result
+            fleet.apply(fetched.envelope, via="ssh", now=at, sent_at=fetched.sent_at, target=target.name)
         except GpudeckError as error:
             failures[target.name] = str(error)
             fleet.note_failure(target.name, str(error))
