@@ -1,5 +1,6 @@
 """Which GPUs pods have: a real gRPC server answers as the kubelet, a real HTTP server as the API server."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -55,7 +56,8 @@ def api() -> Iterator[FakeApi]:
 def watching(path: Path, api: FakeApi | None = None, **others: Any) -> Iterator[Callable[..., Report]]:
     """What is added to a report, which has the four GPUs unless told otherwise."""
     label = others.pop("user_label", None)
-    (path.parent / "token").write_text("secret\n")
+    if api is not None:
+        (path.parent / "token").write_text("secret\n")
 
     def make(user_label: str | None) -> ApiServer | None:
         return None if api is None else ApiServer(api.address, "gpu01", path.parent, user_label)
@@ -302,6 +304,11 @@ def test_the_service_accounts_authority_is_the_only_one_that_is_believed(tmp_pat
         assert distrusted is not None
         with pytest.raises(Temporary, match="the API server cannot be asked"):
             distrusted.read_pods()
+        (tmp_path / "ca.crt").unlink()
+        nobody = find_api_server(None, here, tmp_path)
+        assert nobody is not None
+        with pytest.raises(Temporary, match=r"the API server cannot be asked: the certificates in .* cannot be read"):
+            nobody.read_pods()
 
 
 def test_without_the_folder_of_the_socket_there_is_no_kubernetes(tmp_path: Path) -> None:
@@ -310,6 +317,22 @@ def test_without_the_folder_of_the_socket_there_is_no_kubernetes(tmp_path: Path)
         assert watch.add_to(report) is report
     with closing(PodWatch(KubernetesSettings(socket=""))) as watch:
         assert watch.add_to(report) is report
+
+
+def test_a_folder_into_which_the_agent_may_not_look_is_that_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, folder = os.stat, tmp_path / "kubelet"
+
+    def refuse(path: Any, **others: Any) -> os.stat_result:
+        if path == str(folder):
+            raise PermissionError(13, "Permission denied")
+        return look_up(path, **others)
+
+    # Root, as whom tests may run, may look into every folder.
+    monkeypatch.setattr(os, "stat", refuse)
+    with watching(folder / "kubelet.sock") as look:
+        assert look().allocation_unknown.keys() == set(UUIDS)
 
 
 def test_without_the_socket_empty_gpus_are_unknown_and_used_ones_are_not(path: Path) -> None:

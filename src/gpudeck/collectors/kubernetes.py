@@ -7,11 +7,12 @@ says so, and the hub calls them unknown.
 """
 
 import logging
+import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -212,26 +213,36 @@ class PodWatch:
         self._read_at = 0.0
         self._problem = _NOT_READ_YET
         self._strange_pods = False
+        self._logged: set[str] = set()
 
     def add_to(self, report: Report) -> Report:
-        """The report with pods. Blocks for a second at most, and only the first time."""
+        """The report with pods. Blocks for a second at most, and only the first time. Never raises."""
         if not report.gpus or not self._is_running():
             return report
+        try:
+            return self._join(report, report.gpus)
+        except Exception as error:
+            why = f"the pods cannot be joined with the GPUs: {type(error).__name__}: {error}"[:1000]
+            if why not in self._logged:
+                log.exception("%s", why)
+            self._logged = {why}
+            return replace(report, allocation_unknown={gpu.uuid: why for gpu in report.gpus})
+
+    def _join(self, report: Report, gpus: list[GpuReading]) -> Report:
         reading, problem = self._reading, None
         if reading is None or self._clock() - self._read_at > KEPT_SECONDS:
             problem = self._problem
         reading = reading or PodReading()
-        pods, unknown = find_pods(reading, report.gpus)
+        pods, unknown = find_pods(reading, gpus)
         if problem is not None:
-            used = {gpu.uuid for gpu in report.gpus if gpu.processes}
+            used = {gpu.uuid for gpu in gpus if gpu.processes}
             kept = (replace(pod, gpus=[uuid for uuid in pod.gpus if uuid in used]) for pod in pods)
             pods = [pod for pod in kept if pod.gpus]
-            unknown = {gpu.uuid: problem for gpu in report.gpus if gpu.uuid not in used}
+            unknown = {gpu.uuid: problem for gpu in gpus if gpu.uuid not in used}
         said = [f"{why[:1].upper()}{why[1:]}." for why in (problem, reading.problem) if why is not None]
-        gpus = self._name_processes(report.gpus, reading)
-        return replace(
-            report, gpus=gpus, pods=pods, allocation_unknown=unknown, problems=[*report.problems, *said][:64]
-        )
+        problems = [*report.problems, *said][:_PROBLEMS_AT_MOST]
+        named = self._name_processes(gpus, reading)
+        return replace(report, gpus=named, pods=pods, allocation_unknown=unknown, problems=problems)
 
     def close(self) -> None:
         """The thread ends by itself, as soon as a reading under way is over."""
@@ -241,7 +252,7 @@ class PodWatch:
         if self._thread is not None:
             return True
         path = self._settings.socket
-        if not path or not Path(path).parent.is_dir():
+        if not path or not _may_exist(os.path.dirname(path)):  # noqa: PTH120 - on every report
             return False
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
         self._thread.start()
@@ -251,10 +262,10 @@ class PodWatch:
     def _run(self) -> None:
         from gpudeck.collectors.kubernetes_api import find_api_server  # noqa: PLC0415 - see above
 
-        reader = _PodReader(self._settings.socket, (self._make_api or find_api_server)(self._settings.user_label))
-        failing = False
+        make_api, reader, failing = self._make_api or find_api_server, None, False
         while True:
             try:
+                reader = reader or _PodReader(self._settings.socket, make_api(self._settings.user_label))
                 self._reading = reader.read(self._clock(), ask_names=self._strange_pods)
             except Exception as error:
                 known = error if isinstance(error, PluginError) else Wrong(f"{type(error).__name__}: {error}.")
@@ -288,6 +299,16 @@ class PodWatch:
             else gpu
             for gpu in gpus
         ]
+
+
+def _may_exist(folder: str) -> bool:
+    """Also where it is not permitted to look: that will be told when the socket is opened."""
+    try:
+        return stat.S_ISDIR(os.stat(folder).st_mode)  # noqa: PTH116 - as above
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def name_process(process: Process, pod: PodName, about: PodDetails) -> Process:

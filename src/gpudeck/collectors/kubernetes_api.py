@@ -11,13 +11,14 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import urllib3
 from msgspec import Struct, field
 
 from gpudeck.collectors.kubelet import DynamicDevice
 from gpudeck.collectors.kubernetes import DeviceNames, PodDetails, PodName
 from gpudeck.collectors.redaction import clean
 from gpudeck.http_client import TROUBLE, explain, open_pool
-from gpudeck.model.errors import Refused, Temporary
+from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.report import LABELS_AT_MOST
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -77,13 +78,13 @@ class _SliceDevice(_Basic):
     basic: _Basic = field(default_factory=_Basic)
 
 
-class _Pool(Struct):
+class _DevicePool(Struct):
     name: str
 
 
 class _SliceSpec(Struct):
     driver: str
-    pool: _Pool
+    pool: _DevicePool
     devices: list[_SliceDevice] | None = None
 
 
@@ -106,7 +107,7 @@ class ApiServer:
         self._node = quote(node)
         self._folder = folder
         self._user_label = user_label
-        self._pool = open_pool(address, str(folder / "ca.crt")) if address.startswith("https:") else open_pool(address)
+        self._pool: urllib3.PoolManager | None = None
 
     def read_pods(self) -> dict[PodName, PodDetails]:
         """The pods of the node. Raises Temporary, Refused."""
@@ -133,6 +134,7 @@ class ApiServer:
         """None where the server does not know the path."""
         ends_at, body = time.monotonic() + _SECONDS_AT_MOST, bytearray()
         try:
+            self._pool = self._pool or self._open_pool()
             headers = {"Authorization": f"Bearer {self._read_token()}", "Accept-Encoding": "gzip"}
             response = self._pool.request(
                 "GET", self._address + path, headers=headers, redirect=False, timeout=3.0, preload_content=False
@@ -144,8 +146,9 @@ class ApiServer:
                         raise Temporary("the API server takes too long, or its answer is too large.")
             finally:
                 response.close()
-        except TROUBLE as error:
-            raise Temporary(f"the API server cannot be asked: {explain(error)}") from error
+        except (*TROUBLE, UsageError) as error:
+            why = error.message if isinstance(error, UsageError) else explain(error)
+            raise Temporary(f"the API server cannot be asked: {why}") from error
         if response.status == 404:
             return None
         if response.status in {401, 403}:
@@ -156,6 +159,11 @@ class ApiServer:
             return msgspec.json.decode(bytes(body), type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Temporary(f"the API server's answer is not understood: {error}.") from error
+
+    def _open_pool(self) -> urllib3.PoolManager:
+        """Raises UsageError where the authority's certificate cannot be read."""
+        is_https = self._address.startswith("https:")
+        return open_pool(self._address, str(self._folder / "ca.crt") if is_https else None)
 
     def _read_token(self) -> str:
         return (self._folder / "token").read_text(errors="replace").strip()
