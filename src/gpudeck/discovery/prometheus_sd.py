@@ -7,7 +7,7 @@ Prometheus' own: `__scheme__` and `__metrics_path__` say how a target is reached
 import glob
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,6 +19,9 @@ from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import Duration, Text
 from gpudeck.model.target import Target, Via
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_FILES = 1000
 MAX_DEPTH = 20
@@ -183,20 +186,46 @@ def decode_yaml(content: bytes) -> object:
         text = content.decode()
     import yaml  # noqa: PLC0415 - settings are read without it where there is no configuration file
 
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    depth = 0
     try:
-        # The loader in C goes as deep as the text says, and takes the process with it when that is too deep.
-        for event in yaml.parse(text, Loader=loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise RecursionError
-        return yaml.load(text, Loader=loader)  # noqa: S506 - it makes texts, lists and mappings only
+        return _build(yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)))
+    except (KeyError, TypeError) as error:
+        raise ValueError("it has an unknown alias, or a list or mapping as a name") from error
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         raise ValueError(f"{line}{error.problem}") from error
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _build(events: "Iterator[yaml.Event]") -> object:
+    """The value that the events describe. Not by the loader: a single call of C code for a long list would stop the
+    event loop for a second, and one for a deep list the process. Raises KeyError for an unknown alias, TypeError for a
+    name that is none."""
+    import yaml  # noqa: PLC0415 - see above
+
+    started: list[yaml.CollectionStartEvent] = []
+    found: list[list[object]] = [[]]
+    anchors: dict[str | None, object] = {}
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            if len(started) == MAX_DEPTH:
+                raise RecursionError
+            started.append(event)
+            found.append([])
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            start, items = started.pop(), found.pop()
+            is_mapping = isinstance(start, yaml.MappingStartEvent)
+            value: object = dict(zip(items[::2], items[1::2], strict=True)) if is_mapping else items
+            anchors[start.anchor] = value
+        elif isinstance(event, yaml.ScalarEvent):
+            value = anchors[event.anchor] = event.value
+        elif isinstance(event, yaml.AliasEvent):
+            value = anchors[event.anchor]
+        else:
+            continue
+        found[-1].append(value)
+    return found[0][0] if found[0] else None
 
 
 def _explain(error: Exception) -> str:
