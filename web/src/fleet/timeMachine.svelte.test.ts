@@ -37,16 +37,21 @@ describe('a moment', () => {
     expect(machine.store.placed.map(({ entry }) => entry.host.name)).toEqual(['gpu01'])
   })
 
-  it('is asked for once, and its neighbour ahead', async () => {
+  it('is asked for once, and so are its neighbours ahead', async () => {
     const machine = new TimeMachine(() => NOW, () => 1, read, noMarks)
     machine.go(NOW - 7200)
     await settled()
-    expect(asked).toEqual([NOW - 7200, NOW - 7200 + machine.step])
+    const { step } = machine
+    expect(asked.map((at) => (at - NOW + 7200) / step)).toEqual([0, 1, 2, -1])
     machine.move(1)
+    expect(machine.shown?.as_of).toBe(NOW - 7200 + step)
     await settled()
     machine.move(-1)
     await settled()
-    expect(asked).toEqual([NOW - 7200, NOW - 7200 + machine.step])
+    machine.slide(NOW - 7200 - 0.8 * step)
+    expect(machine.shown?.as_of).toBe(NOW - 7200 - step)
+    await settled()
+    expect(asked.map((at) => (at - NOW + 7200) / step)).toEqual([0, 1, 2, -1, 3, -2, -3])
   })
 
   it('is not asked for while the slider still moves', async () => {

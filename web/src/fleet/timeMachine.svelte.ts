@@ -52,7 +52,10 @@ export class TimeMachine {
   readonly store: FleetStore
 
   private readonly kept = new Map<number, PastFleet>()
-  private underWay = new AbortController()
+  /** Questions under way, by their moment: a neighbour that is fetched ahead may be chosen before its answer is here. */
+  private readonly underWay = new Map<number, { calling: AbortController; answer: Promise<Answer<PastFleet>> }>()
+  /** 1 where the last move was towards now, else -1. */
+  private direction = 1
   private marking = new AbortController()
   private timer: ReturnType<typeof setTimeout> | undefined
   private player: ReturnType<typeof setInterval> | undefined
@@ -78,11 +81,18 @@ export class TimeMachine {
   /** Shows the fleet at that moment, or at the nearest that can be shown. */
   go(at: number): void {
     if (this.at === null || at < this.start || at > this.end) this.reach(at)
+    const before = this.at
     this.at = Math.round(Math.min(at, this.now()) / GRID) * GRID
+    if (before !== null && before !== this.at) this.direction = Math.sign(this.at - before)
     clearTimeout(this.timer)
     const kept = this.kept.get(this.at)
-    if (kept !== undefined) this.show(kept)
+    if (kept !== undefined) this.showKept(this.at, kept)
     else this.timer = setTimeout(() => void this.load(), SETTLE_MS)
+  }
+
+  /** Where the slider stands, in whole steps from here: what lies a step away was fetched ahead. */
+  slide(at: number): void {
+    if (this.at !== null) this.move(Math.round((at - this.at) / this.step))
   }
 
   /** Some steps earlier or later. */
@@ -97,7 +107,7 @@ export class TimeMachine {
 
   leave(): void {
     this.pause()
-    this.underWay.abort()
+    this.callOff([])
     this.marking.abort()
     clearTimeout(this.timer)
     this.at = this.shown = this.refused = null
@@ -135,27 +145,54 @@ export class TimeMachine {
   private async load(): Promise<void> {
     const { at } = this
     if (at === null) return
-    this.underWay.abort()
-    const { signal } = (this.underWay = new AbortController())
+    this.callOff([at])
     this.isLoading = true
-    const answer = await this.read(at, this.hosts() > LARGE_HOSTS, signal)
-    if (signal.aborted) return
+    const answer = await this.fetch(at)
+    if (this.at !== at) return
     this.isLoading = false
     if ('refused' in answer) {
       this.refused = explain(answer.refused)
       this.pause()
       return
     }
-    this.keep(at, answer.done)
-    this.show(answer.done)
-    void this.fetchAhead(at + this.step, signal)
+    this.showKept(at, answer.done)
   }
 
-  /** The neighbour that is likely to be next. */
-  private async fetchAhead(at: number, signal: AbortSignal): Promise<void> {
-    if (at > this.now() || this.kept.has(at)) return
-    const answer = await this.read(at, this.hosts() > LARGE_HOSTS, signal)
-    if ('done' in answer && !signal.aborted) this.keep(at, answer.done)
+  private showKept(at: number, fleet: PastFleet): void {
+    this.isLoading = false
+    this.show(fleet)
+    void this.fetchAhead(at)
+  }
+
+  /** The neighbours, one after the other: first those that are likely to be next. */
+  private async fetchAhead(at: number): Promise<void> {
+    const { step, direction } = this
+    const near = [direction, 2 * direction, -direction].map((steps) => at + steps * step).filter((moment) => moment <= this.now())
+    this.callOff(near)
+    for (const moment of near) if (!this.kept.has(moment) && this.at === at) await this.fetch(moment)
+  }
+
+  private fetch(at: number): Promise<Answer<PastFleet>> {
+    const running = this.underWay.get(at)
+    if (running !== undefined) return running.answer
+    const calling = new AbortController()
+    const answer = this.read(at, this.hosts() > LARGE_HOSTS, calling.signal).then((answer) => {
+      if (calling.signal.aborted) return answer
+      this.underWay.delete(at)
+      if ('done' in answer) this.keep(at, answer.done)
+      return answer
+    })
+    this.underWay.set(at, { calling, answer })
+    return answer
+  }
+
+  /** What nobody waits for any more, but for these moments. */
+  private callOff(wanted: readonly number[]): void {
+    for (const [at, { calling }] of this.underWay) {
+      if (wanted.includes(at)) continue
+      calling.abort()
+      this.underWay.delete(at)
+    }
   }
 
   private keep(at: number, fleet: PastFleet): void {
