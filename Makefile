@@ -66,11 +66,11 @@ $(RUN_STAMP): requirements/hub.txt requirements/build.txt pyproject.toml hatch_b
 
 check: lint unit ## the quick half: linters, types, rooms, Python tests without a browser
 
-# What keeps one core busy goes side by side.
+# What keeps one core busy, and what waits for other processes, goes side by side.
 test: ## check, the page's own tests, and the page in a real Chromium
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync system-packages setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint page-check collected base
-	@$(MAKE) --no-print-directory unit e2e
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line unit e2e
 
 test-all: test slow ## everything
 
@@ -115,7 +115,7 @@ collected: setup
 	@$(BIN)/pytest --collect-only -qq > /dev/null || true
 
 e2e: setup
-	$(BIN)/pytest tests/e2e -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests/e2e -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: setup ## the tests that take long: a month's accounts, a simulated week, crowds, properties at length, the page behind proxies, in many tabs, large
 	$(BIN)/pytest -m "slow or hypothesis" --ignore tests/e2e --hypothesis-profile long -n 3 --dist loadfile

@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,17 @@ class Station:
         return [(host["name"], host["status"]) for host in self.call("GET", "/api/v1/hosts").json()["hosts"]]
 
 
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """To pack them takes longer than all the rest of a test."""
+    folder = tmp_path_factory.mktemp("packed") / "wheelhouse"
+    pack_installed(folder)
+    return folder
+
+
 @pytest.fixture
-def hub(tmp_path: Path) -> Station:
+def hub(tmp_path: Path, wheels: Path) -> Station:
+    shutil.copytree(wheels, tmp_path / "wheelhouse", copy_function=os.link)
     return Station(tmp_path)
 
 
@@ -122,9 +133,9 @@ def test_removed_host_is_gone_and_its_token_is_worth_nothing(hub: Station) -> No
 
 
 def test_agent_is_packed_before_the_host_is_there_and_ends_a_demo(
-    hub: Station, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was_there: list[bool] = []
+    hub, was_there = Station(tmp_path), list[bool]()
 
     def pack(folder: Path) -> None:
         was_there.append((hub.folder / "hosts.yaml").exists())

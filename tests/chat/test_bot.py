@@ -241,7 +241,7 @@ def test_without_history_the_report_says_so(lab: Lab) -> None:
 
 
 @given(text=st.text(max_size=120) | st.text(st.sampled_from("abfork who:<>&;!@|`\"'0123 ,-—="), max_size=80))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_typed_gets_an_answer_that_slack_takes(lab: Lab, text: str) -> None:
     assert list(check_blocks(list(lab.ask(text).blocks))) == []
 

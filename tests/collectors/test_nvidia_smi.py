@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.collectors.base import CollectorSettings, Measured
@@ -361,7 +361,6 @@ def test_any_text_is_refused_in_words(text: str) -> None:
         parse(text, 0.0)
 
 
-@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.text(max_size=60)), max_size=8))
 def test_any_damage_to_an_answer_is_read_or_refused(damage: list[tuple[int, str]]) -> None:
     lines = list(LINES)
@@ -391,7 +390,6 @@ WORDS = (
 PARTS = ("gpus", "columns", "gpus-code", "details", "starts", "owners", "files", "cpu", "disk", "network", "namespaces")
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(PARTS), st.lists(st.lists(st.sampled_from(WORDS)).map("".join), max_size=6))
 def test_any_lines_in_a_part_are_read_or_refused(part: str, lines: list[str]) -> None:
     assert_read_or_refused(with_part(part, *lines))

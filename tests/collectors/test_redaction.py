@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.collectors.redaction import LENGTH, looks_secret, redact, show
@@ -214,7 +214,6 @@ BEFORE = st.lists(st.sampled_from(["python", "train.py", "--lr", "1e-4", "-v", "
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=50)
 @given(before=BEFORE, name=NAMES, secret=SECRETS, after=BEFORE)
 def test_secret_never_shows_wherever_and_however_it_stands(
     way: Way, before: list[str], name: str, secret: str, after: list[str]
@@ -223,7 +222,6 @@ def test_secret_never_shows_wherever_and_however_it_stands(
 
 
 @pytest.mark.parametrize("way", WAYS[:OF_THEIR_OWN])
-@settings(max_examples=50)
 @given(before=BEFORE, name=NAMES, secret=AWKWARD_SECRETS, after=BEFORE)
 def test_argument_goes_as_a_whole_whatever_is_in_it(
     way: Way, before: list[str], name: str, secret: str, after: list[str]

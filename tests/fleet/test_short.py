@@ -285,7 +285,6 @@ def test_metric_that_cannot_be_is_unknown_and_counted(stage: Stage, value: float
     assert stage.fleet.counters["values_rejected"] == 1
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(DOUBLES) - 1), st.floats()), max_size=5), st.binary(max_size=16))
 def test_any_numbers_are_taken_or_refused_and_the_neighbour_is_untouched(
     damages: list[tuple[int, float]], rest: bytes

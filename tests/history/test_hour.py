@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -140,7 +140,6 @@ def test_more_runs_than_one_table_holds_come_back(monkeypatch: pytest.MonkeyPatc
 
 
 @given(st.data())
-@settings(max_examples=200)
 def test_a_single_changed_bit_is_found(data: st.DataObject) -> None:
     body = bytearray(encode_hour(make_lively_hour()))
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -171,7 +171,6 @@ def test_what_is_constant_or_unknown_costs_next_to_nothing() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_changed_bytes_of_quarter_hours_are_damaged(data: st.DataObject) -> None:
     body = bytearray(encode_quarters(roll_up(make_hour(2, 30))))
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
