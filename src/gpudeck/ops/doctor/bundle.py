@@ -53,18 +53,27 @@ _PACKAGES = (
 
 def show_settings(settings: Settings) -> Any:
     """The settings as plain values, without those that are secret or may hold a secret."""
-    return _show(msgspec.to_builtins(settings, enc_hook=str), "")
+    return _hide(msgspec.to_builtins(settings, enc_hook=str), "", set())
 
 
-def _show(value: Any, name: str) -> Any:
+def _hide(value: Any, name: str, found: set[str]) -> Any:
+    """The value without secrets, which are added to `found`."""
     if isinstance(value, dict):
-        hides = name == "headers"
-        return {key: HIDDEN if hides else _show(part, str(key)) for key, part in value.items()}
+        return {key: _hide(part, "secret" if name == "headers" else str(key), found) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_show(part, name) for part in value]
-    if isinstance(value, str) and value and not name.endswith("_file"):
-        return HIDDEN if looks_secret(name) else show_address(value)
-    return value
+        return [_hide(part, name, found) for part in value]
+    if not isinstance(value, str) or not value:
+        return value
+    if name.endswith("_file"):
+        if looks_secret(name.removesuffix("_file")) or name == "url_file":
+            found |= _read_secrets(Path(value))
+        return value
+    if looks_secret(name):
+        found.add(value)
+        return HIDDEN
+    if name in _ADDRESSES:
+        found |= _secrets_of_address(value)
+    return show_address(value)
 
 
 def show_address(text: str) -> str:
@@ -84,28 +93,12 @@ def _shorten(found: re.Match[str]) -> str:
 def find_secrets(settings: Settings, files: Iterable[Path]) -> set[str]:
     """Every secret that is known here: in the settings, and in the files that they name."""
     found: set[str] = set()
-    _gather(msgspec.to_builtins(settings, enc_hook=str), "", found)
+    _hide(msgspec.to_builtins(settings, enc_hook=str), "", found)
     for file in files:
         found |= _read_secrets(file)
     return {
         form for secret in found for form in (secret, quote(secret, safe=""), unquote(secret)) if len(form) >= _SHORTEST
     }
-
-
-def _gather(value: Any, name: str, found: set[str]) -> None:
-    if isinstance(value, dict):
-        for key, part in value.items():
-            _gather(part, "secret" if name == "headers" else str(key), found)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _gather(part, name, found)
-    elif isinstance(value, str) and name.endswith("_file"):
-        if looks_secret(name.removesuffix("_file")) or name == "url_file":
-            found |= _read_secrets(Path(value))
-    elif isinstance(value, str) and looks_secret(name):
-        found.add(value)
-    elif isinstance(value, str) and name in _ADDRESSES:
-        found |= _secrets_of_address(value)
 
 
 def _secrets_of_address(text: str) -> set[str]:

@@ -1,6 +1,5 @@
 """The hub's own files and its port, as they are on this machine, whether it runs or not."""
 
-import contextlib
 import os
 import shutil
 import socket
@@ -46,7 +45,7 @@ def check_port(listen: Address) -> Finding:
         open_socket(listen).close()
     except UsageError as error:
         if _answers(listen):
-            return _AREA.ok("port", f"{listen} is in use by {_find_holder(listen.port)}")
+            return _AREA.ok("port", f"a program listens on {listen}")
         return _AREA.fail("port", error.message.rstrip("."), error.hint)
     return _AREA.warn("port", f"no hub listens on {listen}", "Start it with gpudeck up, or as a service.")
 
@@ -58,29 +57,6 @@ def _answers(listen: Address) -> bool:
     except OSError:
         return False
     return True
-
-
-def _find_holder(port: int, proc: Path = Path("/proc")) -> str:
-    """The program that listens on a port, as far as this user may see it."""
-    inodes = {
-        fields[9]
-        for table in ("tcp", "tcp6")
-        for line in _read(proc / "net" / table).splitlines()[1:]
-        if (fields := line.split())[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
-    }
-    sockets = {f"socket:[{inode}]" for inode in inodes}
-    for process in proc.glob("[0-9]*"):
-        if sockets & set(_open_files(process)):
-            return f"{_read(process / 'comm').strip()} (pid {process.name})"
-    return "a process of another user"
-
-
-def _open_files(process: Path) -> Iterator[str]:
-    """What a process has open; nothing where this user may not look, and without what is closed meanwhile."""
-    with contextlib.suppress(OSError):
-        for link in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):
-                yield str(link.readlink())
 
 
 def check_folder(folder: Path) -> Finding:
@@ -180,10 +156,3 @@ def check_certificate(cert_file: Path, key_file: Path) -> Finding:
         return _AREA.ok("certificate", f"{cert_file} is valid, and does not expire soon")
     judge = _AREA.warn if "expires in" in problem else _AREA.fail
     return judge("certificate", problem, "Renew it. The hub reads the new file without a restart.")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
