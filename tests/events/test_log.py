@@ -188,7 +188,7 @@ def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
         assert events.problem == "events wait in memory: the hub's database does not take them now; 2 are waiting."
         moody.is_away = False
         await until(lambda: events.problem is None and events.waiting == 0)
-        assert await events.count() == 2
+        assert await events.ask(EventStore.count) == 2
         await events.stop()
 
     run(work())

@@ -19,6 +19,7 @@ from gpudeck.api.history import HistoryQueries
 from gpudeck.api.login import TheAuth
 from gpudeck.auth.auth import Auth
 from gpudeck.events.log import EventLog
+from gpudeck.events.store import EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS
 from gpudeck.history.base import HistoryRefused, StoreStats
@@ -145,7 +146,7 @@ class HubAbout:
     async def _ask_database(self) -> DatabaseState:
         kind, trouble = self._auth.database.kind, self._auth.problem
         try:
-            return DatabaseState(kind, await self._events.count(), problem=trouble)
+            return DatabaseState(kind, await self._events.ask(EventStore.count), problem=trouble)
         except Temporary:
             # Its words name the place, which is not for everybody.
             return DatabaseState(kind, None, "the database does not answer", trouble)

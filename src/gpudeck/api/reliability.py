@@ -133,8 +133,8 @@ async def read_reliability(
     now = clock.wall()
     begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
     ranking = ReliabilityRanking(by, begin, until)
-    ranking.add_faults(await services.events.count_faults(begin, until))
-    ranking.add_lost(await services.events.lost_times(begin, until))
+    ranking.add_faults(await services.events.ask(lambda store: store.count_faults(begin, until)))
+    ranking.add_lost(await services.events.ask(lambda store: store.lost_times(begin, until)))
     alerts = await services.alerts.find_between(tuple(_RULES), begin, until)
     ranking.add_alerts(alerts)
     problems = ["The time range ends before it begins."] if until <= begin else []

@@ -16,7 +16,7 @@ from gpudeck.database.background import BackgroundWriter
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk, EventStore, FaultCount, LostTime
+from gpudeck.events.store import EventAsk, EventStore
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
@@ -127,29 +127,12 @@ class EventLog:
 
     async def find(self, ask: EventAsk) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
+        return await self.ask(lambda store: store.find(ask))
+
+    async def ask(self, question: Callable[[EventStore], Awaitable[T]]) -> T:
+        """What the store answers, with what was added just now. Raises Temporary."""
         await self._writer.flush()
-        return await self._ask_past(partial(self._store.find, ask))
-
-    async def count_faults(self, start: float, end: float) -> list[FaultCount]:
-        """See `EventStore.count_faults`. Raises Temporary."""
-        await self._writer.flush()
-        return await self._ask_past(partial(self._store.count_faults, start, end))
-
-    async def lost_times(self, start: float, end: float) -> list[LostTime]:
-        """See `EventStore.lost_times`. Raises Temporary."""
-        return await self._ask_past(partial(self._store.lost_times, start, end))
-
-    async def known_hosts(self) -> dict[str, float | None]:
-        """See `EventStore.known_hosts`. Raises Temporary."""
-        return await self._ask_past(self._store.known_hosts)
-
-    async def last_of_hub(self) -> Event | None:
-        """See `EventStore.last_of_hub`. Raises Temporary."""
-        return await self._ask_past(self._store.last_of_hub)
-
-    async def count(self) -> int:
-        """How many are kept. Raises Temporary."""
-        return await self._store.count()
+        return await self._ask_past(partial(question, self._store))
 
     async def _ask_past(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -6,6 +6,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.events.detector import EventDetector
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
@@ -44,7 +45,7 @@ class EventService(Service):
         before: Event | None = None
         try:
             if not self._is_begun:
-                before = await self.events.last_of_hub()
+                before = await self.events.ask(EventStore.last_of_hub)
             await self._detect()
         finally:
             if not self._is_begun:
@@ -75,7 +76,7 @@ class EventService(Service):
 
     async def _detect(self) -> None:
         """No host of a demo is new: its past says when each was first seen."""
-        known = await self.events.known_hosts() if self._is_real else None
+        known = await self.events.ask(EventStore.known_hosts) if self._is_real else None
         if self._detector is not None and known is not None:
             self._detector.learn(known)
         else:
