@@ -46,3 +46,9 @@ def test_past_that_goes_on_sees_nobody_for_the_first_time() -> None:
 def test_events_are_marked_in_the_pipe(past: list[Event]) -> None:
     frame = event_frame(past)
     assert (int.from_bytes(frame[:4]), frame[4]) == (len(frame) - 5, 2)
+
+
+def test_turns_that_are_close_to_each_other_are_looked_at_in_order() -> None:
+    """A host that booted again within the silence after another turn was taken for a second agent."""
+    until = 1794984021.0
+    assert past_events(SimulatedFleet(5, 1), 0, until - 2 * DAYS, until, is_new=False)

@@ -153,10 +153,11 @@ class _Onlooker:
 
     def watch(self, start: float, end: float) -> list[Event]:
         self._look(start)
-        for turn in self._simulated.turns(self._host, start, end):
-            for moment in (turn - _BEAT, turn + _BEAT, turn + _SILENT):
-                if start < moment < end:
-                    self._look(moment)
+        turns = self._simulated.turns(self._host, start, end)
+        # In order: one turn may be within the silence after another.
+        for moment in sorted({turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}):
+            if start < moment < end:
+                self._look(moment)
         return self._events
 
     def _look(self, now: float) -> None:
