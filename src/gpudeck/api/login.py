@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
 from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.auth.accounts import Account
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
@@ -105,14 +106,11 @@ async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
 )
 async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth) -> Response[Me]:
     """Log in with a name and a password."""
-    address = request.client.host if request.client else ""
-    agent = request.headers.get("user-agent", "")[:256]
     try:
-        account, secret = await auth.login.log_in(data.name, data.password, address, agent)
+        account, secret = await auth.login.log_in(data.name, data.password, *_client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
-    caller = auth.caller_of(account, address)
-    return _with_cookie(describe_caller(caller, policy_of(request), auth), secret, request)
+    return _enter(request, auth, account, secret)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
@@ -159,13 +157,11 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
 async def change_password(request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth) -> Response[Me]:
     """Change your password. Everywhere else you are logged out."""
     caller = caller_of(request)
-    agent = request.headers.get("user-agent", "")[:256]
     try:
-        account, secret = await auth.login.change_password(caller.name, data.old, data.new, caller.address, agent)
+        account, secret = await auth.login.change_password(caller.name, data.old, data.new, *_client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
-    shown = describe_caller(auth.caller_of(account, caller.address), policy_of(request), auth)
-    return _with_cookie(shown, secret, request)
+    return _enter(request, auth, account, secret)
 
 
 @post(
@@ -181,17 +177,26 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
 )
 async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
     """Make the first admin, with the secret of the link that the hub printed when it started."""
-    address = request.client.host if request.client else ""
-    agent = request.headers.get("user-agent", "")[:256]
     try:
         # Without the limits against guessing: the link's owner need not wait for others at this address.
-        secret, also = auth.login.begin("make first admin", address, agent)
+        secret, also = auth.login.begin("make first admin", *_client_of(request))
         account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
     except LinkRefused as refusal:
         raise PermissionDeniedException(str(refusal)) from refusal
     auth.note_account()
-    caller = auth.caller_of(account, address)
-    return _with_cookie(describe_caller(caller, policy_of(request), auth), secret, request, status=201)
+    return _enter(request, auth, account, secret, status=201)
+
+
+def _client_of(request: AuthRequest) -> tuple[str, str]:
+    """Its address and its user agent."""
+    return request.client.host if request.client else "", request.headers.get("user-agent", "")[:256]
+
+
+def _enter(request: AuthRequest, auth: Auth, account: Account, secret: str, status: int = 200) -> Response[Me]:
+    """The response to a log-in. The cookie has no age: the browser forgets it when it ends, the hub when the session
+    has been idle for too long."""
+    me = describe_caller(auth.caller_of(account, _client_of(request)[0]), policy_of(request), auth)
+    return Response(me, status_code=status, cookies=[_cookie(request, secret)], headers={"Cache-Control": "no-store"})
 
 
 def _refuse(refusal: LoginRefused) -> HTTPException | RequestRefused:
@@ -216,12 +221,6 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth) -> Me:
         needs_first_admin=policy.needs_accounts and not auth.has_accounts,
         has_proxy=auth.has_proxy,
     )
-
-
-def _with_cookie(me: Me, secret: str, request: AuthRequest, status: int = 200) -> Response[Me]:
-    """Without an age: the browser forgets it when it ends, the hub when it has been idle for too long."""
-    cookie = _cookie(request, secret)
-    return Response(me, status_code=status, cookies=[cookie], headers={"Cache-Control": "no-store"})
 
 
 def _without_cookie(request: AuthRequest) -> Response[Done]:
