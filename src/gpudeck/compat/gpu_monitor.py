@@ -32,6 +32,7 @@ TAIL_BYTES = 2 * 1024 * 1024
 """So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
 _SERVED_AT_MOST = 16 * 1024 * 1024
 _WRITTEN_EACH = 20.0
+_CONSUL_SECONDS = 60.0
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 _AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
 _SUFFIX = "_gpus.csv"
@@ -189,7 +190,7 @@ def make_providers(settings: GpuMonitorSettings | None) -> list[Provider]:
     if settings is None:
         return []
     folder: list[Provider] = [FolderHosts(settings.folder)] if settings.folder else []
-    return [*folder, *([ConsulNodes(settings.consul, settings.consul_interval)] if settings.consul else [])]
+    return [*folder, *([ConsulNodes(settings.consul, _CONSUL_SECONDS)] if settings.consul else [])]
 
 
 class FolderHosts(FileProvider):

@@ -102,8 +102,6 @@ class GpuMonitorSettings(Struct, frozen=True):
     consul: Url | None = None
     """An address that answers a list in JSON with a `Node` for each host, such as
     http://127.0.0.1:8500/v1/catalog/service/gpu. Each is watched via gpu-monitor."""
-    consul_interval: Annotated[Duration, Meta(ge=1, le=86_400)] = 60.0
-    """How often that address is asked."""
     commands: Commands = "redacted"
     """How much of a process's name is kept: full, redacted (secrets hidden), its name, or none."""
 

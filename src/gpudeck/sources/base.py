@@ -142,8 +142,6 @@ class SshSettings(Struct, frozen=True):
     """How often a host is read."""
     deadline: Annotated[Duration, Meta(ge=3.0, le=600.0)] = 10.0
     """How long one reading may take, the login included."""
-    handshakes: Annotated[int, Meta(ge=1, le=1000)] = 32
-    """How many logins are under way at once: each costs the hub some milliseconds of CPU."""
     commands: Commands = "redacted"
     """How much of a process's command line is shown: full, redacted (secrets hidden), its name, or none."""
     display_servers: list[str] = field(default_factory=lambda: list(DISPLAY_SERVERS))

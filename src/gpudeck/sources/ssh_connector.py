@@ -23,6 +23,7 @@ from gpudeck.sources.ssh_config import KnownHosts, Offer, SshRoute, SshRoutes, a
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
 
 _JUMPS_AT_MOST = 8
+_LOGINS_AT_ONCE = 32  # each costs the hub some milliseconds of CPU
 _NO_LOGIN = "takes the connection, but no login is finished in time: it is overloaded, or hangs."
 
 
@@ -74,7 +75,7 @@ class Connector:
         asyncssh.set_log_level("WARNING")  # the library logs every channel, which is every reading
         self._settings = settings
         self._routes = SshRoutes(settings, password)
-        self._handshakes = asyncio.Semaphore(settings.handshakes)
+        self._handshakes = asyncio.Semaphore(_LOGINS_AT_ONCE)
         self._jumps: dict[tuple[str, ...], asyncssh.SSHClientConnection] = {}
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
 
@@ -163,7 +164,7 @@ class Connector:
     @contextlib.asynccontextmanager
     async def _turn(self, attempt: Attempt, finish_at: float) -> AsyncIterator[None]:
         """So many logins at once, and no more."""
-        waiting = f"{attempt.place} waits for its turn: {self._settings.handshakes} logins are under way at once."
+        waiting = f"{attempt.place} waits for its turn: {_LOGINS_AT_ONCE} logins are under way at once."
         async with _within(finish_at, waiting):
             await self._handshakes.acquire()
         try:
