@@ -29,6 +29,7 @@ NAMES = (
     "alerts",
     "compat",
     "slurm",
+    "jobs",
 )
 
 

@@ -24,7 +24,6 @@ DAY: Final = 86_400
 BY_HOUR_SECONDS: Final = 8 * DAY
 """How long usage is kept by the hour. After that it is kept by the day, in UTC."""
 _AT_ONCE: Final = 250
-_SPANS: Final = (HOUR, DAY)
 PEAKS: Final = ("memory_peak", "utilization_peak")
 AMOUNTS: Final = tuple(column.name for column in job_usage.c if not column.primary_key)
 SUMS: Final = tuple(name for name in AMOUNTS if name not in PEAKS)
@@ -200,19 +199,17 @@ class JobStore(FleetStore):
     ) -> list[UsageSum]:
         """The sums of a period by these columns of jobs and their GPUs. `only` are values that columns must have.
 
-        An hour, or a day where only that is kept, that lies partly in the period counts in proportion to time. Day by
-        day, so that other transactions have their turn.
+        An hour, or a day where only that is kept, that lies partly in the period counts in proportion to time. Part by
+        part, so that other transactions have their turn.
         """
         found: dict[tuple[str | None, ...], UsageSum] = {}
-        begin = start
-        while begin < end:
-            stop = min(end, begin + DAY)
-            for span in _SPANS:
-                rows = await self._database.execute(self._select_sums(begin, stop, now, span, by=by, only=only))
-                for row in rows:
-                    names, (never_used, *amounts) = row[: len(by)], row[len(by) :]
-                    _add(found, UsageSum(tuple(names), dict(zip(AMOUNTS, amounts, strict=True)), never_used))
-            begin = stop
+        for span, begin, stop, share in _cut(start, end, now):
+            for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
+                names, (never_used, *values) = row[: len(by)], row[len(by) :]
+                amounts = {
+                    name: value if name in PEAKS else share * value for name, value in zip(AMOUNTS, values, strict=True)
+                }
+                _add(found, UsageSum(tuple(names), amounts, share * never_used))
         return list(found.values())
 
     async def join_days(self, before: float) -> None:
@@ -242,27 +239,21 @@ class JobStore(FleetStore):
         rows = await self._database.execute(ask.order_by(jobs.c.start.desc(), jobs.c.id).limit(limit))
         return [JobRecord(**row) for row in rows.mappings()]
 
-    def _select_sums(
-        self, start: float, end: float, now: float, span: int, *, by: Sequence[str], only: Mapping[str, str]
-    ) -> Any:
+    def _select_sums(self, span: int, begin: int, stop: int, by: Sequence[str], only: Mapping[str, str]) -> Any:
+        """By GPU first: those are few, and their names are looked up once."""
         usage = job_usage.c
-        first, last = literal(float(start)), literal(float(end))
-        # The hour that is not over ends now.
-        until = case((and_(usage.start <= now, usage.start + span > now), now), else_=usage.start + span)
-        begin = case((usage.start < first, first), else_=usage.start)
-        stop = case((until > last, last), else_=until)
-        inside = case((stop > begin, stop - begin), else_=0.0)
-        share = case((until > usage.start, inside / (until - usage.start)), else_=1.0)
-        never_used = func.sum(case((job_gpus.c.is_used == 0, share * usage.allocated), else_=0.0))
+        inside = and_(usage.span == span, usage.start >= begin, usage.start < stop)
+        of = select(usage.job_gpu_id, *_added()).where(inside).group_by(usage.job_gpu_id).subquery().c
         columns = [_column(name) for name in by]
+        never_used = func.sum(case((job_gpus.c.is_used == 0, of.allocated), else_=0.0))
+        sums = [*(func.sum(of[name]) for name in SUMS), *(func.max(of[name]) for name in PEAKS)]
         wanted = (
-            select(*columns, never_used, *(func.sum(share * usage[name]) for name in SUMS), *_peaks())
-            .join_from(job_usage, job_gpus, usage.job_gpu_id == job_gpus.c.id)
+            select(*columns, never_used, *sums)
+            .join(job_gpus, of.job_gpu_id == job_gpus.c.id)
             .join(jobs, job_gpus.c.job_id == jobs.c.id)
-            .where(usage.span == span, usage.start > start - span, usage.start < end, jobs.c.fleet == self._fleet)
-            .where(*(_is_named(name, clean(value)) for name, value in only.items()))
+            .where(jobs.c.fleet == self._fleet, *(_is_named(name, clean(value)) for name, value in only.items()))
         )
-        return wanted.group_by(*columns) if columns else wanted
+        return wanted.group_by(*columns)
 
     async def _upsert(
         self,
@@ -294,6 +285,21 @@ _KEY: Final[dict[str, Any]] = {"index_elements": list(job_usage.primary_key.colu
 
 def _column(name: str) -> Any:
     return jobs.c[name] if name in jobs.c else job_gpus.c[name]
+
+
+def _cut(start: float, end: float, now: float) -> Iterator[tuple[int, int, int, float]]:
+    """The span of rows, from when until when they begin, and the share of each that lies in the period. The hour that
+    is not over ends now."""
+    for span, together in ((HOUR, DAY), (DAY, 14 * DAY)):
+        at = int(start // span) * span
+        while at < end:
+            until = now if at < now < at + span else float(at + span)
+            stop = at + span
+            share = (min(until, end) - max(at, start)) / (until - at)
+            if share == 1.0:
+                stop = max(stop, min(at // together * together + together, int(end // span) * span))
+            yield span, at, stop, share
+            at = stop
 
 
 def _is_named(name: str, value: str) -> ColumnElement[bool]:

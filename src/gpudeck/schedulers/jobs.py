@@ -73,6 +73,7 @@ class JobTracker:
         self._hour = 0
         self._states: list[GpuState] = []
         self._allocations: list[Allocation] = []
+        self._keys: list[_Key] = []
         self._slots: list[int] = []
         self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
         self._rest: dict[int, Amounts] = {}
@@ -174,29 +175,47 @@ class JobTracker:
         self._hour = hour
 
     def _regroup(self, table: FleetTable, states: list[GpuState], allocations: list[Allocation], now: float) -> None:
-        """Other GPUs are allocated, or to other jobs."""
-        kept = self._rest | dict(zip(self._slots, self._amounts, strict=True))
+        """Other GPUs are allocated, or to other jobs. What has not changed is not looked at again."""
         last_seen = now if self._last is None else self._last[0]
-        before, self._seen, slots = self._seen, set(), []
+        known = {
+            gpu: (allocation, key, slot)
+            for gpu, allocation, key, slot in zip(self._states, self._allocations, self._keys, self._slots, strict=True)
+        }
+        before, keys, slots = self._seen, [], []
         for gpu, allocation in zip(states, allocations, strict=True):
-            job = self._find_job(allocation, now)
-            slots.append(self._find_gpu(job, gpu, table))
+            old = known.get(gpu)
+            if old is not None and old[0] is allocation and old[1] in self.open:
+                keys.append(old[1])
+                slots.append(old[2])
+            else:
+                keys.append(self._key(allocation))
+                slots.append(self._find_gpu(self._find_job(allocation, now), gpu, table))
+        self._seen = set(keys)
         for job in [self.open[key] for key in before - self._seen if key in self.open]:
             job.last_seen = last_seen
-        self._amounts = np.array([kept.pop(slot, _NOTHING) for slot in slots]).reshape(len(slots), len(AMOUNTS))
-        for slot in set(self._slots) - set(slots):
-            self._waiting[slot, self._hour] = kept[slot]
-        self._rest = kept
-        self._slots, self._states, self._allocations = slots, states, allocations
+        self._move_amounts(slots)
+        self._keys, self._states, self._allocations = keys, states, allocations
+
+    def _move_amounts(self, slots: list[int]) -> None:
+        """The sums of this hour for other GPUs of jobs than before."""
+        old = {slot: place for place, slot in enumerate(self._slots)}
+        places = np.array([old.get(slot, -1) for slot in slots], np.int64)
+        amounts = np.zeros((len(slots), len(AMOUNTS)))
+        amounts[places >= 0] = self._amounts[places[places >= 0]]
+        for place in np.flatnonzero(places < 0).tolist():
+            amounts[place] = self._rest.pop(slots[place], 0.0)
+        for slot in old.keys() - set(slots):
+            self._rest[slot] = self._waiting[slot, self._hour] = self._amounts[old[slot]].copy()
+        self._slots, self._amounts = slots, amounts
 
     def _count_start(self, seconds: Amounts, before: set[str], now: float, elapsed: float) -> None:
         """A job that is new here is counted from its start, but no GPU twice."""
         running = self._monotonic() - self._first
-        for place, (gpu, allocation) in enumerate(zip(self._states, self._allocations, strict=True)):
-            job = self.open[self._key(allocation)]
-            age = math.inf if job.since is None or job.first_seen != now else max(0.0, now - job.since)
-            if age <= LATE_SECONDS:
-                seconds[place] = min(age, elapsed if gpu.uuid in before else running)
+        for place, key in enumerate(self._keys):
+            job = self.open[key]
+            if job.first_seen == now and job.since is not None and now - job.since <= LATE_SECONDS:
+                most = elapsed if self._states[place].uuid in before else running
+                seconds[place] = min(max(0.0, now - job.since), most)
 
     def _count(self, gpus: GpuColumns, rows: NDArray[np.int64], seconds: Amounts) -> None:
         states = gpus.availability[rows]
@@ -240,7 +259,6 @@ class JobTracker:
 
     def _find_job(self, allocation: Allocation, now: float) -> JobRecord:
         key = self._key(allocation)
-        self._seen.add(key)
         job = self.open.get(key)
         facts = {name: getattr(allocation, name) for name in _NAMES}
         facts["is_suspended"] = int(allocation.is_suspended)
@@ -298,9 +316,6 @@ class JobTracker:
                 del self.open[key]
                 for gpu in self._gpus_of.pop(job.id, {}).values():
                     del self._gpus[gpu]
-
-
-_NOTHING: Final = np.zeros(len(AMOUNTS))
 
 
 def _key_of(record: JobRecord) -> _Key:
