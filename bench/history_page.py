@@ -44,8 +44,8 @@ SETTINGS = HistorySettings(every=INTERVAL, min_free=0)
 Question = Callable[[Store], object]
 
 
-def generate(folder: Path, hosts: int) -> tuple[Path, float]:
-    """The file, and the time in it."""
+def generate(folder: Path, hosts: int, *, has_sums: bool = True) -> tuple[Path, float]:
+    """The file, and the time in it. With the sums of 30 days, if wanted."""
     start = time.time() // HOUR * HOUR - 2 * HOUR
     clock, path = Clock(start), folder / "history.db"
     fleet = LargeFleet(hosts, clock)
@@ -55,7 +55,8 @@ def generate(folder: Path, hosts: int) -> tuple[Path, float]:
         while any(begin == start for _, begin in list(store.writer.open_hours)):
             clock.now += 1
             store.flush()
-    _repeat_sums(path, int(start))
+    if has_sums:
+        _repeat_sums(path, int(start))
     with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
         _write(store, fleet, range(OPEN_SECONDS), HOUR)
     return path, start + HOUR + OPEN_SECONDS + GRACE

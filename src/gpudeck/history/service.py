@@ -260,7 +260,7 @@ class HistoryService(Service):
             # Nothing of a simulated fleet can be lost.
             retention=self._hub.retention if self._demo is None else RetentionClock(now=self._now),
             # Its past comes in whole hours, is written once, and is waited for.
-            pace=None if self._demo is None else SealingPace(quiet=0.1, rest=0.5),
+            pace=None if self._demo is None else SealingPace(quiet=0.1, rest=0.2),
         )
         if not is_remote:
             return local

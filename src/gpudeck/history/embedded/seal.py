@@ -20,7 +20,7 @@ from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
 from gpudeck.history.embedded.open_hour import HourSummary, MatrixCache, OpenHour
 from gpudeck.history.embedded.tables import checksum, is_sound, key_of, require_sound
-from gpudeck.history.hour import UNKNOWN, Hour, cut_hour, decode_hour, encode_hour, merge_hours
+from gpudeck.history.hour import SECONDS, UNKNOWN, Hour, cut_hour, decode_hour, encode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import (
     StepTotals,
@@ -72,6 +72,8 @@ class HourSealer:
         self._connection = connection
         self._keys = keys
         self._keep_samples = keep_samples
+        self.samples_since = 0.0
+        """Hours that end before this time get no samples: they would be deleted for their age at once."""
         self._fleet: dict[int, StepTotals] = {}
         self._changed: set[int] = set()
         """Quarter hours of the fleet that the file does not have yet."""
@@ -92,8 +94,9 @@ class HourSealer:
         is_more = open_hour.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
-            row = key, encode_hour(hour)
-            ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
+            if open_hour.start + SECONDS > self.samples_since:
+                row = key, encode_hour(hour)
+                ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
             write_quarters(self._connection, key, quarters)
         before = None if old is None else roll_up(old)
         self._write_host_hour(host, quarters, is_more=is_more)

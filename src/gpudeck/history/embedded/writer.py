@@ -380,6 +380,8 @@ class EmbeddedWriter:
         if not self._due:
             if not any(_is_over(start, now) for start in self._starts):
                 return
+            self._rest = min(_WAIT, self._pace.quiet)
+            self._sealer.samples_since = self._retention.certain - self._settings.raw
             due = sorted(
                 (start, host)
                 for (host, start), one in self.open_hours.items()
