@@ -12,14 +12,6 @@ CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "proce
 """A moment of `time.time()` may be compared with one that is told."""
 PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_exit"}
 """In spite of their names: of named tuples, and of `os`."""
-ALLOWED = {
-    # The type that Textual gives to the one method which our canvas overrides: there is no other name for it.
-    "textual._compositor",
-    # schemathesis has no public way to make the cases of one route when its test runs, rather than at collection.
-    "schemathesis.pytest._test_builder",
-    "schemathesis.python._constants.orchestrator",
-}
-
 _MAYBE_PRIVATE = re.compile(
     r"(?<!\bself)(?<!\bcls)\._[a-zA-Z]|[\"'](?:[\w.]*\.)?_[a-zA-Z]|^\s*(?:from|import)\b.*\b_[a-zA-Z]|^\s*_\w+,?$",
     re.MULTILINE,
@@ -45,8 +37,7 @@ def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
         elif isinstance(node, ast.ImportFrom):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-            if node.module not in ALLOWED:
-                yield from ((node.lineno, name) for name in names)
+            yield from ((node.lineno, name) for name in names)
         elif isinstance(node, ast.Call) and _name_of(node.func) in {"setattr", "getattr", "delattr", "object"}:
             texts = (argument.value for argument in node.args if isinstance(argument, ast.Constant))
             yield from ((node.lineno, text.rpartition(".")[2]) for text in texts if isinstance(text, str))

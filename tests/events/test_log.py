@@ -209,9 +209,7 @@ def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
         killed.start()
         killed.add(SOME[1])
         await until(lambda: killed.problem is not None and "disk" in killed.problem)
-        async with asyncio.timeout(20):
-            while not await EventStore(local).count():  # noqa: ASYNC110 - a table has no event
-                await asyncio.sleep(0.01)
+        await until(EventStore(local).count)
         assert killed.problem == (
             "events wait on the hub's disk: the hub's database does not take them now; 1 are waiting."
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,13 +25,20 @@ def wait_until(
     return result
 
 
-async def until(condition: Callable[[], T], what: str = "the condition", seconds: float = SECONDS) -> T:
-    """The same in an event loop."""
+async def until(
+    condition: Callable[[], T] | Callable[[], Awaitable[T]], what: str = "the condition", seconds: float = SECONDS
+) -> T:
+    """The same in an event loop, where a condition may be a coroutine."""
     deadline = time.monotonic() + seconds
-    while not (result := condition()):
+    while not (result := await _look(condition)):
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
         await asyncio.sleep(0.01)
     return result
+
+
+async def _look(condition: Callable[[], T] | Callable[[], Awaitable[T]]) -> T:
+    found = condition()
+    return await found if isinstance(found, Awaitable) else found
 
 
 async def close_listening(server: asyncio.Server) -> None:

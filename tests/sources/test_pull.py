@@ -19,7 +19,7 @@ import zstandard
 from fakes.certificates import Authority
 from fakes.hubs import start
 from fakes.reports import make_envelope
-from fakes.waiting import close_listening, wait_until
+from fakes.waiting import close_listening, until, wait_until
 from gpudeck.model.errors import PluginError, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
@@ -87,11 +87,15 @@ async def source_of(target: Target, settings: PullSettings = SOON) -> AsyncItera
 
 async def read_when_ready(source: PullSource) -> FetchedReport:
     """The first report; an agent that has just started says 503 until it has read its machine."""
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(Temporary):
-                return await source.read(0.0)
-            await asyncio.sleep(0.05)
+
+    async def read() -> FetchedReport | None:
+        with contextlib.suppress(Temporary):
+            return await source.read(0.0)
+        return None
+
+    report = await until(read, "a report")
+    assert report is not None
+    return report
 
 
 def read_once(target: Target, settings: PullSettings = SOON) -> FetchedReport:

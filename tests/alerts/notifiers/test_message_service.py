@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fakes.clock import FakeClock
 from fakes.doors import make_auth
 from fakes.reports import make_envelope, make_gpu
+from fakes.waiting import until
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.routes import BOT
@@ -102,10 +103,11 @@ class Room:
         """What is for the bot gets to the bot."""
         await self.messages.outbox.flush()
         self.messages.outbox.start()
-        async with asyncio.timeout(20):
-            while await self.store.count_waiting(BOT):  # noqa: ASYNC110 - the database tells nobody
-                await asyncio.sleep(0.01)
+        await until(self._is_all_sent)
         await self.messages.close()
+
+    async def _is_all_sent(self) -> bool:
+        return not await self.store.count_waiting(BOT)
 
 
 def test_a_person_in_slack_is_told_by_the_bot_of_what_is_theirs(tmp_path: Path) -> None:
