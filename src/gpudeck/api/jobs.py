@@ -1,11 +1,13 @@
-"""GET /api/v1/jobs and /api/v1/jobs/{job}: what schedulers gave GPUs to, and what became of them."""
+"""GET /api/v1/jobs and /api/v1/jobs/{job}: what schedulers gave GPUs to, and what became of them. POST
+/api/v1/jobs/import: what another monitor knows of jobs."""
 
 import contextlib
 from typing import Annotated, Literal
 
 import msgspec
-from litestar import Response, get
-from litestar.params import PathParameter, QueryParameter
+from litestar import Response, get, post
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta, Struct
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
@@ -15,7 +17,8 @@ from gpudeck.api.services import TheServices
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import JobList, JobReports
+from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport, JobList, JobReports
+from gpudeck.schedulers.imported_jobs import import_jobs
 from gpudeck.schedulers.job_report import add_stretches, find_hints
 from gpudeck.schedulers.job_store import JobAsk
 
@@ -100,3 +103,21 @@ async def read_job(
     for report in found:
         report.hints = find_hints(report)
     return await answer_json(request, msgspec.json.encode(JobReports(found)))
+
+
+class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs of one scheduler, which need not be configured."""
+
+    scheduler: Annotated[str, Meta(min_length=1, max_length=256)]
+    jobs: Annotated[list[ImportedJob], Meta(max_length=MOST_IMPORTED)]
+
+
+@post(
+    "/api/v1/jobs/import",
+    status_code=200,
+    opt=access("admin"),
+    responses=documented(JobImport, "What was imported, and what was not", {400: "The request is invalid"}),
+)
+async def add_jobs(jobs: TheJobs, data: JSONBody[NewJobs]) -> JobImport:
+    """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
+    return await import_jobs(jobs.service.store, data.scheduler, data.jobs)

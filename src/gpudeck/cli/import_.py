@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpudeck.compat.importing import ImportPlan, ImportResult
 
-_KINDS = ("vesta", "gpumonitor", "web-gpu-monitor", "gpu-monitor")
+_KINDS = ("vesta", "gpumonitor", "web-gpu-monitor", "gpu-monitor", "jobstats")
 """The keys of `compat.importing.KINDS`: the help needs no more of it."""
 _AFTER = """\b
 Kinds:
@@ -26,6 +26,7 @@ Kinds:
   gpumonitor       its config.yml
   web-gpu-monitor  its config.ini
   gpu-monitor      its data folder, comments.json, hosts.json or index.php
+  jobstats         summaries of Slurm jobs (JS1:) as sacct prints them; - reads standard input
 
 \b
 Exit codes:
@@ -39,6 +40,7 @@ Examples:
   gpudeck import gpumonitor config.yml --dry-run   what would be done
   gpudeck import gpumonitor config.yml             import it
   gpudeck import gpu-monitor data/comments.json --json | jq '.left'
+  sacct -P -X -a -S 2026-01-01 -o JobID,Start,User,Account,State,AdminComment | gpudeck import jobstats -
 """
 _SIGNS = {"new": "+", "there": "=", "failed": "!", "unasked": "+"}
 
@@ -48,18 +50,21 @@ _SIGNS = {"new": "+", "there": "=", "failed": "!", "unasked": "+"}
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the results as JSON.")
+@click.option("--scheduler", metavar="NAME", default="slurm", help="The scheduler of imported jobs. [default: slurm]")
 @hub_option
 @hub_config_option
-def command(*, kind: str, file: Path, dry_run: bool, as_json: bool, hub: str, config: Path | None) -> None:
-    """Import FILE of another monitor: hosts and reservations are added, and settings for gpudeck.yaml are printed. Run
-    this on the hub's machine, or with an admin's token in $GPUDECK_TOKEN.
+def command(
+    *, kind: str, file: Path, dry_run: bool, as_json: bool, scheduler: str, hub: str, config: Path | None
+) -> None:
+    """Import FILE of another monitor: hosts, reservations and jobs are added, and settings for gpudeck.yaml are
+    printed. Run this on the hub's machine, or with an admin's token in $GPUDECK_TOKEN.
 
-    Existing hosts and reservations stay unchanged, so you can repeat the import. Entries that cannot be imported are
-    printed with their place in the file.
+    Existing hosts, reservations and jobs stay unchanged, so you can repeat the import. Entries that cannot be imported
+    are printed with their place in the file.
     """
     from gpudeck.compat import importing  # noqa: PLC0415 - the help needs none
 
-    here = importing.ImportContext(time.time(), machine_zone(), choose_data_dir(load_settings(config)[0]))
+    here = importing.ImportContext(time.time(), machine_zone(), choose_data_dir(load_settings(config)[0]), scheduler)
     plan = importing.find_reader(kind)(file, here)
     target = importing.ImportTarget(open_client(hub, config))
     work = (importing.check_steps if dry_run else importing.apply_steps)(plan.steps, target)

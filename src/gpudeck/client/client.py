@@ -3,7 +3,7 @@
 import contextlib
 import http.client
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,6 +18,7 @@ from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_fai
 from gpudeck.model.address import check_hub_url, mask_password
 from gpudeck.model.alert import Alert, AlertList, Mute
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.job import ImportedJob, JobImport
 from gpudeck.model.reservation import ShownReservation, ShownSlot
 from gpudeck.model.settings import is_loopback
 from gpudeck.model.target import AddedHosts, RemovedHosts
@@ -250,6 +251,11 @@ class Client:
     def ask_owner(self, question: dict[str, Any]) -> bytes:
         """Who is asked, and who is not, as JSON."""
         return self._ask("POST", "/api/v1/ask", question)
+
+    def import_jobs(self, scheduler: str, jobs: Sequence[ImportedJob]) -> JobImport:
+        """Add jobs that another monitor has measured; MOST_IMPORTED at most."""
+        new = {"scheduler": scheduler, "jobs": msgspec.to_builtins(jobs)}
+        return self.read(self._ask("POST", "/api/v1/jobs/import", new), JobImport)
 
     def add_host(self, new: dict[str, Any]) -> AddedHosts:
         return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)

@@ -28,6 +28,7 @@ KINDS: dict[str, str] = {
     "gpumonitor": "gpudeck.compat.gpumonitor:read",
     "web-gpu-monitor": "gpudeck.compat.web_gpu_monitor:read",
     "gpu-monitor": "gpudeck.compat.gpu_monitor_import:read",
+    "jobstats": "gpudeck.compat.jobstats_import:read",
 }
 """What reads the files of each monitor: a `Read`. Its module is imported when that kind is."""
 
@@ -99,11 +100,13 @@ class ImportPlan(Struct):
 
 
 class ImportContext(Struct, frozen=True):
-    """When and where an import runs: files of others have local times without a zone. `data_dir` is the hub's."""
+    """When and where an import runs: files of others have local times without a zone. `data_dir` is the hub's. Imported
+    jobs are of `scheduler`."""
 
     now: float
     zone: tzinfo
     data_dir: Path
+    scheduler: str = "slurm"
 
 
 Read = Callable[[Path, ImportContext], ImportPlan]

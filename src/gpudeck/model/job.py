@@ -4,9 +4,9 @@ Hours are GPU-hours in which the GPU was monitored; `coverage` is their part of 
 defines them.
 """
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 JobState = Literal["running", "suspended", "ended", "unknown"]
 
@@ -101,3 +101,42 @@ class JobReports(Struct):
     """All starts of a job, the newest first."""
 
     jobs: list[JobReport]
+
+
+MOST_IMPORTED: Final = 500
+"""Jobs in one request."""
+_Word = Annotated[str, Meta(max_length=256)]
+_Bytes = Annotated[float, Meta(ge=0, lt=2**53)]
+
+
+class ImportedGpu(Struct, frozen=True, kw_only=True):
+    """A GPU of a job as another monitor has measured it. Null is unknown."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=200)]
+    label: Annotated[str, Meta(min_length=1, max_length=32)]
+    memory_total_bytes: _Bytes | None = None
+    memory_peak_bytes: _Bytes | None = None
+    utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+
+
+class ImportedJob(Struct, frozen=True, kw_only=True):
+    """A job that has ended, `seconds` after its `start`; null: the start is known to the hub."""
+
+    job: Annotated[str, Meta(min_length=1, max_length=512)]
+    start: Annotated[float, Meta(ge=0, lt=1e11)] | None = None
+    seconds: Annotated[float, Meta(gt=0, le=4e8)]
+    name: _Word | None = None
+    user: _Word | None = None
+    account: _Word | None = None
+    partition: _Word | None = None
+    qos: _Word | None = None
+    outcome: Annotated[str, Meta(max_length=64)] | None = None
+    gpus: Annotated[list[ImportedGpu], Meta(max_length=1024)] = field(default_factory=list)
+
+
+class JobImport(Struct, frozen=True):
+    """Which jobs were imported. `there` and `refused` have a reason for each of the others."""
+
+    imported: list[str]
+    there: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)

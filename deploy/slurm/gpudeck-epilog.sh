@@ -1,0 +1,21 @@
+#!/bin/sh
+# EpilogSlurmctld: append what a job did with its GPUs to its AdminComment, as a Jobstats summary (JS1:...).
+# Runs on the controller as SlurmUser, after the job has ended. Takes GPUDECK_SECONDS (2) at most and always succeeds:
+# a hub that hangs or is away must not keep a node from its next job. Settings: gpudeck.env beside this file.
+if [ "${1:-}" != --bounded ]; then
+  # shellcheck source=/dev/null
+  [ ! -r "${0%/*}/gpudeck.env" ] || . "${0%/*}/gpudeck.env"
+  export PATH="${PATH:-/usr/bin:/bin}" GPUDECK="${GPUDECK:-gpudeck}" GPUDECK_HUB="${GPUDECK_HUB:-http://127.0.0.1:8042}"
+  timeout -k 1 "${GPUDECK_SECONDS:-2}" sh "$0" --bounded </dev/null >/dev/null 2>&1
+  exit 0
+fi
+
+job="${SLURM_JOB_ID:-}"
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || name="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+case "$job" in '' | *[!0-9]*) exit 0 ;; esac
+
+summary="$("$GPUDECK" job "${name:-$job}" --jobstats --hub "$GPUDECK_HUB")" || exit 0
+case "$summary" in JS1:None | JS1:Short) exit 0 ;; JS1:*) ;; *) exit 0 ;; esac
+before="$(sacct -n -P -X -j "$job" -o AdminComment | head -n 1)"
+case "$before" in *JS1:*) exit 0 ;; esac
+sacctmgr -i modify job where "jobid=$job" set "AdminComment=${before:+$before }$summary"

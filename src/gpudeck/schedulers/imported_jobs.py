@@ -1,0 +1,91 @@
+"""Jobs that another monitor has measured, written to the tables of jobs as if they had been seen here."""
+
+from collections.abc import Iterator, Sequence
+
+from gpudeck.model.job import ImportedGpu, ImportedJob, JobImport
+from gpudeck.schedulers.job_store import AMOUNTS, HOUR, JobGpuRecord, JobRecord, JobStore, hash_id
+
+_NO_START = "neither the import nor this hub knows when it started"
+_MEASURED = "its GPUs are known here already"
+
+
+async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJob]) -> JobImport:
+    """A job whose GPUs are known here stays as it is. Raises Temporary."""
+    found = [record for one in jobs if (record := await _find_record(store, scheduler, one)) is not None]
+    measured = {gpu.job_id for gpu in await store.gpus_of([record.id for record in found])}
+    records = {record.job: record for record in found}
+    there = {one.job: _MEASURED for one in jobs if one.job in records and records[one.job].id in measured}
+    refused = {one.job: _NO_START for one in jobs if one.job not in records}
+    new = [one for one in jobs if one.job not in there and one.job not in refused]
+    await store.write_jobs([records[one.job] for one in new])
+    await store.write_gpus([_make_gpu(records[one.job], gpu) for one in new for gpu in one.gpus])
+    await store.write_usage(
+        (hash_id(records[one.job].id, _name(gpu)), hour, _measure(gpu, seconds))
+        for one in new
+        for hour, seconds in _split(records[one.job].start, one.seconds)
+        for gpu in one.gpus
+    )
+    return JobImport([one.job for one in new], there, refused)
+
+
+async def _find_record(store: JobStore, scheduler: str, one: ImportedJob) -> JobRecord | None:
+    start = one.start
+    if start is None:
+        known = await store.find_starts(one.job, scheduler, 1)
+        if not known or known[0].job != one.job:
+            return None
+        start = known[0].start
+    return JobRecord(
+        id=store.make_id(scheduler, one.job, start),
+        scheduler=scheduler,
+        job=one.job,
+        start=start,
+        name=one.name,
+        user=one.user,
+        account=one.account,
+        partition=one.partition,
+        qos=one.qos,
+        since=start,
+        first_seen=start,
+        last_seen=start + one.seconds,
+        ended_at=start + one.seconds,
+        outcome=one.outcome,
+    )
+
+
+def _name(gpu: ImportedGpu) -> str:
+    """In place of a UUID, which is not known."""
+    return f"{gpu.host}:{gpu.label}"
+
+
+def _make_gpu(record: JobRecord, gpu: ImportedGpu) -> JobGpuRecord:
+    return JobGpuRecord(
+        id=hash_id(record.id, _name(gpu)),
+        job_id=record.id,
+        uuid=_name(gpu),
+        host=gpu.host,
+        host_id="",
+        label=gpu.label,
+        model="",
+        memory_bytes=None if gpu.memory_total_bytes is None else int(gpu.memory_total_bytes),
+        is_used=int(bool(gpu.utilization_percent or gpu.memory_peak_bytes)),
+    )
+
+
+def _split(start: float, seconds: float) -> Iterator[tuple[int, float]]:
+    """Each hour with the part of the job that lies in it."""
+    end, hour = start + seconds, int(start // HOUR) * HOUR
+    while hour < end:
+        yield hour, min(end, hour + HOUR) - max(start, hour)
+        hour += HOUR
+
+
+def _measure(gpu: ImportedGpu, seconds: float) -> list[float]:
+    known = {
+        "allocated": seconds,
+        "used": seconds * bool(gpu.utilization_percent or gpu.memory_peak_bytes),
+        "active": seconds * (gpu.utilization_percent or 0.0) / 100,
+        "measured": seconds * (gpu.utilization_percent is not None),
+        "memory_peak": gpu.memory_peak_bytes or 0.0,
+    }
+    return [known.get(name, 0.0) for name in AMOUNTS]

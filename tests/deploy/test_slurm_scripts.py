@@ -1,0 +1,106 @@
+"""deploy/slurm: a mail is passed on and an epilog ends, whatever the hub does. With a real Slurm:
+tests/schedulers/test_slurm_accounting.py."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
+SUBJECT = "Slurm Job_id=7 Name=train me Ended, Run time 00:01:00, COMPLETED, ExitCode 0"
+
+
+class Controller:
+    """The scripts and their settings in a folder, with programs in place of Slurm's and of mail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for script in SCRIPTS.glob("*.sh"):
+            shutil.copy(script, folder)
+        note = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; cat; }} >>{folder}/$(basename "$0").log\n'
+        for name in ("mail", "sacctmgr", "sacct"):
+            (folder / name).write_text(note if name != "sacct" else "#!/bin/sh\necho already there\n")
+            (folder / name).chmod(0o755)
+        self.answer(f'exec {sys.executable} -m gpudeck "$@"')
+
+    def answer(self, command: str) -> None:
+        (self.folder / "gpudeck").write_text(f"#!/bin/sh\n{command}\n")
+        (self.folder / "gpudeck").chmod(0o755)
+
+    def set(self, hub: str) -> None:
+        settings = {"GPUDECK_HUB": hub, "GPUDECK": self.folder / "gpudeck", "GPUDECK_MAIL": self.folder / "mail"}
+        (self.folder / "gpudeck.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def run(self, script: str, *arguments: str, body: str = "") -> int:
+        path = f"{self.folder}:{os.environ['PATH']}"
+        environment = {"SLURM_JOB_ID": "7", "PATH": path, "HOME": str(self.folder)}
+        command = [str(self.folder / script), *arguments]
+        return subprocess.run(command, input=body, text=True, env=environment, check=False, timeout=120).returncode
+
+    def log(self, program: str) -> str:
+        file = self.folder / f"{program}.log"
+        return file.read_text() if file.exists() else ""
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    found = Controller(tmp_path)
+    found.set("http://127.0.0.1:1")
+    return found
+
+
+@pytest.fixture
+def hanging_hub() -> Iterator[str]:
+    """Connections are made and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_mail_has_the_report_below_its_text(controller: Controller) -> None:
+    controller.answer('echo "report of $2"')
+    assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
+    assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\nreport of 7\n"
+
+
+@pytest.mark.parametrize(
+    "subject", ["Slurm Job_id=7 Name=x Began, Queued time 00:00:01", "hello", "Job_id=$(id) Ended"]
+)
+def test_other_mails_have_none(controller: Controller, subject: str) -> None:
+    controller.answer("echo report; echo called >&2; touch called")
+    controller.run("gpudeck-mail.sh", "-s", subject, "ada")
+    told = controller.log("mail")
+    assert told.startswith(f"-s\n{subject}\nada\n")
+    assert ("report" in told) == (subject == "hello"), "without a number in the subject that of the environment counts"
+
+
+def test_a_hub_that_is_away_changes_nothing(controller: Controller) -> None:
+    assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
+    assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.log("sacctmgr") == ""
+
+
+def test_a_hub_that_hangs_changes_nothing(controller: Controller, hanging_hub: str) -> None:
+    controller.set(hanging_hub)
+    assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
+    assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.log("sacctmgr") == ""
+
+
+def test_an_epilog_appends_the_summary(controller: Controller) -> None:
+    controller.answer("echo JS1:abc")
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.log("sacctmgr") == "-i\nmodify\njob\nwhere\njobid=7\nset\nAdminComment=already there JS1:abc\n"
+
+
+@pytest.mark.parametrize("printed", ["JS1:None", "no such job", ""])
+def test_without_a_summary_nothing_is_written(controller: Controller, printed: str) -> None:
+    controller.answer(f"echo '{printed}'")
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.log("sacctmgr") == ""
