@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +15,42 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.pushed import pushing
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
+from gpudeck.model.jobstats import read_summary
 from gpudeck.schedulers.slurm import Slurm, SlurmSettings
 
 pytestmark = pytest.mark.slow
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
+    """Its controller has the scripts of deploy/slurm, with a program that keeps mails in a file."""
     with (
         tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder,
-        slurm_cluster(Path(folder), has_accounting=True) as found,
+        tempfile.TemporaryDirectory(prefix="gpudeck-scripts-") as scripts,
     ):
-        yield found
+        for file in SCRIPTS.glob("*.sh"):
+            shutil.copy(file, scripts)
+        mail = Path(scripts) / "mail"
+        mail.write_text(f'#!/bin/sh\n{{ printf "%s\\n" "$@"; cat; }} >>{scripts}/mails\n')
+        program = Path(scripts) / "gpudeck"
+        program.write_text(f'#!/bin/sh\nHOME={scripts} exec {sys.executable} -m gpudeck "$@"\n')
+        for file in (mail, program):
+            file.chmod(0o755)
+        extra = f"MailProg={scripts}/gpudeck-mail.sh\nEpilogSlurmctld={scripts}/gpudeck-epilog.sh"
+        with slurm_cluster(Path(folder), extra, has_accounting=True) as found:
+            yield found
+
+
+def set_hub(cluster: SlurmCluster, hub: str) -> Path:
+    """Where the scripts are."""
+    folder = Path(cluster.run("sh", "-c", "scontrol show config | sed -n 's/^MailProg *= //p'").strip()).parent
+    settings = {"GPUDECK_HUB": hub, "GPUDECK": folder / "gpudeck", "GPUDECK_MAIL": folder / "mail"}
+    # This machine may be busy with other tests.
+    told = settings | {"GPUDECK_SECONDS": 30, "PATH": cluster.environment["PATH"]}
+    told["SLURM_CONF"] = cluster.environment["SLURM_CONF"]
+    (folder / "gpudeck.env").write_text("".join(f"export {name}='{value}'\n" for name, value in told.items()))
+    return folder
 
 
 def commands(cluster: SlurmCluster) -> list[str]:
@@ -75,3 +101,33 @@ def test_a_job_that_ended_while_the_hub_was_away_has_its_end_and_outcome(cluster
     assert (found["outcome"], found["state"], found["gpu_count"]) == ("CANCELLED", "ended", 2)
     assert ended.startswith("20"), "local times without SLURM_TIME_FORMAT"
     assert found["ended_at"] > found["start"]
+
+
+def test_the_report_of_a_job_is_in_its_mail_and_its_comment(cluster: SlurmCluster, tmp_path: Path) -> None:
+    settings = {
+        "demo": "never",
+        "local": "never",
+        "schedulers": {"slurm": [{"command": commands(cluster), "interval": 1}]},
+    }
+    (tmp_path / "gpudeck.yaml").write_text(json.dumps(settings))
+    with (
+        running_hub(tmp_path, "--config", str(tmp_path / "gpudeck.yaml")) as hub,
+        pushing(hub, "n1", 4, "machine-1") as host,
+    ):
+        folder = set_hub(cluster, hub.url)
+        job = cluster.submit("--gres=gpu:2", "--nodelist=n1", "--mail-type=END", "--mail-user=ada", "--job-name=train")
+        cluster.wait_for(job, "RUNNING")
+        host.begin("root", ["GPU-n1-0"])
+        wait_until(lambda: f'"{job}"'.encode() in hub.get("/api/v1/jobs"), "the job", 60)
+        cluster.run("scancel", job)
+        mails = folder / "mails"
+        mail = wait_until(
+            lambda: mails.exists() and f"Job_id={job} " in mails.read_text() and mails.read_text(), "", 90
+        )
+        assert "ada" in mail
+        assert "n1" in mail.partition(f"Job_id={job} ")[2]
+        ask = ("sacct", "-n", "-P", "-X", "-j", job, "-o", "AdminComment")
+        comment = wait_until(lambda: cluster.run(*ask).strip(), "the comment", 90)
+    summary = read_summary(comment)
+    assert summary is not None
+    assert sorted(summary.nodes["n1"].gpu_utilization) == ["0", "1"]

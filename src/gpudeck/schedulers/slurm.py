@@ -282,6 +282,8 @@ def join(
         for node in job.nodes:
             by_node.setdefault(node, []).append((job, details[job.id, job.started]))
     lines = dict(_records("NodeName", nodes))
+    if not lines:
+        raise Wrong(f"scontrol lists no nodes: {_shorten(nodes) or 'it printed nothing'}.")
     found = tuple(_read_reservations(reservations, lines))
     reserved = {node for one in found for node in one.nodes}
     return SchedulerState(
@@ -314,12 +316,17 @@ def _join_node(
         if len(sharing) != 1:
             gpus[index] = Allocation(scheduler, unknown=f"shards of it are allocated to {told}")
     is_vague = used.number > len(used.indexes)
+    is_cut = total.number > 0 and " GresUsed=" not in line
     words = (name, _value(line, "NodeHostName"), _value(line, "NodeAddr"))
     return SchedulerNode(
         tuple(dict.fromkeys(word for word in words if word not in _NOTHING)),
         total.number,
         gpus,
-        f"{used.number} of its GPUs are allocated, and Slurm does not say which" if is_vague else None,
+        f"{used.number} of its GPUs are allocated, and Slurm does not say which"
+        if is_vague
+        else "Slurm does not say which of its GPUs are allocated"
+        if is_cut
+        else None,
         _find_closed(line, has_reservation=has_reservation),
     )
 
