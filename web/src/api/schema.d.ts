@@ -448,6 +448,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * AddJobs
+         * @description Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay.
+         */
+        post: operations["ApiV1JobsImportAddJobs"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job}": {
         parameters: {
             query?: never;
@@ -2056,6 +2076,27 @@ export interface components {
             database: string;
             listen: string;
         };
+        /** ImportedGpu */
+        ImportedGpu: {
+            host: string;
+            label: string;
+            memory_peak_bytes?: number | null;
+            memory_total_bytes?: number | null;
+            utilization_percent?: number | null;
+        };
+        /** ImportedJob */
+        ImportedJob: {
+            account?: string | null;
+            gpus?: components["schemas"]["ImportedGpu"][];
+            job: string;
+            name?: string | null;
+            outcome?: string | null;
+            partition?: string | null;
+            qos?: string | null;
+            seconds: number;
+            start?: number | null;
+            user?: string | null;
+        };
         /** IngestCounts */
         IngestCounts: {
             poll_failures: number;
@@ -2100,6 +2141,16 @@ export interface components {
         JobHint: {
             rule: string;
             text: string;
+        };
+        /** JobImport */
+        JobImport: {
+            imported: string[];
+            refused: {
+                [key: string]: string;
+            };
+            there: {
+                [key: string]: string;
+            };
         };
         /** JobList */
         JobList: {
@@ -2284,6 +2335,11 @@ export interface components {
              * @enum {string}
              */
             via?: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
+        };
+        /** NewJobs */
+        NewJobs: {
+            jobs: components["schemas"]["ImportedJob"][];
+            scheduler: string;
         };
         /** NewMaintenance */
         NewMaintenance: {
@@ -5399,6 +5455,93 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1JobsImportAddJobs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewJobs"];
+            };
+        };
+        responses: {
+            /** @description What was imported, and what was not */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobImport"];
                 };
             };
             /** @description The request is invalid */
