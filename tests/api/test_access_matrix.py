@@ -81,6 +81,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("DELETE", "/api/v1/reservations/{number:int}"): (USERS, USERS),
     ("POST", "/api/v1/reports"): ({"agent"}, {"agent"}),
     ("GET", "/api/v1/host-origins"): (ADMINS, ADMINS),
+    ("POST", "/api/v1/jobs/import"): (ADMINS, ADMINS),
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts/{host:str}"): (ADMINS, ADMINS),

@@ -35,6 +35,7 @@ ROUTES = {
     "DELETE /api/v1/accounts/{name}": "remove account",
     "POST /api/v1/tokens": "create token",
     "DELETE /api/v1/tokens/{token_id}": "revoke token",
+    "POST /api/v1/jobs/import": "import jobs",
     "POST /api/v1/hosts": "add host",
     "DELETE /api/v1/hosts": "remove hosts",
     "DELETE /api/v1/hosts/{host}": "remove host",
@@ -188,6 +189,9 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "DELETE /api/v1/accounts/{name}": calling("DELETE /api/v1/accounts/ada"),
     "POST /api/v1/tokens": calling("POST /api/v1/tokens", {"name": "t", "role": "viewer"}),
     "DELETE /api/v1/tokens/{token_id}": calling("DELETE /api/v1/tokens/1"),
+    "POST /api/v1/jobs/import": calling(
+        "POST /api/v1/jobs/import", {"scheduler": "slurm", "jobs": [{"job": "7", "start": 1.0, "seconds": 60.0}]}
+    ),
     "POST /api/v1/hosts": calling("POST /api/v1/hosts", {"name": "gpu08", "via": "ssh"}),
     "DELETE /api/v1/hosts": calling("DELETE /api/v1/hosts?name=gpu07"),
     "DELETE /api/v1/hosts/{host}": calling("DELETE /api/v1/hosts/gpu07"),

@@ -9,9 +9,10 @@ from litestar import Response, get, post
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import access
+from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.history import TheHistory, TheJobs
+from gpudeck.api.login import TheAuth
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.history.base import HistoryRefused
@@ -118,6 +119,10 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     opt=access("admin"),
     responses=documented(JobImport, "What was imported, and what was not", {400: "The request is invalid"}),
 )
-async def add_jobs(jobs: TheJobs, data: JSONBody[NewJobs]) -> JobImport:
+async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
-    return await import_jobs(jobs.service.store, data.scheduler, data.jobs)
+    done = await import_jobs(jobs.service.store, data.scheduler, data.jobs)
+    await auth.audit.record(
+        caller_of(request), "import jobs", data.scheduler, details=f"{len(done.imported)} of {len(data.jobs)} jobs"
+    )
+    return done
