@@ -16,6 +16,12 @@ case "$job" in '' | *[!0-9]*) exit 0 ;; esac
 
 summary="$("$GPUDECK" job "${name:-$job}" --jobstats --hub "$GPUDECK_HUB")" || exit 0
 case "$summary" in JS1:None | JS1:Short) exit 0 ;; JS1:*) ;; *) exit 0 ;; esac
-before="$(sacct -n -P -X -j "$job" -o AdminComment | head -n 1)"
+read_comment() { sacct -n -P -X -j "$job" -o AdminComment | head -n 1 | tr -d "\"'"; }
+write_comment() { sacctmgr -i modify job where "jobid=$job" set "AdminComment=\"$1\""; }
+
+before="$(read_comment)"
 case "$before" in *JS1:*) exit 0 ;; esac
-sacctmgr -i modify job where "jobid=$job" set "AdminComment=${before:+$before }$summary"
+after="${before:+$before }$summary"
+write_comment "$after"
+# sacctmgr of Slurm 22.05 writes all of it in lower case, and the summary is worth nothing then.
+[ "$(read_comment)" = "$after" ] || write_comment "$before"

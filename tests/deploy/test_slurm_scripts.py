@@ -23,10 +23,19 @@ class Controller:
         for script in SCRIPTS.glob("*.sh"):
             shutil.copy(script, folder)
         note = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; cat; }} >>{folder}/$(basename "$0").log\n'
-        for name in ("mail", "sacctmgr", "sacct"):
-            (folder / name).write_text(note if name != "sacct" else "#!/bin/sh\necho already there\n")
-            (folder / name).chmod(0o755)
+        self.comment = folder / "comment"
+        self.comment.write_text("Already there")
+        keep = f"#!/bin/sh\nprintf '%s\\n' \"$7\" | sed 's/^AdminComment=//; s/\"//g' | {{}} >{self.comment}\n"
+        self._programs = {"mail": note, "sacct": f"#!/bin/sh\ncat {self.comment}\n", "sacctmgr": keep.format("cat")}
+        self._lower = keep.format("tr A-Z a-z")
+        self.write_programs()
         self.answer(f'exec {sys.executable} -m gpudeck "$@"')
+
+    def write_programs(self, *, lower: bool = False) -> None:
+        """`lower`: sacctmgr writes in lower case, as that of Slurm 22.05."""
+        for name, text in (self._programs | ({"sacctmgr": self._lower} if lower else {})).items():
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
 
     def answer(self, command: str) -> None:
         (self.folder / "gpudeck").write_text(f"#!/bin/sh\n{command}\n")
@@ -82,7 +91,7 @@ def test_a_hub_that_is_away_changes_nothing(controller: Controller) -> None:
     assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
     assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.log("sacctmgr") == ""
+    assert controller.comment.read_text() == "Already there"
 
 
 def test_a_hub_that_hangs_changes_nothing(controller: Controller, hanging_hub: str) -> None:
@@ -90,17 +99,27 @@ def test_a_hub_that_hangs_changes_nothing(controller: Controller, hanging_hub: s
     assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
     assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.log("sacctmgr") == ""
+    assert controller.comment.read_text() == "Already there"
 
 
 def test_an_epilog_appends_the_summary(controller: Controller) -> None:
-    controller.answer("echo JS1:abc")
+    controller.answer("echo JS1:AbC==")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.log("sacctmgr") == "-i\nmodify\njob\nwhere\njobid=7\nset\nAdminComment=already there JS1:abc\n"
+    assert controller.comment.read_text().strip() == "Already there JS1:AbC=="
+    controller.answer("echo JS1:another")
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.comment.read_text().strip() == "Already there JS1:AbC=="
+
+
+def test_a_summary_that_slurm_does_not_keep_as_it_is_is_taken_back(controller: Controller) -> None:
+    controller.write_programs(lower=True)
+    controller.answer("echo JS1:AbC==")
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.comment.read_text().strip() == "already there"
 
 
 @pytest.mark.parametrize("printed", ["JS1:None", "no such job", ""])
 def test_without_a_summary_nothing_is_written(controller: Controller, printed: str) -> None:
     controller.answer(f"echo '{printed}'")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.log("sacctmgr") == ""
+    assert controller.comment.read_text() == "Already there"

@@ -38,6 +38,9 @@ _TYPESCRIPT_NAME = re.compile(
 _TYPESCRIPT_METHOD = re.compile(r"^  (?:private |readonly |static |async |get )*(\w+)\(", re.MULTILINE)
 
 FOREIGN = {
+    # Slurm's settings and columns, and the settings of deploy/slurm.
+    *("NodeHostName", "NodeAddr", "AccountingStorageType", "PrivateData", "CoreCnt", "SlurmUser", "SlurmctldHost"),
+    *("JobID", "AdminComment", "Start", "JobName", "gpudeck.env"),
     # Files that appear where gpudeck runs.
     *(
         "gpudeck.yaml",

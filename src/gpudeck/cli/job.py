@@ -12,6 +12,7 @@ from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
 from gpudeck.model.job import JobList, JobReports
+from gpudeck.model.jobstats import write_summary
 from gpudeck.views.job import render_job, render_jobs
 
 if TYPE_CHECKING:
@@ -36,18 +37,24 @@ Examples:
 @click.argument("job")
 @click.option("--scheduler", metavar="NAME", help="The scheduler, if several have a job of that id.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@click.option("--jobstats", is_flag=True, help="Print the newest start as a summary of Jobstats (JS1:...).")
 @hub_option
-def command(*, job: str, scheduler: str | None, as_json: bool, hub: str) -> None:
+def command(*, job: str, scheduler: str | None, as_json: bool, jobstats: bool, hub: str) -> None:
     """Show what a job was allocated and what it used: time, utilization, memory, energy and cost of each GPU, idle
     stretches and hints.
 
     Exit code 1 if the hub does not know the job, 3 if the hub does not answer.
     """
+    if as_json and jobstats:
+        raise UsageError("--json and --jobstats exclude each other.")
     check_output()
     body = ask(hub, lambda client: client.job(job, scheduler))
     found = read_answer(body, JobReports, hub)
     if as_json:
         click.echo(body)
+        return
+    if jobstats:
+        click.echo(write_summary(found.jobs[0]))
         return
     text = render_job(found, machine_zone(), time.time(), width=terminal_width(), colour=wants_colour())
     click.echo(text, nl=False)
