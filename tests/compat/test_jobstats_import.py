@@ -40,7 +40,7 @@ STATS = {
 
 
 def pack(stats: Any) -> str:
-    return f"JS1:{base64.b64encode(gzip.compress(json.dumps(stats, separators=(',', ':')).encode())).decode()}"
+    return f"JS1:{base64.b64encode(gzip.compress(json.dumps(stats, separators=(',', ':')).encode(), mtime=0)).decode()}"
 
 
 @pytest.fixture(scope="module")
