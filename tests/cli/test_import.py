@@ -94,7 +94,7 @@ def test_reservations_are_made_once_and_written_again_as_they_were(admin: Admin)
     assert admin.outcomes("gpu-monitor", file, "--dry-run") == ["new", "failed"]
     told = admin.take("gpu-monitor", file)
     assert [step["outcome"] for step in told["steps"]] == ["new", "failed"]
-    assert "knows no host nobody" in told["steps"][1]["told"]
+    assert "knows no host nobody" in told["steps"][1]["detail"]
     assert [left["reason"] for left in told["left"]] == ["'../x' is no name of a host"]
     assert [left["reason"] for left in told["over"]] == ["ended 2018-07-01 00:00 UTC"]
     assert admin.outcomes("gpu-monitor", file) == ["there", "failed"]

@@ -30,7 +30,7 @@ def test_login_saves_a_token_that_all_commands_use_until_logout(tmp_path: Path) 
     assert added.returncode == 0, added.stderr
     with running_hub(tmp_path) as hub:
         stranger = gpudeck(home, "show", "--hub", hub.url)
-        assert (stranger.returncode, f"Log in with `gpudeck login {hub.url}`" in stranger.stderr) == (1, True)
+        assert (stranger.returncode, f"Log in with `gpudeck login {hub.url}`" in stranger.stderr) == (2, True)
         code, told = log_in(hub, home)
         assert (code, f"Logged in to {hub.url} as ada for 7 days" in told) == (0, True), told
         file = home / ".config" / "gpudeck" / "login.json"
@@ -41,14 +41,14 @@ def test_login_saves_a_token_that_all_commands_use_until_logout(tmp_path: Path) 
         # A second login takes the place of the first, whose token is revoked.
         assert log_in(hub, home)[0] == 0
         revoked = gpudeck(home, "show", GPUDECK_TOKEN=first)
-        assert (revoked.returncode, "Check $GPUDECK_TOKEN, or unset it" in revoked.stderr) == (1, True)
+        assert (revoked.returncode, "Check $GPUDECK_TOKEN, or unset it" in revoked.stderr) == (2, True)
         out = gpudeck(home, "logout")
         assert (out.returncode, out.stdout, file.exists()) == (0, f"Logged out of {hub.url}.\n", False)
         assert gpudeck(home, "whoami", "--hub", hub.url).returncode == 1
         (home / "password").write_text("wrong\n")
         wrong = gpudeck(home, "login", hub.url, "--name", "ada", "--password-file", "password")
         assert (wrong.returncode, wrong.stderr) == (
-            1,
+            2,
             f"gpudeck: {hub.url} refused the request: the name or the password is wrong. "
             "Try again, or ask an admin for a new password.\n",
         )
