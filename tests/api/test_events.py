@@ -120,7 +120,7 @@ def test_about_tells_how_the_hub_is_doing(station: Station) -> None:
     about = station.get("/api/v1/about").json()
     assert about["sources"] == [{"via": "push", "hosts": 1, "up": 1, "late": 0, "down": 0, "never_seen": 0}]
     assert about["ingest"]["reports_taken"] == 1
-    assert about["database"] == {"kind": "sqlite", "events": 0, "reason": None, "problem": None}
+    assert about["database"] == {"kind": "sqlite", "events": 3, "reason": None, "problem": None}
     assert about["history"]["kind"] == "off"
     assert about["started_at"] == NOW
 

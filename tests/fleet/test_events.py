@@ -45,13 +45,13 @@ def test_an_event_is_shown_with_its_meaning_and_the_drivers_words(stage: Stage) 
             "at": NOW - 60,
             "code": 79,
             "kind": "critical",
-            "text": "it has fallen off the bus",
+            "text": "it fell off the bus",
             "message": "GPU has fallen off the bus.",
             "process": None,
             "user": None,
         }
     ]
-    assert (gpu["health"], gpu["health_reason"]) == ("critical", "XID 79: it has fallen off the bus")
+    assert (gpu["health"], gpu["health_reason"]) == ("critical", "XID 79: it fell off the bus")
 
 
 def test_a_gpu_without_events_has_an_empty_list(stage: Stage) -> None:

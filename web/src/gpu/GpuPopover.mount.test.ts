@@ -75,7 +75,7 @@ describe('the details of a GPU', () => {
     free.gpus[0]!.uuid = 'GPU-1'
     const entry = new HostEntry(free, NOW)
     const page = show(entry, 'GPU-1')
-    expect(words(page)).toEqual(['Use it', 'Reserve', 'copy CUDA_VISIBLE_DEVICES', 'GPU page', 'close'])
+    expect(words(page)).toEqual(['Use it', 'Reserve', 'copy CUDA_VISIBLE_DEVICES', 'GPU page', 'Compare', 'close'])
     entry.change({ id: 'gpu01', status: 'down', gpus: [{ uuid: 'GPU-1', availability: 'unknown', last_seen: 'free' }] })
     entry.touch()
     flushSync()

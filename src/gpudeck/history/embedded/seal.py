@@ -6,7 +6,7 @@ happens inside the caller's transaction.
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -66,14 +66,21 @@ UseWords = dict[tuple[int, int], UsageAmounts]
 
 
 class HourSealer:
-    """`keep_samples` is False where another store has them: then only sums and runs are kept here."""
+    """`keep_samples` is False where another store has them: then only sums and runs are kept here. Hours that end
+    before `samples_since()` get no samples: retention would delete them at once."""
 
-    def __init__(self, connection: sqlite3.Connection, keys: KeyRegistry, *, keep_samples: bool = True) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        keys: KeyRegistry,
+        *,
+        keep_samples: bool = True,
+        samples_since: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._connection = connection
         self._keys = keys
         self._keep_samples = keep_samples
-        self.samples_since = 0.0
-        """Hours that end before this time get no samples: they would be deleted for their age at once."""
+        self._samples_since = samples_since
         self._fleet: dict[int, StepTotals] = {}
         self._changed: set[int] = set()
         """Quarter hours of the fleet that the file does not have yet."""
@@ -94,7 +101,7 @@ class HourSealer:
         is_more = open_hour.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
-            if open_hour.start + SECONDS > self.samples_since:
+            if open_hour.start + SECONDS > self._samples_since():
                 row = key, encode_hour(hour)
                 ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
             write_quarters(self._connection, key, quarters)

@@ -134,7 +134,12 @@ class EmbeddedWriter:
             self._inode = self.path.stat().st_ino
             self.keys = KeyRegistry(self._connection)
             self._batch_builder = BatchBuilder(self.keys, self._now)
-            self._sealer = HourSealer(self._connection, self.keys, keep_samples=self._keep_samples)
+            self._sealer = HourSealer(
+                self._connection,
+                self.keys,
+                keep_samples=self._keep_samples,
+                samples_since=lambda: self._retention.certain - self._settings.raw,
+            )
             with self._transaction():
                 self._layout = self.keys.layout(join_layout(MetricLayout()))
             self._retention_job = HistoryRetention(self._connection, self._settings)
@@ -381,7 +386,6 @@ class EmbeddedWriter:
             if not any(_is_over(start, now) for start in self._starts):
                 return
             self._rest = min(_WAIT, self._pace.quiet)
-            self._sealer.samples_since = self._retention.certain - self._settings.raw
             due = sorted(
                 (start, host)
                 for (host, start), one in self.open_hours.items()
