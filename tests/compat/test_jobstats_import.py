@@ -82,6 +82,7 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
     assert round(first["utilization_percent"], 1) == 65.7
     assert first["energy_kwh"] is None
     assert (unused["used_hours"], unused["utilization_percent"]) == (0.0, 0.0)
+    assert (job["idle_hours"], first["idle_hours"]) == (None, None)
     assert json.loads(hub.get("/api/v1/jobs/15"))["jobs"][0]["outcome"] == "CANCELLED"
     # Again: nothing is imported twice.
     again = import_file(hub, tmp_path, "\n".join(lines))

@@ -13,7 +13,8 @@ JobState = Literal["running", "suspended", "ended", "unknown"]
 
 class JobAmounts(Struct, kw_only=True):
     """`used_hours` are those in which the GPU was busy or idle, `unused_hours` the others, `idle_hours` those in the
-    state idle. `active_hours` are hours times utilization; null where it was never known.
+    state idle; null of a job that was imported. `active_hours` are hours times utilization; null where it was never
+    known.
 
     `utilization_percent` is the mean over the allocated time, in which an unused GPU has none. `memory_mean_bytes` is
     a mean of one GPU, `memory_peak_bytes` the most on one. `cost` is that of the allocated time, null without a price.
@@ -22,7 +23,7 @@ class JobAmounts(Struct, kw_only=True):
     allocated_hours: float = 0.0
     used_hours: float = 0.0
     unused_hours: float = 0.0
-    idle_hours: float = 0.0
+    idle_hours: float | None = None
     active_hours: float | None = None
     utilization_percent: float | None = None
     utilization_peak_percent: float | None = None

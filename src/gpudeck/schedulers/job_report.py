@@ -93,7 +93,7 @@ class JobReporter(Struct):
         wall = _wall(record, now)
         shown = [
             JobGpu(
-                **_amounts([amounts], wall, self._price(gpu.model)),
+                **_amounts([(gpu, amounts)], wall, self._price(gpu.model)),
                 host=gpu.host,
                 label=gpu.label,
                 uuid=gpu.uuid,
@@ -111,7 +111,7 @@ class JobReporter(Struct):
         names = ("scheduler", "job", "name", "user", "account", "partition", "qos", "namespace")
         return {
             **{name: getattr(record, name) for name in (*names, "outcome", "start", "until", "ended_at", "last_seen")},
-            **_amounts([amounts for _, amounts in gpus], wall * len(gpus), None),
+            **_amounts(gpus, wall * len(gpus), None),
             "cost": sum(priced) if priced else None,
             "labels": read_labels(record.labels),
             "state": self._state(record, now),
@@ -137,10 +137,10 @@ def _wall(record: JobRecord, now: float) -> float:
     return max(0.0, end - record.start)
 
 
-def _amounts(parts: Sequence[Mapping[str, float]], wall: float, price: float | None) -> dict[str, Any]:
+def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[str, Any]:
     """The fields of `JobAmounts`; `wall` is how many GPU-seconds the job had."""
     sums = _NOTHING
-    for part in parts:
+    for _, part in parts:
         sums = add_amounts(sums, part)
     allocated, used, measured = sums["allocated"], sums["used"], sums["measured"]
     # An unused GPU does no work: that needs no measurement.
@@ -150,7 +150,7 @@ def _amounts(parts: Sequence[Mapping[str, float]], wall: float, price: float | N
         "allocated_hours": allocated / HOUR,
         "used_hours": used / HOUR,
         "unused_hours": max(0.0, allocated - used) / HOUR,
-        "idle_hours": sums["idle"] / HOUR,
+        "idle_hours": None if any(gpu.is_imported for gpu, _ in parts) else sums["idle"] / HOUR,
         "active_hours": None if active is None else active / HOUR,
         "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
         "utilization_peak_percent": sums["utilization_peak"] if active == 0 or sums["utilization_peak"] > 0 else None,
@@ -203,7 +203,7 @@ def find_hints(report: JobReport) -> list[JobHint]:
         places = ", ".join(f"{gpu.host}:{gpu.label}" for gpu in unused[:8]) + (", …" if len(unused) > 8 else "")
         told = f"{len(unused)} of {len(report.gpus)} GPUs {'was' if len(unused) == 1 else 'were'} never used: {places}."
         hints.append(JobHint("unused_gpus", f"{told} Request fewer, or let the program use them."))
-    wasted = (report.idle_hours + report.unused_hours) / report.allocated_hours
+    wasted = ((report.idle_hours or 0.0) + report.unused_hours) / report.allocated_hours
     if wasted >= _IDLE_SHARE:
         told = f"The GPUs did no work in {100 * wasted:.0f} % of the allocated time."
         hints.append(JobHint("idle", f"{told} End the job when its work is done, or request a shorter time."))

@@ -56,6 +56,8 @@ class JobRecord(Struct, kw_only=True):
 
 
 class JobGpuRecord(Struct, kw_only=True):
+    """`host_id` is empty if another monitor has measured it: see `imported_jobs`."""
+
     id: int
     job_id: int
     uuid: str
@@ -65,6 +67,10 @@ class JobGpuRecord(Struct, kw_only=True):
     model: str
     memory_bytes: int | None = None
     is_used: int = 0
+
+    @property
+    def is_imported(self) -> bool:
+        return not self.host_id
 
 
 class JobAsk(Struct, frozen=True, kw_only=True):

@@ -2118,8 +2118,7 @@ export interface components {
             coverage: number | null;
             energy_kwh: number | null;
             host: string;
-            /** @default 0 */
-            idle_hours: number;
+            idle_hours: number | null;
             idle_stretches: [
                 number,
                 number
@@ -2173,8 +2172,7 @@ export interface components {
             gpus: components["schemas"]["JobGpu"][];
             hints: components["schemas"]["JobHint"][];
             hosts: string[];
-            /** @default 0 */
-            idle_hours: number;
+            idle_hours: number | null;
             job: string;
             labels: {
                 [key: string]: string;
@@ -2217,8 +2215,7 @@ export interface components {
             energy_kwh: number | null;
             gpu_count: number;
             hosts: string[];
-            /** @default 0 */
-            idle_hours: number;
+            idle_hours: number | null;
             job: string;
             labels: {
                 [key: string]: string;

@@ -15,7 +15,8 @@ export function jobPlace({ account, partition, namespace, qos }: JobSummary): st
 }
 
 /** Hours, and which part of those allocated that is. */
-function hoursText(hours: number, allocated: number): string {
+function hoursText(hours: number | null, allocated: number): string {
+  if (hours === null) return DASH
   return allocated > 0 ? `${amount(hours)} (${percentage(hours / allocated)})` : amount(hours)
 }
 
@@ -95,7 +96,7 @@ export function jobFigures(job: JobReport): Fact[] {
     { label: 'in use', text: hoursText(job.used_hours, allocated) },
     { label: 'unused', text: hoursText(job.unused_hours, allocated) },
     { label: 'idle', text: hoursText(job.idle_hours, allocated) },
-    { label: 'active', text: job.active_hours === null ? DASH : hoursText(job.active_hours, allocated) },
+    { label: 'active', text: hoursText(job.active_hours, allocated) },
     { label: 'Utilization', text: `${percent(job.utilization_percent)}, peak ${percent(job.utilization_peak_percent)}` },
     { label: 'Memory', text: `${bytes(job.memory_mean_bytes)}, peak ${bytes(job.memory_peak_bytes)}` },
     { label: 'Energy', text: job.energy_kwh === null ? DASH : `${amount(job.energy_kwh)} kWh` },
