@@ -28,5 +28,5 @@ def test_details_tell_the_faults_of_the_last_day(empty: HubProcess, visit: Calla
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text("XID 31illegal memory access by a program · alice, process 4711")
     expect(rows.nth(0).locator(".fault")).to_have_attribute("title", "MMU Fault <b>at 0x70</b>")
-    expect(rows.nth(1)).to_contain_text("XID 79it has fallen off the bus")
-    expect(page.locator(".popover .alarm").first).to_contain_text("critical: XID 79: it has fallen off the bus.")
+    expect(rows.nth(1)).to_contain_text("XID 79it fell off the bus")
+    expect(page.locator(".popover .alarm").first).to_contain_text("XID 79: it fell off the bus, 2h ago; ")

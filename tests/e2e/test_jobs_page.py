@@ -1,5 +1,6 @@
 """Jobs of schedulers: the list, the report of one, and the way there."""
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -60,6 +61,11 @@ def test_unknown_job_says_so(still: HubProcess, chromium: Browser) -> None:
 
 
 def test_usage_has_allocated_hours_where_there_is_a_scheduler(site: HubProcess, visit: Visits) -> None:
+    def is_recorded() -> bool:
+        usage = json.loads(site.get("/api/v1/usage?by=namespace&start=-1h&end=now"))
+        return bool(usage["rows"]) and usage["monitored_gpu_hours"] > 0
+
+    wait_until(is_recorded, "the usage of the pod")
     page = visit(f"{site.url}/#/history?range=24h")
     page.get_by_role("button", name="by namespace").click()
     expect(page.locator(".usage table")).to_contain_text("Allocated, unused")
