@@ -1,5 +1,6 @@
 #!/bin/sh
-# EpilogSlurmctld: append what a job did with its GPUs to its AdminComment, as a Jobstats summary (JS1:...).
+# EpilogSlurmctld: write what a job did with its GPUs into its AdminComment, as a Jobstats summary (JS1:...). Only an
+# empty AdminComment is written.
 # Runs on the controller as SlurmUser, after the job has ended. Takes GPUDECK_SECONDS (2) at most and always succeeds:
 # a hub that hangs or is away must not keep a node from its next job. Settings: gpudeck.env beside this file.
 if [ "${1:-}" != --bounded ]; then
@@ -14,14 +15,13 @@ job="${SLURM_JOB_ID:-}"
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || name="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 case "$job" in '' | *[!0-9]*) exit 0 ;; esac
 
-summary="$("$GPUDECK" job "${name:-$job}" --jobstats --hub "$GPUDECK_HUB")" || exit 0
-case "$summary" in JS1:None | JS1:Short) exit 0 ;; JS1:*) ;; *) exit 0 ;; esac
-read_comment() { sacct -n -P -X -j "$job" -o AdminComment | head -n 1 | tr -d "\"'"; }
+# sacctmgr of Slurm 22.05 writes comments in lower case, and the summary is worth nothing then.
+case "$(sacctmgr --version)" in "slurm 2"[0-2].* | '') exit 0 ;; esac
+read_comment() { sacct -n -P -X -j "$job" -o AdminComment; }
 write_comment() { sacctmgr -i modify job where "jobid=$job" set "AdminComment=\"$1\""; }
 
-before="$(read_comment)"
-case "$before" in *JS1:*) exit 0 ;; esac
-after="${before:+$before }$summary"
-write_comment "$after"
-# sacctmgr of Slurm 22.05 writes all of it in lower case, and the summary is worth nothing then.
-[ "$(read_comment)" = "$after" ] || write_comment "$before"
+before="$(read_comment)" && [ -z "$before" ] || exit 0
+summary="$("$GPUDECK" job "${name:-$job}" --jobstats --hub "$GPUDECK_HUB")" || exit 0
+case "$summary" in JS1:None | JS1:Short) exit 0 ;; JS1:*) ;; *) exit 0 ;; esac
+write_comment "$summary"
+[ "$(read_comment)" = "$summary" ] || write_comment ""

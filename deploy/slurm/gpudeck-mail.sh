@@ -27,6 +27,6 @@ esac
 
 {
   cat
-  [ -z "$report" ] || printf '%s\n' "$report"
+  [ -z "$report" ] || printf 'As of the last reading of Slurm:\n%s\n' "$report"
 } | "${GPUDECK_MAIL:-/usr/bin/mail}" "$@"
 exit 0

@@ -107,3 +107,10 @@ def test_commands_ask_for_what_was_named(monkeypatch: pytest.MonkeyPatch) -> Non
     listed = CliRunner().invoke(gpudeck, ["jobs", "--user", "ann", "--state", "running"])
     assert (listed.exit_code, listed.stdout, listed.stderr) == (1, "", "No jobs.\n")
     assert asked == [("ml/train-0", "a"), ({"user": "ann", "state": "running", "limit": "50"},)]
+
+
+@pytest.mark.parametrize("job", ["", "../fleet", "x y", ".", "a/b/c"])
+def test_what_is_not_the_id_of_a_job_is_refused(job: str) -> None:
+    answer = CliRunner().invoke(gpudeck, ["job", job, "--hub", "http://127.0.0.1:1"])
+    assert answer.exit_code != 0
+    assert "is not the id of a job" in f"{answer.output}{answer.exception}"

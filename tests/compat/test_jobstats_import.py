@@ -67,6 +67,8 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
         f"15|{START}|bob|math|CANCELLED by 7|{good}|last",
         f"16|yesterday|bob|math|COMPLETED|{good}|when",
         f"17|{START}|bob|math|COMPLETED|JS1:{base64.b64encode(gzip.compress(b'[1]')).decode()}|what",
+        f"18|2099-01-01T00:00:00|bob|math|COMPLETED|{good}|later",
+        f"19.batch|{START}|bob|math|COMPLETED|{good}|step",
     ]
     done = import_file(hub, tmp_path, "\n".join(lines))
     assert done.returncode == 1, done.stderr
@@ -74,6 +76,8 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
     assert "- line 4: job 13: Jobstats has no figures" in done.stdout
     assert "! line 7: job 16: " in done.stdout
     assert "! line 8: job 17: it is no summary of Jobstats" in done.stdout
+    assert "! line 9: job 18: it cannot have started at 2099-01-01" in done.stdout
+    assert "! line 10: '19.batch' is not the id of a job" in done.stdout
     (job,) = json.loads(hub.get("/api/v1/jobs/11"))["jobs"]
     assert (job["user"], job["account"], job["name"], job["outcome"]) == ("ada", "math", "a|b", "COMPLETED")
     assert (job["start"], job["ended_at"], job["gpu_count"]) == (START, START + 7200, 3)

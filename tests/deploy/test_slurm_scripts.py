@@ -24,18 +24,24 @@ class Controller:
             shutil.copy(script, folder)
         note = f'#!/bin/sh\n{{ printf "%s\\n" "$@"; cat; }} >>{folder}/$(basename "$0").log\n'
         self.comment = folder / "comment"
-        self.comment.write_text("Already there")
-        keep = f"#!/bin/sh\nprintf '%s\\n' \"$7\" | sed 's/^AdminComment=//; s/\"//g' | {{}} >{self.comment}\n"
+        self.comment.write_text("")
+        version = '[ "$1" != --version ] || exec echo slurm 24.11.0'
+        keep = (
+            f"#!/bin/sh\n{version}\nprintf '%s\\n' \"$7\" | sed 's/^AdminComment=//; s/\"//g' | {{}} >{self.comment}\n"
+        )
         self._programs = {"mail": note, "sacct": f"#!/bin/sh\ncat {self.comment}\n", "sacctmgr": keep.format("cat")}
         self._lower = keep.format("tr A-Z a-z")
         self.write_programs()
         self.answer(f'exec {sys.executable} -m gpudeck "$@"')
 
     def write_programs(self, *, lower: bool = False) -> None:
-        """`lower`: sacctmgr writes in lower case, as that of Slurm 22.05."""
+        """`lower`: sacctmgr writes in lower case."""
         for name, text in (self._programs | ({"sacctmgr": self._lower} if lower else {})).items():
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
+
+    def fail(self, program: str) -> None:
+        (self.folder / program).write_text("#!/bin/sh\nexit 1\n")
 
     def answer(self, command: str) -> None:
         (self.folder / "gpudeck").write_text(f"#!/bin/sh\n{command}\n")
@@ -73,7 +79,7 @@ def hanging_hub() -> Iterator[str]:
 def test_a_mail_has_the_report_below_its_text(controller: Controller) -> None:
     controller.answer('echo "report of $2"')
     assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
-    assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\nreport of 7\n"
+    assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\nAs of the last reading of Slurm:\nreport of 7\n"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_a_hub_that_is_away_changes_nothing(controller: Controller) -> None:
     assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
     assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text() == "Already there"
+    assert controller.comment.read_text() == ""
 
 
 def test_a_hub_that_hangs_changes_nothing(controller: Controller, hanging_hub: str) -> None:
@@ -99,27 +105,38 @@ def test_a_hub_that_hangs_changes_nothing(controller: Controller, hanging_hub: s
     assert controller.run("gpudeck-mail.sh", "-s", SUBJECT, "ada", body="text\n") == 0
     assert controller.log("mail") == f"-s\n{SUBJECT}\nada\ntext\n"
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text() == "Already there"
+    assert controller.comment.read_text() == ""
 
 
-def test_an_epilog_appends_the_summary(controller: Controller) -> None:
+def test_an_epilog_writes_the_summary_into_an_empty_comment(controller: Controller) -> None:
     controller.answer("echo JS1:AbC==")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text().strip() == "Already there JS1:AbC=="
-    controller.answer("echo JS1:another")
+    assert controller.comment.read_text().strip() == "JS1:AbC=="
+
+
+def test_an_epilog_leaves_a_comment_as_it_is(controller: Controller) -> None:
+    controller.comment.write_text("Ticket #15: 'Big' Run")
+    controller.answer("echo JS1:AbC==")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text().strip() == "Already there JS1:AbC=="
+    assert controller.comment.read_text() == "Ticket #15: 'Big' Run"
 
 
-def test_a_summary_that_slurm_does_not_keep_as_it_is_is_taken_back(controller: Controller) -> None:
+def test_a_comment_that_cannot_be_read_is_not_written(controller: Controller) -> None:
+    controller.fail("sacct")
+    controller.answer("echo JS1:AbC==")
+    assert controller.run("gpudeck-epilog.sh") == 0
+    assert controller.comment.read_text() == ""
+
+
+def test_a_summary_that_slurm_does_not_keep_as_it_is_is_removed(controller: Controller) -> None:
     controller.write_programs(lower=True)
     controller.answer("echo JS1:AbC==")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text().strip() == "already there"
+    assert controller.comment.read_text().strip() == ""
 
 
 @pytest.mark.parametrize("printed", ["JS1:None", "no such job", ""])
 def test_without_a_summary_nothing_is_written(controller: Controller, printed: str) -> None:
     controller.answer(f"echo '{printed}'")
     assert controller.run("gpudeck-epilog.sh") == 0
-    assert controller.comment.read_text() == "Already there"
+    assert controller.comment.read_text() == ""

@@ -126,7 +126,7 @@ def test_the_report_of_a_job_is_in_its_mail_and_its_comment(cluster: SlurmCluste
             return mails.read_text().partition(f"Job_id={job} ")[2] if mails.exists() else ""
 
         wait_until(lambda: "\nada\n" in find_mail() and "n1" in find_mail(), "the mail with the report", 90)
-        # This Slurm writes comments in lower case: the epilog takes the summary back.
+        # This Slurm writes comments in lower case: the epilog writes none.
         wait_until(lambda: not cluster.run("squeue", "-h"), "the end of the epilog", 90)
         assert "js1:" not in cluster.run("sacct", "-n", "-P", "-X", "-j", job, "-o", "AdminComment")
         printed = gpudeck(tmp_path, "job", job, "--jobstats", "--hub", hub.url)

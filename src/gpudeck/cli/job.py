@@ -1,5 +1,6 @@
 """gpudeck job and jobs: what a scheduler's job did with its GPUs, while it runs and afterwards."""
 
+import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -33,6 +34,9 @@ Examples:
 """
 
 
+_JOB = re.compile(r"(?!\.)[\w.+-]{1,256}(/(?!\.)[\w.-]{1,256})?")
+
+
 @click.command("job", epilog=_EXAMPLES)
 @click.argument("job")
 @click.option("--scheduler", metavar="NAME", help="The scheduler, if several have a job of that id.")
@@ -47,6 +51,8 @@ def command(*, job: str, scheduler: str | None, as_json: bool, jobstats: bool, h
     """
     if as_json and jobstats:
         raise UsageError("--json and --jobstats exclude each other.")
+    if not _JOB.fullmatch(job):
+        raise UsageError(f"{job[:80]!r} is not the id of a job.", "Write 4711, 4711_3 or namespace/pod.")
     check_output()
     body = ask(hub, lambda client: client.job(job, scheduler))
     found = read_answer(body, JobReports, hub)

@@ -190,8 +190,16 @@ Examples:
 """
 
 
+def _read_number(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    if text.isdecimal() and 0 < int(text) < 2**63:
+        return int(text)
+    if ":" in text:
+        raise UsageError(f"{text[:80]!r} is a reservation of a scheduler.", "Change it there (Slurm: scontrol).")
+    raise UsageError(f"{text[:80]!r} is not the id of a reservation.", "`gpudeck reservations` lists them.")
+
+
 @click.command("release", epilog=_RELEASE_EXAMPLES)
-@click.argument("number", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("number", metavar="ID", callback=_read_number)
 @hub_option
 def release_command(number: int, *, hub: str) -> None:
     """End reservation ID now, or cancel it if it has not started. Processes keep running.

@@ -1,6 +1,7 @@
 """Jobstats' summaries of jobs, as `sacct` prints them: with a header and | between the columns (`sacct -P`), or a job's
 number and its summary on each line."""
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,6 +19,9 @@ from gpudeck.model.times import parse_time
 
 _COLUMNS: Final = "JobID,Start,User,Account,Partition,QOS,State,AdminComment,JobName"
 _LOOK: Final = f"Such as: sacct -P -X -a -S 2026-01-01 -o {_COLUMNS}"
+_JOB: Final = re.compile(r"\d+(_\d+|\+\d+)?")
+_SLURM_BEGAN: Final = 946_684_800.0
+"""The year 2000."""
 _MOST_LINES: Final = 2_000_000
 _NAMES: Final = {"user": "User", "account": "Account", "partition": "Partition", "qos": "QOS", "name": "JobName"}
 
@@ -62,8 +66,8 @@ def _read_row(
     place: str, row: Mapping[str, str], here: ImportContext, plan: ImportPlan, jobs: list[ImportedJob]
 ) -> None:
     job, packed = clean(row.get("JobID", ""))[:512], row.get("AdminComment", "")
-    if not job or job.startswith(PREFIX):
-        plan.leave(place, "no job is named")
+    if not _JOB.fullmatch(job):
+        plan.leave(place, f"{job[:40]!r} is not the id of a job" if job else "no job is named")
         return
     try:
         summary = read_summary(packed[packed.index(PREFIX) :])
@@ -71,6 +75,9 @@ def _read_row(
         start = None if begun in {"", "None", "Unknown"} else parse_time(begun, here.now, here.zone)
     except ValueError as error:
         plan.leave(place, f"job {job[:40]}: {error}")
+        return
+    if start is not None and not _SLURM_BEGAN <= start <= here.now:
+        plan.leave(place, f"job {job[:40]}: it cannot have started at {begun[:40]}")
         return
     if summary is None or not summary.total_time or not (gpus := summary.list_gpus()):
         plan.over.append(SkippedEntry(place, f"job {job[:40]}: Jobstats has no figures of GPUs"))
