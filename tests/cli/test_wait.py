@@ -358,5 +358,5 @@ def test_on_a_hub_that_anybody_may_look_at_what_is_mine_is_told_to_those_it_know
         stranger = tmp_path / "stranger"
         stranger.mkdir()
         told = gpudeck(stranger, "reservations", "--mine", "--hub", hub.url)
-        assert (told.returncode, told.stdout) == (1, "")
+        assert (told.returncode, told.stdout) == (2, "")
         assert "the hub does not know who asks. Log in with `gpudeck login`, or set $GPUDECK_TOKEN." in told.stderr

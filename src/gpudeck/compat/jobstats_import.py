@@ -22,6 +22,7 @@ _LOOK: Final = f"Such as: sacct -P -X -a -S 2026-01-01 -o {_COLUMNS}"
 _JOB: Final = re.compile(r"\d+(_\d+|\+\d+)?")
 _SLURM_BEGAN: Final = 946_684_800.0
 """The year 2000."""
+_LONGEST: Final = 366 * 86_400
 _MOST_LINES: Final = 2_000_000
 _NAMES: Final = {"user": "User", "account": "Account", "partition": "Partition", "qos": "QOS", "name": "JobName"}
 
@@ -78,6 +79,9 @@ def _read_row(
         return
     if start is not None and not _SLURM_BEGAN <= start <= here.now:
         plan.leave(place, f"job {job[:40]}: it cannot have started at {begun[:40]}")
+        return
+    if summary is not None and (summary.total_time or 0) > _LONGEST:
+        plan.leave(place, f"job {job[:40]}: it cannot have run for more than a year")
         return
     if summary is None or not summary.total_time or not (gpus := summary.list_gpus()):
         plan.over.append(SkippedEntry(place, f"job {job[:40]}: Jobstats has no figures of GPUs"))

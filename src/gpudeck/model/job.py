@@ -125,7 +125,7 @@ class ImportedJob(Struct, frozen=True, kw_only=True):
 
     job: Annotated[str, Meta(min_length=1, max_length=512)]
     start: Annotated[float, Meta(ge=0, lt=1e11)] | None = None
-    seconds: Annotated[float, Meta(gt=0, le=4e8)]
+    seconds: Annotated[float, Meta(gt=0, le=366 * 86_400)]
     name: _Word | None = None
     user: _Word | None = None
     account: _Word | None = None

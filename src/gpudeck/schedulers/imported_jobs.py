@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from gpudeck.model.job import ImportedGpu, ImportedJob, JobImport
-from gpudeck.schedulers.job_store import AMOUNTS, HOUR, JobGpuRecord, JobRecord, JobStore, hash_id
+from gpudeck.schedulers.job_store import AMOUNTS, DAY, JobGpuRecord, JobRecord, JobStore, hash_id
 
 _NO_START = "neither the import nor this hub knows when it started"
 _MEASURED = "its GPUs are known here already"
+_TOO_LARGE = "its GPUs have too many days for one request with the jobs before it"
+_MOST_ROWS = 50_000
+"""Days of GPUs in one request."""
 
 
 async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJob]) -> JobImport:
@@ -16,15 +19,25 @@ async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJo
     records = {record.job: record for record in found}
     there = {one.job: _MEASURED for one in jobs if one.job in records and records[one.job].id in measured}
     refused = {one.job: _NO_START for one in jobs if one.job not in records}
-    new = [one for one in jobs if one.job not in there and one.job not in refused]
+    new: list[ImportedJob] = []
+    rows = 0
+    for one in jobs:
+        if one.job in there or one.job in refused:
+            continue
+        rows += len(one.gpus) * (2 + int(one.seconds // DAY))
+        if rows > _MOST_ROWS:
+            refused[one.job] = _TOO_LARGE
+        else:
+            new.append(one)
     await store.write_jobs([records[one.job] for one in new])
     await store.write_gpus([_make_gpu(records[one.job], gpu) for one in new for gpu in one.gpus])
-    await store.write_usage(
-        (hash_id(records[one.job].id, _name(gpu)), hour, _measure(gpu, seconds))
+    usage = (
+        (hash_id(records[one.job].id, _name(gpu)), day, _measure(gpu, seconds))
         for one in new
-        for hour, seconds in _split(records[one.job].start, one.seconds)
+        for day, seconds in _split(records[one.job].start, one.seconds)
         for gpu in one.gpus
     )
+    await store.write_usage(usage, DAY)
     return JobImport([one.job for one in new], there, refused)
 
 
@@ -73,11 +86,11 @@ def _make_gpu(record: JobRecord, gpu: ImportedGpu) -> JobGpuRecord:
 
 
 def _split(start: float, seconds: float) -> Iterator[tuple[int, float]]:
-    """Each hour with the part of the job that lies in it."""
-    end, hour = start + seconds, int(start // HOUR) * HOUR
-    while hour < end:
-        yield hour, min(end, hour + HOUR) - max(start, hour)
-        hour += HOUR
+    """Each UTC day with the part of the job that lies in it."""
+    end, day = start + seconds, int(start // DAY) * DAY
+    while day < end:
+        yield day, min(end, day + DAY) - max(start, day)
+        day += DAY
 
 
 def _measure(gpu: ImportedGpu, seconds: float) -> list[float]:

@@ -117,12 +117,12 @@ class JobStore(FleetStore):
         rows = (_fit(job_gpus, asdict(one)) for one in records)
         await self._upsert(job_gpus, rows, keep={"id", "job_id", "uuid"})
 
-    async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]]) -> None:
-        """The id of each GPU of a job, an hour, and the sums of that hour so far, in the order of AMOUNTS. Of two sums
-        the larger counts: time that a clock repeats, or that two hubs count, is there once."""
+    async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]], span: int = HOUR) -> None:
+        """The id of each GPU of a job, an hour or UTC day (`span`), and the sums of it so far, in the order of AMOUNTS.
+        Of two sums the larger counts: time that a clock repeats, or that two hubs count, is there once."""
         made = (
-            {"span": HOUR, "start": hour, "job_gpu_id": gpu, **dict(zip(AMOUNTS, amounts, strict=True))}
-            for gpu, hour, amounts in rows
+            {"span": span, "start": start, "job_gpu_id": gpu, **dict(zip(AMOUNTS, amounts, strict=True))}
+            for gpu, start, amounts in rows
         )
         await self._upsert(job_usage, made, keep={"span", "start", "job_gpu_id"}, larger=AMOUNTS)
 
