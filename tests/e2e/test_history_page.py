@@ -115,7 +115,7 @@ def test_figures_of_the_choice_before_are_pale_until_the_new_ones_are_there(past
         held.append(route)
 
     page.route(OVERVIEW, hold)
-    page.get_by_role("button", name="by host").click()
+    page.get_by_role("button", name="by host", exact=True).click()
     table = page.locator(".usage table")
     expect(table).to_have_css("opacity", "0.45")
     for route in held:
