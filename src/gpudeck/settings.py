@@ -19,7 +19,7 @@ from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
-from gpudeck.model.address import check_hub_url
+from gpudeck.model.address import split_hubs
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.extras import Extra, is_installed, missing
@@ -217,7 +217,7 @@ def find_own_token(hub: str, config: Path | None = None) -> str | None:
     may do everything there anyway."""
     if named := os.environ.get(VARIABLE):
         return named
-    if not is_loopback(urlsplit(check_hub_url(hub)).hostname or ""):
+    if not all(is_loopback(urlsplit(one).hostname or "") for one in split_hubs(hub)):
         return None
     try:
         return (choose_data_dir(load_settings(config)[0]) / ADMIN_FILE).read_text().strip() or None

@@ -12,7 +12,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from gpudeck.model.address import check_hub_url
+from gpudeck.model.address import split_hubs
 from gpudeck.model.errors import GpudeckError
 
 VARIABLE: Final = "GPUDECK_LOCK_DIR"
@@ -98,7 +98,8 @@ class _HubFile(Struct, frozen=True):
 
 
 class AgentHub(Struct, frozen=True):
-    """The hub of a running agent. `is_trusted`: root, a service or this user runs it; else user number `uid`."""
+    """The hub of a running agent; of several, the one in use comes first. `is_trusted`: root, a service or this user
+    runs it; else user number `uid`."""
 
     url: str
     uid: int
@@ -106,8 +107,9 @@ class AgentHub(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def announcing(hub: str) -> Iterator[None]:
-    """While this lasts, other processes of the machine find out that its agent reports to that hub."""
+def announcing(hub: str) -> Iterator[Callable[[str], None]]:
+    """While this lasts, other processes of the machine find out that its agent reports to that hub. Of several, the
+    function that this yields puts the one in use first. It raises nothing."""
     descriptor, file = None, None
     try:
         service = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
@@ -116,19 +118,30 @@ def announcing(hub: str) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             # Of a process that had the same number.
             file.unlink()
-        # A URL may hold a name and a password, which are the agent's alone.
-        parts = urlsplit(check_hub_url(hub))
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        descriptor = make_locked(file, msgspec.json.encode(_HubFile(url)))
+        descriptor = make_locked(file, msgspec.json.encode(_HubFile(_without_logins(hub))))
     except (OSError, GpudeckError) as error:
         log.warning("`gpudeck wait` on this machine cannot find the hub of this agent: %s", error)
+
+    def put_first(used: str) -> None:
+        # The same addresses in another order have the same length: a reader sees the old or the new ones.
+        ordered = ",".join(dict.fromkeys([used, *split_hubs(hub)]))
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(descriptor, msgspec.json.encode(_HubFile(_without_logins(ordered))), 0)
+
     try:
-        yield
+        yield put_first
     finally:
         if file is not None and descriptor is not None:
             with contextlib.suppress(OSError):
                 file.unlink()
             os.close(descriptor)
+
+
+def _without_logins(hub: str) -> str:
+    """A URL may hold a name and a password, which are the agent's alone."""
+    parts = map(urlsplit, split_hubs(hub))
+    return ",".join(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts)
 
 
 def find_agent_hubs() -> list[AgentHub]:
@@ -145,7 +158,7 @@ def _read(folder: Path, file: Path) -> AgentHub | None:
         return None
     try:
         uid = file.lstat().st_uid
-        url = check_hub_url(msgspec.json.decode(text, type=_HubFile).hub)
+        url = ",".join(split_hubs(msgspec.json.decode(text, type=_HubFile).hub))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, GpudeckError):
         return None
     return AgentHub(url, uid, folder == SERVICE_FOLDER or uid in {0, os.getuid()})

@@ -5,12 +5,19 @@ thousand agents do not fall upon a hub that has just come back. The newest repor
 ones, which it says with each answer (`Gpudeck-Late-Reports: 1`). A hub that does not would refuse all that is older:
 it gets the oldest first.
 
+Several hubs of one fleet are ranked, and an agent uses the first. If that one does not answer within seconds, or
+answers with an error that may pass, the next one gets the newest report at once. The first is then avoided for a while,
+and for longer each time that it fails again: an agent does not follow a hub that comes and goes. A report that was sent
+to two hubs has the same sequence number in both, and counts once.
+
 A hub that reads short reports (`Gpudeck-Wire-Version: 2`) and has taken a whole one gets short ones until something
 other than a number changes. One that it cannot take is sent whole at once, so each report is sent twice at most.
 """
 
 import logging
+import math
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,9 +25,9 @@ import urllib3
 
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.spool import EncodedReport
-from gpudeck.http_client import PROXY_WANTS_LOGIN, explain, open_pool
+from gpudeck.http_client import PROXY_WANTS_LOGIN, TIMEOUT, explain, open_pool
 from gpudeck.model import clock
-from gpudeck.model.address import check_hub_url, mask_password
+from gpudeck.model.address import mask_password, split_hubs
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.text import read_whole
@@ -31,25 +38,64 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE = 60.0
 FIRST_PAUSE = 1.0
 JITTER = 0.8
+AVOID_FIRST, AVOID_LONGEST, AVOID_JITTER = 30.0, 1800.0, 0.5
+"""How long one of several hubs is left alone after it failed."""
+STABLE_SECONDS = 300.0
+"""A hub that took reports for so long starts again with the shortest of these pauses."""
+FAILOVER_TIMEOUT = urllib3.Timeout(connect=2.0, read=4.0)
+"""While another hub may answer sooner. If all have failed, they get more time: they may be slow rather than gone."""
 _NOT_AS_SHORT = frozenset({400, 413, 415, 422, 428})
 """Answers to a short report after which it is sent whole: also by a hub, or a proxy, that does not know short ones."""
 _HEADERS = {"Content-Type": "application/msgpack", "Content-Encoding": "zstd", "User-Agent": "gpudeck-agent"}
 
 
 class _Later(GpudeckError):
-    """The report could not be sent now. `pause` is what the hub asked for, if it did."""
+    """The report could not be sent now. `pause` is what the hub asked for, if it did. `stays`: other
+    hubs are not tried."""
 
-    def __init__(self, message: str, pause: float | None = None) -> None:
+    def __init__(self, message: str, pause: float | None = None, *, stays: bool = False) -> None:
         super().__init__(message)
         self.pause = pause
+        self.stays = stays
 
 
 class _TokenRefused(_Later):
     """The hub does not take this token. It may be given another, or the file may."""
 
 
+class _HubTarget:
+    """A hub that reports may go to, and what is known of it."""
+
+    def __init__(self, hub: str, ca_file: str | None, proxy: str) -> None:
+        self.hub = hub
+        self.url = f"{hub}/api/v1/reports"
+        self.shown = mask_password(hub)
+        self.pool = open_pool(self.url, ca_file, proxy)
+        self.described: dict[str, str] = {}
+        """By host: the description of the last whole report that was taken, by a hub that reads short ones."""
+        self.trouble: str | None = None
+        self.avoided_until = -math.inf
+        self.used_since = math.inf
+        self._avoid = Backoff(AVOID_FIRST, AVOID_LONGEST, AVOID_JITTER)
+
+    def note_trouble(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("%s", trouble)
+        self.trouble = trouble
+
+    def succeed(self, now: float) -> None:
+        self.trouble = None
+        self.used_since = min(self.used_since, now)
+        if now - self.used_since >= STABLE_SECONDS:
+            self._avoid.succeed()
+
+    def fail(self, now: float, asked_for: float | None) -> None:
+        self.used_since = math.inf
+        self.avoided_until = now + max(self._avoid.fail(), asked_for or 0.0)
+
+
 class Sender:
-    """Pushes an outbox to one hub. `token_file` is read again before each attempt that follows a refusal."""
+    """Pushes an outbox to a hub. `token_file` is read again before each attempt that follows a refusal."""
 
     def __init__(
         self,
@@ -60,28 +106,29 @@ class Sender:
         *,
         ca_file: str | None = None,
         proxy: str = "none",
+        note_hub: Callable[[str], None] = lambda _: None,
         now: clock.Clock = clock.wall,
         boottime: clock.Clock = clock.boottime,
     ) -> None:
-        """`pace` is the shortest time between two reports of a backlog; `ca_file` and `proxy` as in AgentSettings.
+        """`hub` may be several addresses, separated by commas, the best first; `note_hub` is called with the one that
+        is used from now on. `pace` is the shortest time between two reports of a backlog; `ca_file` and `proxy` are as
+        in AgentSettings.
 
         Raises UsageError for a wrong URL, token, proxy or file of certificates.
         """
         self._outbox = outbox
-        self._url = f"{check_hub_url(hub)}/api/v1/reports"
-        self._shown = mask_password(self._url)
+        self._hubs = [_HubTarget(one, ca_file, proxy) for one in split_hubs(hub)]
+        self._hub = self._used = self._hubs[0]
+        self._failures = 0
+        self._note_hub = note_hub
         self._token_file = token_file
         self._token = read_token(token_file)
         self._pace = pace
         self._now = now
         self._boottime = boottime
         self._takes_late = False
-        # By host: the description of the last whole report that was taken, by a hub that reads short ones.
-        self._described: dict[str, str] = {}
         self._is_replaced = False
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER)
-        self._trouble: str | None = None
-        self._pool = open_pool(self._url, ca_file, proxy)
         self.refused = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -95,58 +142,91 @@ class Sender:
 
     def send_next(self, timeout: float) -> float | None:
         """Send the next report of the outbox; returns how long to pause, None where none came within the timeout."""
+        now = self._boottime()
+        self._hub = next(hub for hub in self._hubs if hub is self._hub or hub.avoided_until <= now)
         # While another agent reports as this host the backlog waits: it may be taken when that one ends.
         report = self._outbox.wait(timeout, newest_first=self._takes_late, backlog=not self._is_replaced)
         return None if report is None else self._send(report)
 
     def close(self) -> None:
         """Close the connections; the next report opens new ones."""
-        self._pool.clear()
+        for hub in self._hubs:
+            hub.pool.clear()
 
-    def send_now(self, report: EncodedReport) -> None:
-        """One report, tried once and past the outbox. Raises Unreachable when the hub may take it later, GpudeckError
-        when it refuses it."""
+    def send_now(self, report: EncodedReport) -> str:
+        """One report, tried once with each hub and past the outbox; returns which took it. Raises Unreachable when they
+        may take it later, GpudeckError when one refuses it."""
         try:
-            is_taken = self._post(report)
+            for _ in self._hubs[1:]:
+                try:
+                    return self._post_once(report)
+                except _Later as later:
+                    log.warning("%s", later.message)
+                    self._move_on(later.pause)
+            return self._post_once(report)
         except _TokenRefused as refused:
             raise GpudeckError(refused.message) from refused
         except _Later as later:
             raise Unreachable(later.message) from later
         finally:
-            self._pool.clear()
-        if not is_taken:
+            self.close()
+
+    def _post_once(self, report: EncodedReport) -> str:
+        if not self._post(report):
             raise GpudeckError("the hub refused the report; the line above gives the reason.")
+        return self._hub.shown
 
     def _send(self, report: EncodedReport) -> float:
         """Send one report; returns how long to pause."""
         try:
             is_taken = self._post(report)
         except _Later as later:
-            self._note_trouble(later.message)
-            return self._backoff.fail(later.pause)
+            self._hub.note_trouble(later.message)
+            return self._backoff.fail(later.pause) if later.stays else self._move_on(later.pause)
         self._outbox.done(report)
         self._backoff.succeed()
-        if is_taken and self._trouble is not None:
-            log.info("%s accepts reports again; %d are undelivered", self._shown, len(self._outbox))
-            self._trouble = None
+        self._failures = 0
+        if is_taken:
+            self._note_success()
         return self._pace if len(self._outbox) else 0.0
+
+    def _note_success(self) -> None:
+        hub = self._hub
+        if hub is not self._used:
+            log.info("reporting to %s now; %d are undelivered", hub.shown, len(self._outbox))
+            self._used = hub
+            self._note_hub(hub.hub)
+        elif hub.trouble is not None:
+            log.info("%s accepts reports again; %d are undelivered", hub.shown, len(self._outbox))
+        hub.succeed(self._boottime())
+
+    def _move_on(self, asked_for: float | None) -> float:
+        """To the best of the other hubs that has not failed lately, or else to the one that may be tried first. Returns
+        how long to pause: not at all until each hub has failed."""
+        now, failed = self._boottime(), self._hub
+        failed.fail(now, asked_for)
+        others = [hub for hub in self._hubs if hub is not failed]
+        self._hub = min(others, key=lambda hub: max(hub.avoided_until, now), default=failed)
+        self._failures += 1
+        return 0.0 if self._failures % len(self._hubs) else self._backoff.fail(asked_for)
 
     def _post(self, report: EncodedReport) -> bool:
         """Whether the hub took the report; False when it never will. Raises _Later when it may."""
+        hub = self._hub
         # A hub takes late reports only whole.
-        is_known = self._described.get(report.host) == report.description
+        is_known = hub.described.get(report.host) == report.description
         is_short = bool(report.short) and is_known and self._outbox.is_newest(report)
         answer = self._request(report, report.short if is_short else report.body)
         if is_short and answer.status in _NOT_AS_SHORT:
             is_short = False
-            del self._described[report.host]
+            del hub.described[report.host]
             answer = self._request(report, report.body)
         if 200 <= answer.status < 300:
             # Hubs say up to which version they read reports.
             if (read_whole(answer.headers.get("Gpudeck-Wire-Version", ""), 10**9) or 0) < SHORT_VERSION:
-                self._described.clear()
+                hub.described.clear()
             elif answer.status == 202 and not is_short and report.description:
-                self._described[report.host] = report.description
+                hub.described[report.host] = report.description
             # A report that the hub had already (200) may be answered without the header.
             self._takes_late = answer.headers.get("Gpudeck-Late-Reports") == "1" or (
                 self._takes_late and answer.status == 200
@@ -155,14 +235,14 @@ class Sender:
             return True
         refusal = _read_error(answer.data)
         reason = _sentence(refusal) or "this is not the answer of a hub; is a proxy or another server at that address?"
-        message = f"{self._shown} answered {answer.status}: {reason}"
+        message = f"{hub.shown} answered {answer.status}: {reason}"
         if answer.status == 407:
-            raise _Later(f"{self._shown} does not answer: {PROXY_WANTS_LOGIN}")
+            raise _Later(f"{hub.shown} does not answer: {PROXY_WANTS_LOGIN}")
         if answer.status in {400, 409, 413, 415, 422}:
             # This report will never be taken; the ones behind it may be.
             self.refused += 1
             self._is_replaced = refusal.get("code") == "replaced" and self._outbox.is_newest(report)
-            self._note_trouble(message)
+            self._hub.note_trouble(message)
             return False
         if answer.status in {401, 403}:
             try:
@@ -170,23 +250,27 @@ class Sender:
             except UsageError as error:
                 log.warning("%s", error)
             raise _TokenRefused(message, pause=15.0)
-        raise _Later(message, pause=read_whole(answer.headers.get("Retry-After", ""), 10**9))
+        pause = read_whole(answer.headers.get("Retry-After", ""), 10**9)
+        # A sender that is too fast for one hub is too fast for all.
+        raise _Later(message, pause, stays=answer.status == 429)
 
     def _request(self, report: EncodedReport, body: bytes) -> urllib3.BaseHTTPResponse:
         """Raises _Later if the hub does not answer."""
-        sent_at = report.made.sent_at(self._now(), self._boottime())
+        hub, boottime = self._hub, self._boottime()
+        sent_at = report.made.sent_at(self._now(), boottime)
         headers = _HEADERS | {"Authorization": f"Bearer {self._token}", "Gpudeck-Sent-At": repr(sent_at)}
         try:
-            return self._pool.request("POST", self._url, body=body, headers=headers, redirect=False)
+            return hub.pool.request(
+                "POST", hub.url, body=body, headers=headers, redirect=False, timeout=self._choose_timeout(hub, boottime)
+            )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             # A hub that comes back has forgotten: it would only ask for a whole report.
-            self._described.clear()
-            raise _Later(f"{self._shown} does not answer: {mask_password(explain(error))}") from error
+            hub.described.clear()
+            raise _Later(f"{hub.shown} does not answer: {mask_password(explain(error))}") from error
 
-    def _note_trouble(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            log.warning("%s", trouble)
-        self._trouble = trouble
+    def _choose_timeout(self, hub: _HubTarget, now: float) -> urllib3.Timeout:
+        has_other = any(other is not hub and other.avoided_until <= now for other in self._hubs)
+        return FAILOVER_TIMEOUT if has_other else TIMEOUT
 
 
 def read_token(

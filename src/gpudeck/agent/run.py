@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from gpudeck.agent.spool import Spool
 from gpudeck.collectors.child import fork_child
 from gpudeck.collectors.host import boot_id, host_name, machine_id
 from gpudeck.collectors.machine import MachineCollector, read_once, watch_this_machine
-from gpudeck.model.address import DEFAULT_HUB, mask_password
+from gpudeck.model.address import DEFAULT_HUB, mask_password, split_hubs
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.settings import Address, is_loopback
 from gpudeck.wire import decode_own
@@ -153,7 +154,7 @@ def _rehearse(settings: AgentSettings, before: AgentSettings | None, *, simulate
     """Try what may be refused, as long as the agent still runs as before. Raises UsageError."""
     check_settings(settings, simulate)
     if settings.hub is not None:
-        make_sender(settings, settings.hub, Outbox(1, 1), 1)
+        make_sender(settings, settings.hubs, Outbox(1, 1), 1)
     if settings.tls is not None:
         from gpudeck.server.tls import Tls  # noqa: PLC0415 - an agent that only pushes needs no server
 
@@ -198,7 +199,9 @@ def _open_ways_out(
     threads: list[threading.Thread] = []
     names = _names(reporters)
     if settings.hub is not None and outbox is not None:
-        sender = make_sender(settings, settings.hub, outbox, len(reporters))
+        hub = rank_hubs(settings.hubs, reporters[0].host_id or reporters[0].host)
+        note_hub = parts.enter_context(announcing(hub)) if not reporters[0].simulated else lambda _: None
+        sender = make_sender(settings, hub, outbox, len(reporters), note_hub)
         takers.append(outbox)
     if settings.listen is not None:
         latest, thread = parts.enter_context(_listening(settings, settings.listen, names, make_posts))
@@ -206,18 +209,31 @@ def _open_ways_out(
         threads.append(thread)
     if settings.hub is not None and outbox is not None:
         threads.append(parts.enter_context(_sending(sender, outbox)))
-        if not reporters[0].simulated:
-            parts.enter_context(announcing(settings.hub))
-        log.info("reporting %s to %s every %g s", names, mask_password(settings.hub), settings.interval)
+        used, *others = mask_password(hub).split(",")
+        instead = f"; if that fails, to {' or '.join(others)}" if others else ""
+        log.info("reporting %s to %s every %g s%s", names, used, settings.interval, instead)
     return takers, threads
 
 
-def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
+def rank_hubs(hubs: str, host: str) -> str:
+    """The addresses in the order in which this host uses them: another for each host, so that hosts spread over the
+    hubs, and those of a hub that is gone over the others."""
+    addresses = split_hubs(hubs)
+    return ",".join(sorted(addresses, key=lambda one: blake2b(f"{host} {one}".encode()).digest()))
+
+
+def make_sender(
+    settings: AgentSettings,
+    hub: str,
+    outbox: Outbox,
+    hosts: int,
+    note_hub: Callable[[str], None] = lambda _: None,
+) -> Sender:
     # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
     # its senders down by itself, as each waits for its answer.
     pace = settings.interval / (50 * hosts)
     token_file = Path(settings.token_file or "").expanduser()
-    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy)
+    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy, note_hub=note_hub)
 
 
 @contextlib.contextmanager
@@ -319,7 +335,7 @@ def _wait_for_parent(stop: Callable[[], None]) -> None:
 def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
     """What was done, in a line. `every` is after how many seconds the next report comes: with it the hub knows when
     this host is late. Raises UsageError, Unreachable, and GpudeckError when the hub refuses the report."""
-    hub = settings.hub or DEFAULT_HUB
+    hub = rank_hubs(settings.hubs or DEFAULT_HUB, machine_id() or host_name())
     settings = msgspec.structs.replace(settings, hub=hub, listen=None, interval=every or EVERY)
     check_settings(settings, None)
     sender = make_sender(settings, hub, Outbox(1, 1), 1)
@@ -332,5 +348,4 @@ def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
         report = reporter.report(time.time(), settings.interval)
     if report is None:
         raise GpudeckError(f"{reporter.host} cannot be read; the line above gives the reason.")
-    sender.send_now(report)
-    return f"{mask_password(hub)} accepted a report of {reporter.host}."
+    return f"{sender.send_now(report)} accepted a report of {reporter.host}."

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from gpudeck.collectors.base import CollectorSettings
-from gpudeck.model.address import DEFAULT_HUB, check_hub_url, check_proxy
+from gpudeck.model.address import DEFAULT_HUB, check_proxy, split_hubs
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address, Duration, Size, TlsSettings
 from gpudeck.wire import HOST_NAME
@@ -14,19 +14,16 @@ from gpudeck.wire import HOST_NAME
 SHORTEST_INTERVAL = 0.1
 LONGEST_INTERVAL = 3600.0
 _NAME_WORDS = "at most 253 letters, digits, dots, dashes and underscores, the first and the last a letter or digit"
-_HUB_PATTERN = r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#]+(?:/[^\s?#]*)?\s*$"
+# Without a pattern: msgspec 0.22 crashes on a union of a list and text with one. The addresses are checked below.
+_HubUrl = Annotated[str, Meta(extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})]
 
 
 class AgentSettings(CollectorSettings, frozen=True):
     """How often this machine is read, and where its reports go."""
 
-    hub: (
-        Annotated[
-            str, Meta(pattern=_HUB_PATTERN, extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})
-        ]
-        | None
-    ) = None
-    """The hub that reports are pushed to; http://127.0.0.1:8042 if neither this nor `agent.listen` is given."""
+    hub: _HubUrl | list[_HubUrl] | None = None
+    """The hub that reports are pushed to; http://127.0.0.1:8042 if neither this nor `agent.listen` is given. A list
+    names several hubs of one fleet: the agent uses one of them, and the next if that one does not answer."""
     listen: Address | None = None
     """Where this agent answers hubs that ask for its report. Others than this machine need the token."""
     token_file: str | None = None
@@ -56,8 +53,13 @@ class AgentSettings(CollectorSettings, frozen=True):
             raise ValueError(f"name {self.name[:80]!r} has to be {_NAME_WORDS}")
         try:
             if self.hub is not None:
-                check_hub_url(self.hub)
+                split_hubs(self.hubs)
             if self.proxy not in {"environment", "none"}:
                 check_proxy(self.proxy)
         except UsageError as error:
             raise ValueError(str(error)) from error
+
+    @property
+    def hubs(self) -> str:
+        """The addresses in `hub`, separated by commas; empty if there are none."""
+        return ",".join([self.hub] if isinstance(self.hub, str) else self.hub or [])

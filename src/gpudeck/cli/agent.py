@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gpudeck.cli.options import config_option
-from gpudeck.model.address import check_hub_url
+from gpudeck.model.address import split_hubs
 from gpudeck.model.errors import UsageError
 from gpudeck.model.logs import start_logging
 from gpudeck.model.settings import Address, expand_home
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
+  gpudeck agent --hub hub1:8042,hub2:8042 --token-file ~/agent.token    several hubs of one fleet
   gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
   gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that poll; push nothing
   gpudeck agent --config /etc/gpudeck/gpudeck.yaml
@@ -33,7 +34,12 @@ Examples:
 
 @click.command("agent", epilog=_EXAMPLES)
 @config_option
-@click.option("--hub", metavar="URL", envvar="GPUDECK_HUB", help="The hub's address. [default: http://127.0.0.1:8042]")
+@click.option(
+    "--hub",
+    metavar="URL[,URL]",
+    envvar="GPUDECK_HUB",
+    help="The hub's address, or those of several hubs of one fleet. [default: http://127.0.0.1:8042]",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Listen here for hubs that poll; without --hub, nothing is pushed.")
 @click.option(
     "--token-file",
@@ -83,7 +89,7 @@ def command(
         # cron mails every output of a job.
         logging.getLogger().setLevel(logging.WARNING)
     given: dict[str, Any] = {
-        "hub": None if hub is None else check_hub_url(hub),
+        "hub": None if hub is None else ",".join(split_hubs(hub)),
         "token_file": token_file,
         "ca_file": ca_file,
         "name": name,

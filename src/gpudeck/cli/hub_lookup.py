@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from gpudeck.model.address import DEFAULT_HUB, check_hub_url, is_same_hub
+from gpudeck.model.address import DEFAULT_HUB, is_same_hub, split_hubs
 from gpudeck.model.errors import UsageError
 
 HUB_VARIABLE: Final = "GPUDECK_HUB"
@@ -21,7 +21,7 @@ _CONFIGURATIONS: Final = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/et
 
 
 class HubChoice(NamedTuple):
-    """An address, and what names it: `--hub`, `$GPUDECK_HUB`, `the saved login`, …"""
+    """An address, or several separated by commas, and what names it: `--hub`, `$GPUDECK_HUB`, `the saved login`, …"""
 
     url: str
     named_by: str
@@ -40,11 +40,11 @@ def find_hub(option: str | None = None) -> HubChoice:
     """The hub to ask; `option` is what --hub says. Raises UsageError for an address that makes no sense, and
     ConfigurationError for a configuration with mistakes."""
     if option:
-        return HubChoice(check_hub_url(option), "--hub")
+        return HubChoice(_check(option), "--hub")
     if named := os.environ.get(HUB_VARIABLE):
-        return HubChoice(check_hub_url(named), f"${HUB_VARIABLE}")
+        return HubChoice(_check(named), f"${HUB_VARIABLE}")
     if (saved := load_login()) is not None:
-        return HubChoice(check_hub_url(saved.hub), "the saved login")
+        return HubChoice(_check(saved.hub), "the saved login")
     if (configured := find_configured_hub()) is not None:
         return configured
     from gpudeck.agent.lock_files import find_agent_hubs  # noqa: PLC0415 - seldom needed
@@ -53,6 +53,10 @@ def find_hub(option: str | None = None) -> HubChoice:
     if hubs and hubs[0].is_trusted:
         return HubChoice(hubs[0].url, "the agent of this machine")
     return HubChoice(DEFAULT_HUB, "default")
+
+
+def _check(text: str) -> str:
+    return ",".join(split_hubs(text))
 
 
 def has_configuration() -> bool:
@@ -72,8 +76,8 @@ def find_configured_hub() -> HubChoice | None:
     if found is None or not os.access(found, os.R_OK):
         return None
     settings, file = load_settings(None)
-    if settings.agent.hub is not None:
-        return HubChoice(check_hub_url(settings.agent.hub), f"agent.hub in {file}")
+    if settings.agent.hubs:
+        return HubChoice(_check(settings.agent.hubs), f"agent.hub in {file}")
     return HubChoice(own_address(settings), f"listen in {file}")
 
 

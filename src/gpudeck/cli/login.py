@@ -11,7 +11,7 @@ from gpudeck.cli.options import hub_option
 from gpudeck.client import Client, Forbidden
 from gpudeck.client.answers import Identity
 from gpudeck.collectors.host import host_name
-from gpudeck.model.address import check_hub_url, is_same_hub
+from gpudeck.model.address import is_same_hub
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.text import clean, show_length
 
@@ -104,7 +104,7 @@ def _revoke(saved: SavedLogin | None) -> str:
 def whoami_command(*, hub: str) -> None:
     """Show your account and role on the hub. Exit code 1 if you are not logged in."""
     me = ask(hub, lambda client: client.me())
-    shown = Client(check_hub_url(hub)).shown
+    shown = Client(hub).shown
     if me.kind == "nobody":
         step = (
             f"Log in with `gpudeck login {shown}`." if me.can_log_in else f"It has no accounts. {_without_accounts(me)}"

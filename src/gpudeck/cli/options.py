@@ -34,7 +34,8 @@ hub_option = click.option(
     "--hub",
     metavar="URL",
     callback=_find_hub,
-    help="The hub's address, such as hub:8042. [default: $GPUDECK_HUB, the login, the configuration, this machine]",
+    help="The hub's address, such as hub:8042, or hub1,hub2: the first that answers is used. "
+    "[default: $GPUDECK_HUB, the login, the configuration, this machine]",
 )
 local_option = click.option("--local", is_flag=True, is_eager=True, help="Read only this machine, without a hub.")
 config_option = click.option(

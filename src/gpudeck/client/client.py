@@ -15,7 +15,7 @@ from msgspec import Struct
 from gpudeck import __version__
 from gpudeck.client.answers import Identity, PersonalToken, read_answer
 from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure
-from gpudeck.model.address import check_hub_url, mask_password
+from gpudeck.model.address import mask_password, split_hubs
 from gpudeck.model.alert import Alert, AlertList, Mute
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.job import ImportedJob, JobImport
@@ -35,6 +35,8 @@ _OTHER_SERVER = "Check the port, and whether the address begins with http:// or 
 _NO_ROUTE = "not_found"
 """The code of an answer about a path that the hub does not serve."""
 _CHUNK = 262_144
+_PROBE_SECONDS = 2.0
+"""How long one of several hubs may take to answer before the next is tried."""
 
 
 class Forbidden(GpudeckError):
@@ -115,22 +117,24 @@ def _write(query: Mapping[str, str]) -> str:
 
 
 class Client:
-    """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged.
+    """A hub at `url`. Answers come as the bytes the hub sent: callers that show JSON pass them on unchanged. Of several
+    addresses, separated by commas, the first that answers is used, until it does not answer.
 
     `token` is sent with every question, where the hub wants one. `shown` is the address without any password.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, *, token: str | None = None) -> None:
-        self.url = check_hub_url(url)
+        self._urls = split_hubs(url)
+        self._use(self._urls[0])
+        self._is_chosen = len(self._urls) == 1
         if token is not None and not (token.isascii() and token.isprintable()):
             raise UsageError("the token has characters that no token has.", "Look at $GPUDECK_TOKEN.")
         self._token = token
-        self.shown = mask_password(self.url)
         self._timeout = timeout
 
     def with_token(self, token: str) -> "Client":
         """The same hub, asked with another token."""
-        return Client(self.url, self._timeout, token=token)
+        return Client(",".join(self._urls), self._timeout, token=token)
 
     def read(self, body: bytes, kind: type[T]) -> T:
         """An answer of this hub as a struct: see `read_answer`."""
@@ -194,7 +198,7 @@ class Client:
         if last_event_id:
             headers["Last-Event-ID"] = last_event_id
         try:
-            answer = ask("GET", f"{self.url}/api/v1/stream", headers, self._timeout, is_stream=True)
+            answer = self._request("GET", "/api/v1/stream", headers, is_stream=True)
             if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/event-stream"):
                 return _read_events(answer)
             body = answer.read()
@@ -364,7 +368,7 @@ class Client:
         except UnicodeError as error:
             raise UsageError("what is asked for has bytes that are no text.", "Write it in UTF-8.") from error
         try:
-            answer = ask(method, self.url + path, headers, self._timeout, body=sent)
+            answer = self._request(method, path, headers, body=sent)
         except TROUBLE as error:
             self._explain(error)
         if answer.status not in {200, 201}:
@@ -372,6 +376,31 @@ class Client:
         if not answer.headers.get("Content-Type", "").startswith(kind):
             raise self._no_hub()
         return answer
+
+    def _request(
+        self, method: str, path: str, headers: dict[str, str], *, body: bytes | None = None, is_stream: bool = False
+    ) -> urllib3.BaseHTTPResponse:
+        if not self._is_chosen:
+            self._choose()
+        try:
+            return ask(method, self.url + path, headers, self._timeout, body=body, is_stream=is_stream)
+        except TROUBLE:
+            # Not asked again elsewhere: the hub may have done it.
+            self._is_chosen = len(self._urls) == 1
+            raise
+
+    def _choose(self) -> None:
+        """The first hub that answers; where none does, the first, whose error is then shown."""
+        for url in self._urls:
+            with contextlib.suppress(*TROUBLE):
+                if ask("GET", f"{url}/healthz", {}, min(_PROBE_SECONDS, self._timeout)).status < 500:
+                    self._is_chosen = True
+                    self._use(url)
+                    return
+        self._use(self._urls[0])
+
+    def _use(self, url: str) -> None:
+        self.url, self.shown = url, mask_password(url)
 
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}

@@ -44,9 +44,15 @@ def check_hub_url(text: str) -> str:
     return address
 
 
-def is_same_hub(first: str, second: str) -> bool:
-    """Whether two valid addresses are of the same server, port and path."""
-    return _read_place(first) == _read_place(second)
+def split_hubs(text: str) -> list[str]:
+    """The addresses of hubs that share their state, separated by commas; most often there is one. Raises UsageError."""
+    named = [part for part in text.split(",") if part.strip()] or [text]
+    return list(dict.fromkeys(map(check_hub_url, named)))
+
+
+def is_same_hub(known: str, asked: str) -> bool:
+    """Whether each of the addresses `asked` is, with server, port and path, among the `known` ones. All are valid."""
+    return {_read_place(one) for one in split_hubs(asked)} <= {_read_place(one) for one in split_hubs(known)}
 
 
 def _read_place(address: str) -> tuple[str, str, int | None, str]:

@@ -146,13 +146,15 @@ class HubFeed(Feed):
 
     def _open(self) -> Generator[StreamEvent, None, None]:
         try:
-            return self._client.stream(self._last_id)
+            opened = self._client.stream(self._last_id)
         except Forbidden:
             token = self._find_token()
             if token is None:
                 raise
             self._client = self._client.with_token(token)
-            return self._client.stream(self._last_id)
+            opened = self._client.stream(self._last_id)
+        self.place = self._client.shown
+        return opened
 
     def _close(self) -> None:
         if self._events is not None:

@@ -56,7 +56,7 @@ def load_context(
     told = "no gpudeck.yaml was found, so every setting has its default" if file is None else f"{file} has no mistakes"
     is_hub = on == "hub" or (on == "auto" and hub is None and _has_hub_files(settings))
     wants_agent = on == "host" or agent.hub is not None or agent.token_file is not None
-    asked = hub or agent.hub or (DEFAULT_HUB if wants_agent else None)
+    asked = hub or agent.hubs or (DEFAULT_HUB if wants_agent else None)
     url, why = named or (DEFAULT_HUB, "the default")
     used = _SETTINGS.ok("hub", f"commands here use {mask_password(url)} ({why})")
     return DoctorContext(

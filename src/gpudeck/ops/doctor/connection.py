@@ -14,11 +14,12 @@ import msgspec
 import urllib3
 
 from gpudeck import __version__
+from gpudeck.agent.lock_files import find_agent_hubs
 from gpudeck.agent.push import read_token
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.host import host_name
 from gpudeck.http_client import explain, find_proxy, open_pool
-from gpudeck.model.address import check_hub_url, mask_password
+from gpudeck.model.address import mask_password, split_hubs
 from gpudeck.model.errors import UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.text import clean
@@ -32,14 +33,22 @@ _SOON_DAYS = 14.0
 
 
 def check_agent(settings: AgentSettings, hub: str) -> Iterator[Finding]:
-    """None follows one without which it makes no sense."""
+    """Of each hub none follows one without which it makes no sense."""
     token, finding = check_token_file(settings.token_file)
     yield finding
     try:
-        url, proxy = check_hub_url(hub), find_proxy(hub, settings.proxy)
+        hubs = [(url, find_proxy(url, settings.proxy)) for url in split_hubs(hub)]
     except UsageError as error:
         yield _AREA.fail("hub", error.message, error.hint)
         return
+    for url, proxy in hubs:
+        yield from _check_hub(settings, url, proxy, token)
+    for running in find_agent_hubs() if len(hubs) > 1 else []:
+        used = mask_password(split_hubs(running.url)[0])
+        yield _AREA.ok("running", f"the agent that runs here reports to {used}")
+
+
+def _check_hub(settings: AgentSettings, url: str, proxy: str | None, token: str | None) -> Iterator[Finding]:
     for finding in _reach(url, proxy):
         yield finding
         if finding.verdict == "fail":
