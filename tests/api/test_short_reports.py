@@ -13,7 +13,7 @@ from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.report_loop import Reporter
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.report import Report
+from gpudeck.model.report import JobCgroup, Report
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
 from gpudeck.server.connections import ConnectionLimiter
@@ -27,11 +27,12 @@ class Machine:
 
     def __init__(self) -> None:
         self.celsius, self.driver = 30, "570.1"
+        self.cgroups: list[JobCgroup] = []
 
     def collect(self, _: float) -> Report:
         self.celsius += 1
         gpus = [make_gpu(metrics={"temperature_celsius": self.celsius})]
-        return Report(gpus=gpus, metrics={"cpu_percent": 1.5}, driver_version=self.driver)
+        return Report(gpus=gpus, metrics={"cpu_percent": 1.5}, driver_version=self.driver, job_cgroups=self.cgroups)
 
     def close(self) -> None:
         pass
@@ -114,6 +115,19 @@ def test_hub_and_agent_of_today_send_text_only_when_it_changes(address: Address,
     assert address.asked == ["whole", "short", "short", "whole", "short"]
     assert address.hub.fleet.counters["reports_taken"] == 5
     assert len(agent.outbox) == 0
+
+
+def test_cgroups_of_jobs_are_in_short_reports_when_they_were_just_read(address: Address, agent: Agent) -> None:
+    seen = []
+    for read_at in (None, 10.0, 10.0, 40.0):
+        if read_at is None or [one.read_at for one in agent.machine.cgroups] != [read_at]:
+            agent.machine.cgroups = [] if read_at is None else [JobCgroup("7", read_at, 60.0)]
+        before = [host.job_cgroups for host in address.hub.fleet.hosts.values()]
+        agent.beat()
+        (host,) = address.hub.fleet.hosts.values()
+        seen.append(([one.read_at for one in host.job_cgroups], [host.job_cgroups] == before))
+    assert address.asked == ["whole", "short", "short", "short"]
+    assert seen == [([], False), ([10.0], False), ([10.0], True), ([40.0], False)]
 
 
 def test_hub_that_is_replaced_by_an_older_one_and_back_takes_every_report(address: Address, agent: Agent) -> None:

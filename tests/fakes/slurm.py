@@ -32,9 +32,7 @@ SlurmctldPidFile={folder}/ctld.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/ctld.log
 SlurmdLogFile={folder}/%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
+{tracking}
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 SelectType=select/cons_tres
@@ -78,14 +76,38 @@ AccountingStorageTRES=gres/gpu
 AccountingStoreFlags=job_comment
 """
 _GRANT = "CREATE USER slurm@'{0}' IDENTIFIED BY 'slurm'; GRANT ALL ON *.* TO slurm@'{0}';"
+_TRACKING = """\
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none"""
+_CGROUP_TRACKING = """\
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+JobAcctGatherType=jobacct_gather/cgroup"""
+_CGROUPS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+"""
 BACKUP = "SlurmctldHost=backup(127.0.0.2)\nSlurmctldTimeout=5"
 
 
 class SlurmCluster:
     """`start` and `close`; `extra` are more lines of slurm.conf, `shards` how many each GPU has. With
-    `has_accounting` ended jobs are in a database. Jobs do nothing but sleep."""
+    `has_accounting` ended jobs are in a database; with `has_cgroups` jobs have cgroups (v1) and may use the memory that
+    they ask for: the groups are named by the nodes, so there is one such cluster at a time. Jobs only sleep."""
 
-    def __init__(self, folder: Path, extra: str = "", *, shards: int = 0, has_accounting: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        extra: str = "",
+        *,
+        shards: int = 0,
+        has_accounting: bool = False,
+        has_cgroups: bool = False,
+    ) -> None:
         self.folder = folder
         self._database_ports = (free_port(), free_port()) if has_accounting else None
         if self._database_ports:
@@ -102,7 +124,13 @@ class SlurmCluster:
         key.chmod(0o600)
         host = socket.gethostname().partition(".")[0]
         gres = f"gpu:h100:4,shard:h100:{4 * shards}" if shards else "gpu:h100:4"
-        (folder / "slurm.conf").write_text(_CONFIG.format(host=host, folder=folder, extra=extra, gres=gres, **ports))
+        tracking = _CGROUP_TRACKING if has_cgroups else _TRACKING
+        text = _CONFIG.format(host=host, folder=folder, extra=extra, gres=gres, tracking=tracking, **ports)
+        self._has_cgroups = has_cgroups
+        if has_cgroups:
+            text = text.replace("=CR_Core\n", "=CR_Core_Memory\nDefMemPerNode=500\n")
+            (folder / "cgroup.conf").write_text(_CGROUPS)
+        (folder / "slurm.conf").write_text(text)
         lines = [f"NodeName={node} Name=gpu Type=h100 File={folder}/dev/{node}/nvidia[0-3]" for node in NODES]
         lines += [
             f"NodeName={node} Name=shard Type=h100 Count={shards} File={folder}/dev/{node}/nvidia{number}"
@@ -222,6 +250,9 @@ class SlurmCluster:
         for name in (*NODES, "backup", "slurmctld", "slurmdbd", "mariadbd", "munged"):
             if name in self._processes:
                 self.stop(name)
+        if self._has_cgroups:
+            for node in NODES:
+                self.try_to_run("sh", "-c", f"find /sys/fs/cgroup/*/slurm_{node} -depth -type d -exec rmdir {{}} +")
 
     def _spawn(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
@@ -232,13 +263,13 @@ class SlurmCluster:
 
 @contextlib.contextmanager
 def slurm_cluster(
-    folder: Path, extra: str = "", *, shards: int = 0, has_accounting: bool = False
+    folder: Path, extra: str = "", *, shards: int = 0, has_accounting: bool = False, has_cgroups: bool = False
 ) -> Iterator[SlurmCluster]:
     programs = (*_PROGRAMS, *(("slurmdbd", "mariadbd") if has_accounting else ()))
     missing = [program for program in programs if shutil.which(program, path=_PATH) is None]
     if missing or os.getuid() != 0:
         pytest.skip(f"a Slurm cluster needs root and {', '.join(missing or programs)}: run tests/system-packages.sh")
-    cluster = SlurmCluster(folder, extra, shards=shards, has_accounting=has_accounting)
+    cluster = SlurmCluster(folder, extra, shards=shards, has_accounting=has_accounting, has_cgroups=has_cgroups)
     try:
         cluster.start()
         yield cluster

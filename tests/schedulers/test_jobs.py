@@ -14,7 +14,8 @@ from gpudeck.history.base import HistoryRefused, UsageAsk
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.job import JobReport
-from gpudeck.model.report import GpuReading, Report
+from gpudeck.model.jobstats import read_summary, write_summary
+from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_report import JobReporter, find_hints
@@ -42,11 +43,12 @@ class JobSite:
         self.reporter = JobReporter(self.service, PRICES)
         self.sequence = 0
         self.gpus: list[GpuReading] = [make_gpu(0, uuid="GPU-0"), make_gpu(1, uuid="GPU-1")]
+        self.cgroups: list[JobCgroup] = []
         self.report()
 
     def report(self) -> None:
         self.sequence += 1
-        report = Report(gpus=self.gpus, metrics=dict(HOST))
+        report = Report(gpus=self.gpus, metrics=dict(HOST), job_cgroups=self.cgroups)
         envelope = make_envelope("n1", self.sequence, report=report, collected_at=self.clock(), run_id=str(id(self)))
         self.hub.fleet.apply(envelope, via="push", now=self.clock())
         self.hub.fleet.settle()
@@ -128,6 +130,42 @@ def test_what_it_did_is_counted_by_gpu(site: JobSite) -> None:
     assert (second.used_hours, second.unused_hours) == (0.0, pytest.approx(2.0))
     assert (job.allocated_hours, job.used_hours, job.cost) == (pytest.approx(4.0), pytest.approx(2.0), 6.0)
     assert {hint.rule for hint in find_hints(job)} == {"unused_gpus", "idle", "small_memory"}
+
+
+def test_cpu_and_memory_of_its_cgroup_are_kept_also_over_a_restart_and_after_its_end(site: JobSite) -> None:
+    def read(cpu: float | None, memory: int | None, **others: Any) -> None:
+        """Of task 3 of array 7, which Slurm counts as job 9."""
+        site.cgroups = [
+            JobCgroup("9", site.clock(), cpu, memory, 4.0, 64 * 2**30, **others),
+            JobCgroup("12", site.clock(), 1e6, 2**40),
+        ]
+        site.run(30)
+
+    site.allocate(replace(ANN, job="7_3", number="9"))
+    site.run(TICK_SECONDS)
+    assert (site.job("7_3").nodes[0].cpu_seconds, site.job("7_3").nodes[0].memory_peak_bytes) == (None, None)
+    assert "has read the job's cgroup" in (site.job("7_3").nodes[0].reason or "")
+    read(60.0, 2 * 2**30)
+    read(180.0, 6 * 2**30)
+    site.write()
+    other = site.restart()
+    other.allocate(replace(ANN, job="7_3", number="9"))
+    other.cgroups = [JobCgroup("9", site.clock(), 210.0, None, 4.0, None, {"memory_used_bytes": "not permitted"})]
+    other.run(TICK_SECONDS)
+    other.allocate(None)
+    other.run(TICK_SECONDS)
+    other.write()
+    job = other.job("7_3")
+    (node,) = job.nodes
+    assert (job.state, node.host, node.cpu_seconds, node.cpu_limit_cores) == ("ended", "n1", 210.0, 4.0)
+    assert (node.cpu_peak_cores, node.cpu_mean_cores) == (pytest.approx(4.0), pytest.approx(210 / 70, rel=0.01))
+    assert (node.memory_mean_bytes, node.memory_peak_bytes) == (4 * 2**30, 6 * 2**30)
+    assert (node.memory_limit_bytes, node.reason) == (None, "not permitted")
+    summary = read_summary(write_summary(job))
+    assert summary is not None
+    found = summary.nodes["n1"]
+    assert (found.total_time, found.cpus, found.used_memory, found.total_memory) == (210.0, 4.0, 6 * 2**30, None)
+    assert [(node.cpu_seconds, node.memory_peak_bytes) for node in summary.list_nodes()] == [(210.0, 6 * 2**30)]
 
 
 def test_unmonitored_time_is_excluded(site: JobSite) -> None:

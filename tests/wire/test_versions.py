@@ -37,6 +37,7 @@ REQUIRED = {
     "GpuEvent": {"at", "code"},
     "Disk": {"mount", "used_bytes", "total_bytes"},
     "PodGpus": {"gpus", "namespace", "pod"},
+    "JobCgroup": {"job", "read_at"},
 }
 """What every agent has to send. One more, and a hub refuses all agents of the version before."""
 
@@ -74,6 +75,7 @@ def objects(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "Envelope", document
     yield "Report", report
     yield from (("Disk", disk) for disk in report.get("disks", ()))
+    yield from (("JobCgroup", cgroup) for cgroup in report.get("job_cgroups", ()))
     yield from (("PodGpus", pod) for pod in report.get("pods", ()))
     for gpu in report.get("gpus") or ():
         yield "GpuReading", gpu

@@ -19,7 +19,7 @@ from gpudeck.agent.spool import EncodedReport, ReportTime
 from gpudeck.collectors.base import Collector
 from gpudeck.model import clock
 from gpudeck.model.errors import PluginError
-from gpudeck.model.report import Report
+from gpudeck.model.report import JobCgroup, Report
 from gpudeck.wire import SHORT_VERSION, VERSION, Envelope, ShortReport, describe, encode, pack_numbers
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Reporter(Struct, eq=False):
     run_id: str = field(default_factory=lambda: secrets.token_hex(8))
     _sequence: int = 0
     _failing: str | None = None
+    _cgroups: list[JobCgroup] = field(default_factory=list)
 
     def report(self, now: float, interval: float) -> EncodedReport | None:
         """The host's report at this moment, encoded; None when there is nothing to say (a simulated host that is off).
@@ -83,6 +84,9 @@ class Reporter(Struct, eq=False):
         whole = encode(Envelope(version=VERSION, report=report, description=description, **head))
         if numbers is None:
             return EncodedReport(self.host, whole, made)
+        # The collector makes a new list when it has read them.
+        cgroups, self._cgroups = self._cgroups, report.job_cgroups
+        head["job_cgroups"] = [] if cgroups is self._cgroups else self._cgroups
         short = encode(ShortReport(version=SHORT_VERSION, description=description, numbers=numbers, **head))
         return EncodedReport(self.host, whole, made, description, short)
 

@@ -160,6 +160,15 @@ def parse_placement(text: str) -> Placement:
     )
 
 
+def find_job_group(path: str) -> str | None:
+    """The group of the whole Slurm job, or pod, that a group is of; None of one outside of any."""
+    if match := _SLURM_V1.match(path) or _SLURM_V2.match(path):
+        return re.sub(rf"^{_ABOVE}", "", match[0]).rstrip("/")
+    parts = path.split("/")
+    ends = (at for at, part in enumerate(parts, 1) if _POD.fullmatch(part))
+    return "/".join(parts[: next(ends, 0)]) or None
+
+
 def _find_containers(path: str) -> list[str]:
     """The containers on the way, outermost first."""
     lxc = _LXC.match(path)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due
+from gpudeck.collectors.cgroups import CgroupWatch
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
@@ -150,22 +151,29 @@ class MachineCollector:
     """All collectors of a machine as one. `collect` takes as long as they take together, and never raises.
 
     `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs does not answer its collector, but the
-    kernel log often has the reason. `pods` adds what Kubernetes has given to pods.
+    kernel log often has the reason. `pods` adds what Kubernetes has given to pods, `cgroups` what jobs use of the host.
     """
 
     name = "machine"
 
     def __init__(
-        self, collectors: Iterable[Collector], xids: XidWatch | None = None, pods: PodWatch | None = None
+        self,
+        collectors: Iterable[Collector],
+        xids: XidWatch | None = None,
+        pods: PodWatch | None = None,
+        cgroups: CgroupWatch | None = None,
     ) -> None:
         self._sources = [_CollectorState(collector) for collector in collectors]
         self._xids = xids
         self._pods = pods
+        self._cgroups = cgroups
 
     def collect(self, now: float) -> Report:
         report = combine([source.read(now) for source in self._sources])
         if self._pods is not None:
             report = self._pods.add_to(report)
+        if self._cgroups is not None:
+            report = self._cgroups.add_to(report, now)
         if self._xids is None or not any(map(_is_gone, report.gpus or ())):
             return report
         self._xids.look(None, now)
@@ -223,6 +231,7 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
         [nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector(), SlurmCollector()],
         XidWatch(),
         PodWatch(settings.kubernetes),
+        CgroupWatch(),
     )
 
 

@@ -31,11 +31,11 @@ _REASONS = {
 }
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, limit: int = _BYTES) -> str:
     """What the file says, without the blanks around it. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, _BYTES).decode(errors="replace").strip()
+        return os.read(descriptor, limit).decode(errors="replace").strip()
     finally:
         os.close(descriptor)
 

@@ -88,7 +88,8 @@ def _read_row(
         return
     names = {name: clean(row[column])[:256] or None for name, column in _NAMES.items() if column in row}
     outcome = row.get("State", "").partition(" ")[0][:64] or None
-    jobs.append(ImportedJob(job=job, start=start, seconds=summary.total_time, gpus=gpus, outcome=outcome, **names))
+    nodes, seconds = summary.list_nodes(), summary.total_time
+    jobs.append(ImportedJob(job=job, start=start, seconds=seconds, gpus=gpus, nodes=nodes, outcome=outcome, **names))
 
 
 class JobStep(Struct, frozen=True):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OLDEST, NEWEST = "0012", "0015"
+OLDEST, NEWEST = "0012", "0016"
 """`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
 from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
@@ -126,9 +126,17 @@ def _add_mig(name: str) -> Callable[["Operations"], None]:
     return change
 
 
+def _add_number(op: "Operations") -> None:
+    recreate: Literal["always", "never"] = "always" if op.get_bind().dialect.name == "sqlite" else "never"
+    with op.batch_alter_table("jobs", recreate=recreate) as batch:
+        batch.add_column(Column("number", String(32), nullable=True))
+    op.create_index("ix_jobs_fleet_number", "jobs", ["fleet", "number"])
+
+
 STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (
     ("0013", "queue_requests", _add_mig("queue_requests")),
     ("0013", "watches", _add_mig("watches")),
+    ("0016", "jobs", _add_number),
 )
 """In their order: from which version on it is done, the table that it changes, and the change. A database without that
 table gets its newest form from `schema.py`."""

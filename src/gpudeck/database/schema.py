@@ -348,7 +348,9 @@ jobs = Table(
     Column("last_seen", Float(53), nullable=False),
     Column("ended_at", Float(53), nullable=True),
     Column("outcome", String(64), nullable=True),
+    Column("number", String(32), nullable=True),  # the scheduler's own, where users know it by another
     Index("ix_jobs_fleet_job", "fleet", "job"),
+    Index("ix_jobs_fleet_number", "fleet", "number"),
     Index("ix_jobs_fleet_start", "fleet", "start"),
     Index("ix_jobs_last_seen", "last_seen"),
 )
@@ -387,6 +389,20 @@ job_usage = Table(
     sqlite_with_rowid=False,
 )
 """What each GPU of a job did in an hour: seconds, joules and byte-seconds. See `schedulers.jobs`."""
+
+job_hosts = Table(
+    "job_hosts",
+    metadata,
+    Column("job_id", _Id, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("host", String(256), primary_key=True),
+    Column("read_at", Float(53), nullable=False),
+    *(Column(name, Float(53), nullable=True) for name in ("cpu_seconds", "cpu_peak_cores", "cpu_limit_cores")),
+    *(Column(name, Float(53), nullable=True) for name in ("memory_peak_bytes", "memory_limit_bytes")),
+    *(Column(name, Float(53), nullable=False) for name in ("memory_sum", "memory_readings")),
+    Column("reason", String(2048), nullable=True),
+    sqlite_with_rowid=False,
+)
+"""CPU time and memory of each job on each of its hosts. See `schedulers.job_hosts`."""
 
 hosts = Table(
     "hosts",

@@ -46,7 +46,7 @@ from gpudeck.model.availability import RETURN_SECONDS, Availability
 from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.gpu_request import CandidateGpu, candidate_of
 from gpudeck.model.maintenance import Maintenance
-from gpudeck.model.report import Disk, GpuReading, Report
+from gpudeck.model.report import Disk, GpuReading, JobCgroup, Report
 from gpudeck.model.text import Names, read_release
 from gpudeck.model.view import Gpu, Host, HostNote, HostStatus
 from gpudeck.wire import Envelope, Head, ShortReport
@@ -146,6 +146,7 @@ class HostState:
         "interfaces",
         "interval",
         "is_pending",
+        "job_cgroups",
         "last_report_at",
         "name",
         "observed_at",
@@ -185,6 +186,7 @@ class HostState:
         self.facts = HostFacts(host_id, via)
         self.interfaces: dict[str, str] = {}
         self.slurm_gpus: list[str] = []
+        self.job_cgroups: list[JobCgroup] = []
         self.pod_marks: dict[str, SchedulerMark] = {}
         self.rejected: dict[str, str] = NO_REASONS
         self._target_labels: dict[str, str] = {}
@@ -389,11 +391,13 @@ class HostState:
             known = self.description_of(envelope)
             report = known.report
             self._describe(envelope, report, observed_at, skew, now)
+            self.job_cgroups = envelope.job_cgroups or self.job_cgroups
             numbers = self._layout.read_short(envelope.numbers)
             processes = known.read_processes(envelope.numbers)
         else:
             report = envelope.report
             self._describe(envelope, report, observed_at, skew, now)
+            self.job_cgroups = report.job_cgroups
             if (names := names_of(report)) != self._layout.names:
                 self._layout = find_layout(names)
             numbers, processes = self._layout.read(report), NO_PROCESSES
@@ -424,6 +428,8 @@ class HostState:
             return
         self.heard_at, self._heard_uptime = now, uptime
         self._sequence = envelope.sequence
+        if envelope.job_cgroups:
+            self.job_cgroups = envelope.job_cgroups
         if observed_at > self.observed_at:
             self.observed_at = observed_at
             self.last_report_at = round(observed_at, 3)

@@ -46,6 +46,22 @@ class JobGpu(JobAmounts, kw_only=True):
     idle_stretches: list[tuple[float, float]] | None = None
 
 
+class JobNode(Struct, kw_only=True):
+    """What a job used of a host beside GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
+    its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
+    limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why."""
+
+    host: str
+    cpu_seconds: float | None = None
+    cpu_mean_cores: float | None = None
+    cpu_peak_cores: float | None = None
+    cpu_limit_cores: float | None = None
+    memory_mean_bytes: float | None = None
+    memory_peak_bytes: float | None = None
+    memory_limit_bytes: float | None = None
+    reason: str | None = None
+
+
 class JobHint(Struct, frozen=True):
     """What the figures suggest. `rule` is the word for programs."""
 
@@ -84,9 +100,10 @@ class JobSummary(JobAmounts, kw_only=True):
 
 
 class JobReport(JobSummary, kw_only=True):
-    """A job with its GPUs and hints."""
+    """A job with its GPUs, its hosts and hints."""
 
     gpus: list[JobGpu] = field(default_factory=list)
+    nodes: list[JobNode] = field(default_factory=list)
     hints: list[JobHint] = field(default_factory=list)
     currency: str = ""
 
@@ -107,7 +124,7 @@ class JobReports(Struct):
 MOST_IMPORTED: Final = 500
 """Jobs in one request."""
 _Word = Annotated[str, Meta(max_length=256)]
-_Bytes = Annotated[float, Meta(ge=0, lt=2**53)]
+_Amount = Annotated[float, Meta(ge=0, lt=2**53)]
 
 
 class ImportedGpu(Struct, frozen=True, kw_only=True):
@@ -115,9 +132,19 @@ class ImportedGpu(Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(min_length=1, max_length=200)]
     label: Annotated[str, Meta(min_length=1, max_length=32)]
-    memory_total_bytes: _Bytes | None = None
-    memory_peak_bytes: _Bytes | None = None
+    memory_total_bytes: _Amount | None = None
+    memory_peak_bytes: _Amount | None = None
     utilization_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+
+
+class ImportedNode(Struct, frozen=True, kw_only=True):
+    """A host of a job as another monitor has measured it. Null is unknown."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=200)]
+    cpu_seconds: _Amount | None = None
+    cpu_limit_cores: _Amount | None = None
+    memory_peak_bytes: _Amount | None = None
+    memory_limit_bytes: _Amount | None = None
 
 
 class ImportedJob(Struct, frozen=True, kw_only=True):
@@ -133,6 +160,7 @@ class ImportedJob(Struct, frozen=True, kw_only=True):
     qos: _Word | None = None
     outcome: Annotated[str, Meta(max_length=64)] | None = None
     gpus: Annotated[list[ImportedGpu], Meta(max_length=1024)] = field(default_factory=list)
+    nodes: Annotated[list[ImportedNode], Meta(max_length=1024)] = field(default_factory=list)
 
 
 class JobImport(Struct, frozen=True):

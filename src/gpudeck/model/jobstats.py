@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.model.job import ImportedGpu, JobReport
+from gpudeck.model.job import ImportedGpu, ImportedNode, JobReport
 
 PREFIX: Final = "JS1:"
 _EMPTY: Final = frozenset(("Short", "None", ""))
@@ -51,6 +51,22 @@ class JobstatsSummary(Struct):
             for label in sorted(node.gpu_total_memory | node.gpu_used_memory | node.gpu_utilization)
         ]
 
+    def list_nodes(self) -> list[ImportedNode]:
+        def known(value: float | None) -> float | None:
+            return value if value is not None and 0 <= value < 2**53 else None
+
+        return [
+            ImportedNode(
+                host=host,
+                cpu_seconds=known(node.total_time),
+                cpu_limit_cores=known(node.cpus),
+                memory_peak_bytes=known(node.used_memory),
+                memory_limit_bytes=known(node.total_memory),
+            )
+            for host, node in self.nodes.items()
+            if node.gpu_total_memory or node.gpu_used_memory or node.gpu_utilization
+        ]
+
 
 def read_summary(text: str) -> JobstatsSummary | None:
     """None for a job that Jobstats has no figures of. Raises ValueError."""
@@ -71,10 +87,18 @@ def read_summary(text: str) -> JobstatsSummary | None:
 
 
 def write_summary(report: JobReport) -> str:
-    """CPU and memory of the nodes are not known here."""
+    """The memory that a node used is the most of it."""
     if not report.gpus:
         return f"{PREFIX}None"
-    nodes: dict[str, JobstatsNode] = {}
+    nodes = {
+        node.host: JobstatsNode(
+            total_memory=node.memory_limit_bytes,
+            used_memory=node.memory_peak_bytes,
+            total_time=None if node.cpu_seconds is None else round(node.cpu_seconds, 1),
+            cpus=node.cpu_limit_cores,
+        )
+        for node in report.nodes
+    }
     for gpu in report.gpus:
         node = nodes.setdefault(gpu.host, JobstatsNode())
         for values, value in (

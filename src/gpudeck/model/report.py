@@ -108,6 +108,30 @@ class PodGpus(Struct, frozen=True, omit_defaults=True, gc=False):
     since: Moment | None = None
 
 
+CGROUPS_AT_MOST = 64
+
+
+class JobCgroup(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a job, or pod, uses of this host beside GPUs: of the cgroup that its processes are in. `job` is that of its
+    processes.
+
+    `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is
+    without files that can be dropped. A limit is None where there is none or it is unknown, any other field where it is
+    unknown; `reasons` says why, by field.
+    """
+
+    job: Word
+    read_at: Moment
+    cpu_seconds: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    memory_used_bytes: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
+    cpu_limit_cores: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    memory_limit_bytes: Annotated[int, Meta(ge=0, lt=2**53)] | None = None
+    reasons: Reasons = field(default_factory=dict)
+
+
+JobCgroups = Annotated[list[JobCgroup], Meta(max_length=CGROUPS_AT_MOST)]
+
+
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     """A host at one moment. `gpus` is None when no GPU could be read at all: `gpus_reason` says why.
 
@@ -115,7 +139,7 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
     instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
     has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
-    is known.
+    is known. `job_cgroups` are those of jobs and pods that have processes on GPUs.
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
@@ -132,3 +156,4 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     slurm_gpus: Annotated[list[Word], Meta(max_length=512)] = field(default_factory=list)
     pods: Annotated[list[PodGpus], Meta(max_length=1024)] = field(default_factory=list)
     allocation_unknown: Annotated[dict[Word, Sentence], Meta(max_length=512)] = field(default_factory=dict)
+    job_cgroups: JobCgroups = field(default_factory=list)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import asdict
+
 from gpudeck.model.job import ImportedGpu, ImportedJob, JobImport
-from gpudeck.schedulers.job_store import AMOUNTS, DAY, JobGpuRecord, JobRecord, JobStore, hash_id
+from gpudeck.schedulers.job_store import AMOUNTS, DAY, JobGpuRecord, JobHostRecord, JobRecord, JobStore, hash_id
 
 _NO_START = "neither the import nor this hub knows when it started"
 _MEASURED = "its GPUs are known here already"
@@ -31,6 +33,10 @@ async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJo
             new.append(one)
     await store.write_jobs([records[one.job] for one in new])
     await store.write_gpus([_make_gpu(records[one.job], gpu) for one in new for gpu in one.gpus])
+    hosts = ((records[one.job], node) for one in new for node in one.nodes)
+    await store.write_hosts(
+        [JobHostRecord(job_id=job.id, read_at=job.last_seen, **asdict(node)) for job, node in hosts]
+    )
     usage = (
         (hash_id(records[one.job].id, _name(gpu)), day, _measure(gpu, seconds))
         for one in new

@@ -14,11 +14,13 @@ from gpudeck.history.usage import price_of
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import JobGpu, JobHint, JobReport, JobState, JobSummary
 from gpudeck.model.view import Usage
+from gpudeck.schedulers.job_hosts import show_nodes
 from gpudeck.schedulers.job_store import (
     AMOUNTS,
     HOUR,
     JobAsk,
     JobGpuRecord,
+    JobHostRecord,
     JobRecord,
     add_amounts,
     read_labels,
@@ -77,7 +79,8 @@ class JobReporter(Struct):
         await self.service.settle()
         records = await self.service.store.find_starts(job, scheduler, MOST_STARTS)
         found = await self._read_gpus(records)
-        return [self._report(one, found.get(one.id, []), now) for one in records]
+        hosts = await self.service.store.hosts_of([record.id for record in records])
+        return [self._report(one, found.get(one.id, []), hosts, now) for one in records]
 
     async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
         """The GPUs of each job with their amounts."""
@@ -89,7 +92,7 @@ class JobReporter(Struct):
             found.setdefault(gpu.job_id, []).append((gpu, amounts.get(gpu.id, _NOTHING)))
         return found
 
-    def _report(self, record: JobRecord, gpus: list[_Gpu], now: float) -> JobReport:
+    def _report(self, record: JobRecord, gpus: list[_Gpu], hosts: Sequence[JobHostRecord], now: float) -> JobReport:
         wall = _wall(record, now)
         shown = [
             JobGpu(
@@ -102,7 +105,10 @@ class JobReporter(Struct):
             )
             for gpu, amounts in gpus
         ]
-        return JobReport(**self._describe(record, gpus, now), gpus=shown, currency=self.settings.currency)
+        facts = self._describe(record, gpus, now)
+        known = {one.host: one for one in hosts if one.job_id == record.id} | self.service.tracker.hosts.of(record.id)
+        nodes = show_nodes(facts["hosts"], known, record.start)
+        return JobReport(**facts, gpus=shown, nodes=nodes, currency=self.settings.currency)
 
     def _describe(self, record: JobRecord, gpus: list[_Gpu], now: float) -> dict[str, Any]:
         wall = _wall(record, now)

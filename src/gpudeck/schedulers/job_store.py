@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, func, literal, or_, select, update
 
 from gpudeck.database.engine import FleetStore, delete_old
-from gpudeck.database.schema import job_gpus, job_usage, jobs
+from gpudeck.database.schema import job_gpus, job_hosts, job_usage, jobs
 from gpudeck.model.text import clean
 from gpudeck.schedulers.base import EndedJob
 
@@ -73,6 +73,22 @@ class JobGpuRecord(Struct, kw_only=True):
         return not self.host_id
 
 
+class JobHostRecord(Struct, kw_only=True):
+    """A job on one host. `memory_sum` is of `memory_readings`; `read_at` is the last reading on the hub's clock."""
+
+    job_id: int
+    host: str
+    read_at: float
+    cpu_seconds: float | None = None
+    cpu_peak_cores: float | None = None
+    cpu_limit_cores: float | None = None
+    memory_peak_bytes: float | None = None
+    memory_limit_bytes: float | None = None
+    memory_sum: float = 0.0
+    memory_readings: float = 0.0
+    reason: str | None = None
+
+
 class JobAsk(Struct, frozen=True, kw_only=True):
     """Which jobs are wanted: those that had not ended by `since`, and started before `before`."""
 
@@ -116,6 +132,17 @@ class JobStore(FleetStore):
     async def write_gpus(self, records: Sequence[JobGpuRecord]) -> None:
         rows = (_fit(job_gpus, asdict(one)) for one in records)
         await self._upsert(job_gpus, rows, keep={"id", "job_id", "uuid"})
+
+    async def write_hosts(self, records: Sequence[JobHostRecord]) -> None:
+        rows = (_fit(job_hosts, asdict(one)) for one in records)
+        await self._upsert(job_hosts, rows, keep={"job_id", "host"})
+
+    async def hosts_of(self, job_ids: Sequence[int]) -> list[JobHostRecord]:
+        found: list[JobHostRecord] = []
+        for some in _batches(job_ids):
+            rows = await self._database.execute(select(job_hosts).where(job_hosts.c.job_id.in_(some)))
+            found += [JobHostRecord(**row) for row in rows.mappings()]
+        return found
 
     async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]], span: int = HOUR) -> None:
         """The id of each GPU of a job, an hour or UTC day (`span`), and the sums of it so far, in the order of AMOUNTS.

@@ -26,6 +26,7 @@ from gpudeck.model.allocation import KUBERNETES, Allocation
 from gpudeck.model.availability import STUCK_SECONDS
 from gpudeck.model.clock import Clock
 from gpudeck.schedulers.base import EndedJob
+from gpudeck.schedulers.job_hosts import JobHosts
 from gpudeck.schedulers.job_store import (
     AMOUNTS,
     BY_HOUR_SECONDS,
@@ -33,6 +34,7 @@ from gpudeck.schedulers.job_store import (
     HOUR,
     PEAKS,
     JobGpuRecord,
+    JobHostRecord,
     JobRecord,
     JobStore,
     hash_id,
@@ -64,6 +66,7 @@ class JobTracker:
         self._now = now
         self._monotonic = monotonic
         self.open: dict[_Key, JobRecord] = {}
+        self.hosts = JobHosts()
         self._gpus: dict[int, JobGpuRecord] = {}
         self._gpus_of: dict[int, dict[str, int]] = {}
         self._seen: set[_Key] = set()
@@ -104,10 +107,18 @@ class JobTracker:
             self._end_jobs(table, now)
         if states:
             self._count(gpus, np.array([gpu.row for gpu in states]), seconds)
+            self.hosts.look(table, lambda allocation: self.open.get(self._key(allocation)), now)
         self._last = now, moment
 
-    def adopt(self, records: Iterable[JobRecord], gpus: Iterable[JobGpuRecord], hour: dict[int, list[float]]) -> None:
+    def adopt(
+        self,
+        records: Iterable[JobRecord],
+        gpus: Iterable[JobGpuRecord],
+        hosts: Collection[JobHostRecord],
+        hour: dict[int, list[float]],
+    ) -> None:
         """What was known when the hub ended. `hour` is what was written of this hour."""
+        self.hosts.adopt(hosts)
         for record in records:
             known = self.open.setdefault(_key_of(record), record)
             known.first_seen = record.first_seen
@@ -131,6 +142,7 @@ class JobTracker:
         try:
             await self._store.write_usage((gpu, hour, row.tolist()) for (gpu, hour), row in waiting.items())
             await self._store.write_usage(self._list_usage(set(self._slots)))
+            await self.hosts.write(self._store, {job.id for job in self.open.values()})
             if seen_at is not None:
                 await self._store.touch(seen, seen_at[0])
         except BaseException:
@@ -369,9 +381,10 @@ class JobService(Service):
     async def open(self) -> None:
         records = await self.store.open_jobs()
         gpus = await self.store.gpus_of([record.id for record in records])
+        hosts = await self.store.hosts_of([record.id for record in records])
         hour = await self.store.usage_of_hour(int(self._now() // HOUR) * HOUR)
         self._had_jobs = await self.store.has_jobs()
-        self.tracker.adopt(records, gpus, hour)
+        self.tracker.adopt(records, gpus, hosts, hour)
         self._is_loaded = True
 
     def start(self) -> None:

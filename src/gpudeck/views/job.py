@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import tzinfo
 
-from gpudeck.model.job import JobAmounts, JobGpu, JobReport, JobReports, JobSummary
+from gpudeck.model.job import JobAmounts, JobGpu, JobNode, JobReport, JobReports, JobSummary
 from gpudeck.model.text import clean, show_gib, show_span, without_maker
 from gpudeck.model.times import show_moment
 from gpudeck.views.table import Cell, Column, render
@@ -21,6 +21,8 @@ def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None
     if len(rows) > 1:
         rows.append([(text, "bold") for text in ("total", "", *_figures(job))])
     lines += ["", *render(_GPU_COLUMNS, rows, width, colour)] if rows else []
+    known = [node for node in job.nodes if node.cpu_seconds is not None or node.memory_peak_bytes is not None]
+    lines += ["", *render(_NODE_COLUMNS, [_node_row(node) for node in known], width, colour)] if known else []
     lines += [line for text in _notes(job) for line in ("", *_wrap(text, width))]
     for hint in job.hints:
         lines += ["", *textwrap.wrap(f"▲ {clean(hint.text)}", width or 10_000, subsequent_indent="  ")]
@@ -77,6 +79,25 @@ _GPU_COLUMNS = [
 ]
 
 
+_NODE_COLUMNS = [
+    Column("HOST", keep=100, widest=40),
+    Column("CORES", keep=99, align="right"),
+    Column("MAX", keep=90, align="right"),
+    Column("ALLOWED", keep=95, align="right"),
+    Column("CPU h", keep=80, align="right"),
+    Column("RAM GiB", keep=98, align="right"),
+    Column("PEAK", keep=97, align="right"),
+    Column("LIMIT", keep=94, align="right"),
+]
+
+
+def _node_row(node: JobNode) -> list[Cell]:
+    hours = None if node.cpu_seconds is None else node.cpu_seconds / 3600
+    cores = [_number(value) for value in (node.cpu_mean_cores, node.cpu_peak_cores, node.cpu_limit_cores, hours)]
+    memory = [show_gib(value) for value in (node.memory_mean_bytes, node.memory_peak_bytes, node.memory_limit_bytes)]
+    return [(text, "") for text in (clean(node.host), *cores, *memory)]
+
+
 def _gpu_row(gpu: JobGpu) -> list[Cell]:
     place = f"{clean(gpu.host)}:{clean(gpu.label)}"
     figures = _figures(gpu)
@@ -110,6 +131,13 @@ def _notes(job: JobReport) -> list[str]:
         notes.append(f"Cost {job.cost:,.2f} {clean(job.currency)}".rstrip() + ", of the allocated time.")
     if job.coverage is not None and job.coverage < 0.995:
         notes.append(f"Coverage {100 * job.coverage:.1f} %: the rest of the job's time was not monitored.")
+    unread: dict[str, list[str]] = {}
+    for node in job.nodes:
+        if node.reason is not None:
+            unread.setdefault(node.reason, []).append(node.host)
+    for reason, hosts in list(unread.items())[:4]:
+        places = ", ".join(map(clean, hosts[:4])) + (", …" if len(hosts) > 4 else "")
+        notes.append(f"CPU and RAM on {places}: not all is known ({clean(reason)}).")
     if job.state == "unknown":
         notes.append("Its scheduler cannot be read now: whether it runs is not known.")
     return notes

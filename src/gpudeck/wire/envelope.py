@@ -12,10 +12,10 @@ from math import nan
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.model.report import Report, Word
+from gpudeck.model.report import JobCgroups, Report, Word
 
 VERSION = 1
 SHORT_VERSION = 2
@@ -63,17 +63,21 @@ class ShortReport(Head, frozen=True, kw_only=True):
     one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
     GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
     that may be left out (of a GPU or a process) is None.
+
+    `job_cgroups` are there when they were just read, every half minute; in other reports they are as before.
     """
 
     description: Annotated[DescriptionId, Meta(min_length=1)]
     numbers: bytes
+    job_cgroups: JobCgroups = field(default_factory=list)
 
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def describe(report: Report) -> str:
-    """The id of all that a report says but its numbers: the same for two reports that differ in nothing else."""
+    """The id of all that a report says but its numbers and cgroups: the same for two reports that differ in nothing
+    else."""
     gpus = report.gpus and [
         replace(
             gpu,
@@ -85,7 +89,7 @@ def describe(report: Report) -> str:
         for gpu in report.gpus
     ]
     disks = [replace(disk, used_bytes=0) for disk in report.disks]
-    words = replace(report, metrics=dict.fromkeys(report.metrics, 0), gpus=gpus, disks=disks)
+    words = replace(report, metrics=dict.fromkeys(report.metrics, 0), gpus=gpus, disks=disks, job_cgroups=[])
     return blake2b(_encoder.encode(words), digest_size=8).hexdigest()
 
 

@@ -2090,12 +2090,21 @@ export interface components {
             gpus?: components["schemas"]["ImportedGpu"][];
             job: string;
             name?: string | null;
+            nodes?: components["schemas"]["ImportedNode"][];
             outcome?: string | null;
             partition?: string | null;
             qos?: string | null;
             seconds: number;
             start?: number | null;
             user?: string | null;
+        };
+        /** ImportedNode */
+        ImportedNode: {
+            cpu_limit_cores?: number | null;
+            cpu_seconds?: number | null;
+            host: string;
+            memory_limit_bytes?: number | null;
+            memory_peak_bytes?: number | null;
         };
         /** IngestCounts */
         IngestCounts: {
@@ -2108,6 +2117,31 @@ export interface components {
             reports_per_second: number | null;
             reports_taken: number;
             values_rejected: number;
+        };
+        /**
+         * JobCgroup
+         * @description What a job, or pod, uses of this host beside GPUs: of the cgroup that its processes are in. `job` is that of its
+         *         processes.
+         *
+         *         `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is
+         *         without files that can be dropped. A limit is None where there is none or it is unknown, any other field where it is
+         *         unknown; `reasons` says why, by field.
+         */
+        JobCgroup: {
+            /** @default null */
+            cpu_limit_cores?: number | null;
+            /** @default null */
+            cpu_seconds?: number | null;
+            job: string;
+            /** @default null */
+            memory_limit_bytes?: number | null;
+            /** @default null */
+            memory_used_bytes?: number | null;
+            read_at: number;
+            /** @default {} */
+            reasons?: {
+                [key: string]: string;
+            };
         };
         /** JobGpu */
         JobGpu: {
@@ -2156,6 +2190,18 @@ export interface components {
             jobs: components["schemas"]["JobSummary"][];
             next: number | null;
         };
+        /** JobNode */
+        JobNode: {
+            cpu_limit_cores: number | null;
+            cpu_mean_cores: number | null;
+            cpu_peak_cores: number | null;
+            cpu_seconds: number | null;
+            host: string;
+            memory_limit_bytes: number | null;
+            memory_mean_bytes: number | null;
+            memory_peak_bytes: number | null;
+            reason: string | null;
+        };
         /** JobReport */
         JobReport: {
             account: string | null;
@@ -2182,6 +2228,7 @@ export interface components {
             memory_peak_bytes: number | null;
             name: string | null;
             namespace: string | null;
+            nodes: components["schemas"]["JobNode"][];
             outcome: string | null;
             partition: string | null;
             qos: string | null;
@@ -2707,7 +2754,7 @@ export interface components {
          *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
          *         instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
          *         has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
-         *         is known.
+         *         is known. `job_cgroups` are those of jobs and pods that have processes on GPUs.
          */
         Report: {
             /** @default [] */
@@ -2728,6 +2775,8 @@ export interface components {
             interfaces?: {
                 [key: string]: string;
             };
+            /** @default [] */
+            job_cgroups?: components["schemas"]["JobCgroup"][];
             /** @default {} */
             labels?: {
                 [key: string]: string;
@@ -2888,6 +2937,8 @@ export interface components {
          *         one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
          *         GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
          *         that may be left out (of a GPU or a process) is None.
+         *
+         *         `job_cgroups` are there when they were just read, every half minute; in other reports they are as before.
          */
         ShortReport: {
             /** @default  */
@@ -2899,6 +2950,8 @@ export interface components {
             /** @default  */
             host_id?: string;
             interval_seconds: number;
+            /** @default [] */
+            job_cgroups?: components["schemas"]["JobCgroup"][];
             numbers: string;
             /** @default  */
             run_id?: string;

@@ -1,0 +1,107 @@
+"""CPU and memory of jobs on their hosts, from what agents read of the jobs' cgroups.
+
+fleet (`HostState.job_cgroups`) → JobHosts (sums of each job on each host) → JobStore (job_hosts)
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import asdict
+
+from gpudeck.fleet.host import HostState
+from gpudeck.fleet.table import FleetTable
+from gpudeck.model.allocation import Allocation
+from gpudeck.model.job import JobNode
+from gpudeck.model.report import JobCgroup
+from gpudeck.schedulers.job_store import JobHostRecord, JobRecord, JobStore
+
+_SHORTEST_SECONDS: Final = 5.0
+"""Two readings that are closer together say little about how many cores were in use."""
+_UNREAD: Final = "no agent has read the job's cgroup there: it reads those of processes that are on GPUs"
+_Key = tuple[int, str]
+
+
+class JobHosts:
+    """What is known of jobs that have not ended. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[JobCgroup]] = {}
+        self._last: dict[_Key, JobCgroup] = {}
+        self._records: dict[_Key, JobHostRecord] = {}
+        self._changed: set[_Key] = set()
+
+    def adopt(self, records: Collection[JobHostRecord]) -> None:
+        """What was known when the hub ended."""
+        self._records = {(one.job_id, one.host): one for one in records} | self._records
+
+    def look(self, table: FleetTable, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
+        """Take what hosts have reported since the last time. `find` returns the job of an allocation."""
+        reporting = [host for host in table.host_at if host is not None and host.job_cgroups]
+        for host in reporting:
+            if host.job_cgroups is not self._seen.get(host.id):
+                self._take(host, find, now)
+        self._seen = {host.id: host.job_cgroups for host in reporting}
+
+    def of(self, job_id: int) -> dict[str, JobHostRecord]:
+        """By host, those that are newer than in the database."""
+        return {host: one for (job, host), one in self._records.items() if job == job_id}
+
+    async def write(self, store: JobStore, running: Collection[int]) -> None:
+        """Write what changed, and forget all jobs but these. Raises Temporary, and keeps what is not written."""
+        changed, self._changed = self._changed, set()
+        try:
+            await store.write_hosts([self._records[key] for key in changed])
+        except BaseException:
+            self._changed |= changed
+            raise
+        for key in self._records.keys() - self._changed:
+            if key[0] not in running:
+                del self._records[key]
+                self._last.pop(key, None)
+
+    def _take(self, host: HostState, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
+        allocations = [gpu.scheduling.allocation for gpu in host.gpus.values()]
+        # Processes have Slurm's own number of a job.
+        named = {one.number or one.job: one for one in allocations if one is not None and one.job}
+        for cgroup in host.job_cgroups:
+            allocation = named.get(cgroup.job)
+            job = None if allocation is None else find(allocation)
+            if job is not None:
+                self._add(job.id, host.name, cgroup, now)
+
+    def _add(self, job_id: int, host: str, new: JobCgroup, now: float) -> None:
+        key = job_id, host
+        last = self._last.get(key)
+        if last is not None and new.read_at == last.read_at:
+            return
+        self._last[key] = new
+        self._changed.add(key)
+        known = self._records.setdefault(key, JobHostRecord(job_id=job_id, host=host, read_at=now))
+        known.read_at, known.reason = now, "; ".join(dict.fromkeys(new.reasons.values())) or None
+        known.cpu_limit_cores, known.memory_limit_bytes = new.cpu_limit_cores, new.memory_limit_bytes
+        if new.cpu_seconds is not None:
+            known.cpu_seconds = max(known.cpu_seconds or 0.0, new.cpu_seconds)
+            elapsed = 0.0 if last is None else new.read_at - last.read_at
+            if last is not None and last.cpu_seconds is not None and elapsed >= _SHORTEST_SECONDS:
+                cores = max(0.0, new.cpu_seconds - last.cpu_seconds) / elapsed
+                known.cpu_peak_cores = max(known.cpu_peak_cores or 0.0, cores)
+        if new.memory_used_bytes is not None:
+            known.memory_sum += new.memory_used_bytes
+            known.memory_readings += 1
+            known.memory_peak_bytes = max(known.memory_peak_bytes or 0, new.memory_used_bytes)
+
+
+def show_nodes(hosts: Sequence[str], known: Mapping[str, JobHostRecord], start: float) -> list[JobNode]:
+    """The hosts of a job that began at `start`."""
+    shown = []
+    for host in hosts:
+        one = known.get(host)
+        if one is None:
+            shown.append(JobNode(host=host, reason=_UNREAD))
+            continue
+        wall = one.read_at - start
+        facts = {name: value for name, value in asdict(one).items() if name in JobNode.__struct_fields__}
+        mean = None if one.cpu_seconds is None or wall <= 0 else one.cpu_seconds / wall
+        memory = one.memory_sum / one.memory_readings if one.memory_readings else None
+        shown.append(JobNode(**facts, cpu_mean_cores=mean, memory_mean_bytes=memory))
+    return shown
