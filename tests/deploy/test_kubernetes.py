@@ -83,7 +83,8 @@ def test_only_the_agent_is_root_for_the_kubelets_socket() -> None:
     mounts = {one["mountPath"]: one.get("readOnly", False) for one in container["volumeMounts"]}
     assert mounts[str(Path(KubernetesSettings().socket).parent)] is True
     paths = [one["hostPath"]["path"] for one in agent["volumes"] if "hostPath" in one]
-    assert paths == ["/etc/passwd", "/var/lib/kubelet/pod-resources"]
+    assert paths == ["/etc/passwd", "/var/lib/kubelet/pod-resources", "/sys/fs/cgroup"]
+    assert mounts["/host/sys/fs/cgroup"] is True
 
 
 def test_agent_may_list_pods_and_resource_slices_and_nothing_else() -> None:

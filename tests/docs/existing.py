@@ -40,6 +40,7 @@ _TYPESCRIPT_METHOD = re.compile(r"^  (?:private |readonly |static |async |get )*
 FOREIGN = {
     # Slurm's settings and columns, and the settings of deploy/slurm.
     *("NodeHostName", "NodeAddr", "AccountingStorageType", "PrivateData", "CoreCnt", "SlurmUser", "SlurmctldHost"),
+    *("ConstrainCores", "ConstrainRAMSpace", "JobAcctGatherType", "ProctrackType", "slurmstepd.scope"),
     *("JobID", "AdminComment", "Start", "JobName", "gpudeck.env"),
     # Files that appear where gpudeck runs.
     *(
