@@ -108,8 +108,8 @@ class HostState:
     """A host as the hub knows it. `view` is how others get it.
 
     `row` is its place among the table's hosts, -1 as long as nothing is known of it, and `rows` are those of its GPUs.
-    `is_pending`: its newest report waits to be judged. `changed` are the fields of its view other than metrics that
-    viewers have not been sent yet.
+    `is_pending`: its newest report waits to be judged. `is_forwarded`: that came through another hub. `changed` are the
+    fields of its view other than metrics that viewers have not been sent yet.
 
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sender` is how it was found with its last report, None where the next
@@ -145,6 +145,7 @@ class HostState:
         "id",
         "interfaces",
         "interval",
+        "is_forwarded",
         "is_pending",
         "job_cgroups",
         "last_report_at",
@@ -174,7 +175,7 @@ class HostState:
         self.gpus: dict[str, GpuState] = {}
         self.row = -1
         self.rows = NO_ROWS
-        self.is_pending = False
+        self.is_pending = self.is_forwarded = False
         self.changed: frozenset[str] = NOTHING_CHANGED
         self.target: str | None = None
         self.token: int | None = None
@@ -490,9 +491,11 @@ class HostState:
         """The same host, in another table, as if nothing had been reported of it yet."""
         return HostState(self.id, self.via, table)
 
-    def age(self, now: float, uptime: float | None = None) -> bool:
+    def age(self, now: float, uptime: float | None = None, *, may_be_down: bool = True) -> bool:
         """Let time pass: up becomes late becomes down. Returns whether anything changed."""
         status = self._status_at(now, now if uptime is None else uptime)
+        if status == "down" and not may_be_down and (self.status != "down" or self.is_recalled):
+            status = "late"
         if status == self.status:
             return False
         self.has_news |= "down" in {status, self.status}

@@ -179,7 +179,7 @@ class LateReports:
         replay = backlog.replay
         if replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
             replay = self._replay(backlog, host.start_anew(self._table))
-        replay.id = host.id
+        replay.id, replay.is_forwarded = host.id, host.is_forwarded
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
         self.marks.move_to(observed_at)
         self._table.maintenance.move_to(observed_at)

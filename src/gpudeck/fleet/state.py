@@ -7,7 +7,7 @@ One event loop owns a fleet: nothing here is locked, and nothing here blocks.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,8 +41,20 @@ FORGET_TICKS = 3600
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
-PARTS: Final = ("database", "events", "schedulers", "reservations", "alerts", "messages", "history", SOURCE)
+PARTS: Final = ("cluster", "database", "events", "schedulers", "reservations", "alerts", "messages", "history", SOURCE)
 """The parts of a hub without which it goes on, degraded: what each says (`FleetState.say`) is wrong with it."""
+
+
+class TakenReport(NamedTuple):
+    """A report that was taken here, as `FleetState.apply` got it."""
+
+    envelope: Envelope | ShortReport
+    via: str
+    arrived_at: float
+    sent_at: float | None
+    target: str | None
+    only: str | None
+    token: TokenName | None
 
 
 class FleetState:
@@ -77,6 +89,9 @@ class FleetState:
         self._recalled: dict[str, HostState] = {}
         self.has_postponed = False
         """Whether hosts that viewers have to be sent whole wait for the next tick."""
+        self._forward: Callable[[TakenReport], None] | None = None
+        self.is_cut_off = False
+        """Whether reports may be at other hubs that cannot be reached: then a silent host is late, and never down."""
         self._ticks = 0
         self._order: list[HostState] = []
         self._order_of = (-1, 0)
@@ -91,15 +106,36 @@ class FleetState:
         target: str | None = None,
         only: str | None = None,
         token: TokenName | None = None,
+        age: float | None = None,
     ) -> bool:
         """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
 
         `sent_at` is the agent's clock at the moment of sending: with it the hub distinguishes a wrong clock from a
         report that waited in an outbox, and dates the report by its own clock. `target` is the configured host that was
         asked for it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it
-        showed. Raises ReportRefused, also for a short report that has to be sent whole.
+        showed. `age` is how long ago another hub took it, None where it came here. Raises ReportRefused, also for a
+        short report that has to be sent whole.
         """
-        uptime = now if self.uptime is None else self.uptime()
+        host = self._apply(envelope, via, now, sent_at, target, only, token, age)
+        if host is None:
+            return False
+        if self._forward is not None and age is None:
+            self._forward(TakenReport(envelope, via, now, sent_at, target, only, token))
+        return True
+
+    def _apply(  # noqa: PLR0917 - as `apply`
+        self,
+        envelope: Envelope | ShortReport,
+        via: str,
+        now: float,
+        sent_at: float | None,
+        target: str | None,
+        only: str | None,
+        token: TokenName | None,
+        age: float | None,
+    ) -> HostState | None:
+        """The host of a report that was taken; None where it changed nothing."""
+        uptime = (now if self.uptime is None else self.uptime()) - (age or 0.0)
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(10 * (sent_at - now)) / 10  # four times as fast as with digits
         sender = (
@@ -111,14 +147,15 @@ class FleetState:
             None if token is None else token.id,
         )
         if isinstance(envelope, ShortReport) and (following := self._find_next(envelope, sender)) is not None:
+            following.is_forwarded = age is not None
             following.take_next(envelope, now - waited, skew, now, uptime)
             self._note_taken(waited)
-            return True
+            return following
         envelope = self._register.keep_apart(envelope, target)
         host, host_id = self._register.find(envelope, via, target, only, token)
         if self._has_better_way(host, via):
             self.counters["reports_other_source"] += 1
-            return False
+            return None
         if isinstance(envelope, ShortReport):
             known = host.description_of(envelope)
             known.check(envelope.numbers)
@@ -130,12 +167,13 @@ class FleetState:
         if is_sent and self._late.is_late(host, envelope, now - waited, now):
             if isinstance(envelope, ShortReport):
                 raise refuse_undescribed(envelope, f"a report of {envelope.host} that comes late has to be whole")
-            return self._take_late(host, envelope, now - waited, skew, now, uptime)
+            host.is_forwarded = age is not None
+            return host if self._take_late(host, envelope, now - waited, skew, now, uptime) else None
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
             host.hear(now, uptime)
-            return False
+            return None
         if is_sent and not host.is_next(envelope):
             self._late.note_gap(host, envelope, now - waited, uptime)
         host.via = via
@@ -147,9 +185,17 @@ class FleetState:
             self._take_over(host, report)
         # Another version than before: then it is looked for in the register once more.
         host.sender = sender if target is None and self._register.is_settled(host) else None
+        host.is_forwarded = age is not None
         host.take(envelope, now - waited, skew, now, uptime)
         self._note_taken(waited)
-        return True
+        return host
+
+    def forward_with(self, forward: Callable[[TakenReport], None] | None) -> None:
+        """Call `forward` with each report that is taken here: several hubs serve the fleet."""
+        self._forward = forward
+
+    def note_cut_off(self, is_cut_off: bool) -> None:
+        self.is_cut_off = is_cut_off
 
     def settle(self) -> None:
         """Judge the reports that wait, and call the observers with them. Readers of the fleet call this first."""
@@ -387,10 +433,10 @@ class FleetState:
                 self.observers.on_news(host, report.now)
             # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
             if host.status != "up" or report.now - report.observed_at > host.late_after:
-                host.age(report.now, uptime)
+                host.age(report.now, uptime, may_be_down=not self.is_cut_off)
 
     def _age(self, host: HostState, now: float, uptime: float) -> None:
-        if host.age(now, uptime):
+        if host.age(now, uptime, may_be_down=not self.is_cut_off):
             self.observers.on_news(host, now)
 
     def _find_next(self, envelope: ShortReport, sender: Sender) -> HostState | None:
@@ -460,6 +506,8 @@ class Ingest:
     def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
         self.fleet = fleet
         self.demo = demo
+        self.refusal: str | None = None
+        """Why no reports are taken now: they are sent to another hub, or again."""
         self._end_demo: Callable[[], None] | None = None
         self._clock = clock
 
@@ -502,6 +550,28 @@ class Ingest:
         taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
         return taken or not self.fleet.has_better_way(target, via)
 
+    def take_forwarded(
+        self,
+        envelope: Envelope | ShortReport,
+        *,
+        via: str,
+        age: float,
+        sent_at: float | None,
+        target: str | None,
+        only: str | None,
+        token: TokenName | None,
+    ) -> bool:
+        """Take a report that another hub took `age` seconds ago; False when it was a repeated one. Raises
+        ReportRefused."""
+        now = self._clock() - age
+        return self.fleet.apply(
+            envelope, via=via, now=now, sent_at=sent_at, target=target, only=only, token=token, age=age
+        )
+
+    def refuse_with(self, reason: str | None) -> None:
+        """Why no reports are taken from here on; None: they are."""
+        self.refusal = reason
+
     def count(self, refusal: ReportRefused) -> None:
         """Count a refused report."""
         self.fleet.counters[f"refused_{refusal.code}"] += 1
@@ -523,6 +593,8 @@ class Ingest:
         return True
 
     def _check_demo(self, envelope: Head) -> None:
+        if self.refusal is not None:
+            raise ReportRefused(503, "not_ready", self.refusal, "Send the report again, or to another hub.")
         if envelope.simulated == self.demo:
             return
         if envelope.simulated:

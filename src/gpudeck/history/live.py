@@ -26,7 +26,8 @@ class Devices(Struct, frozen=True):
 class LiveBatch(Struct):
     """Samples of several hosts. `names` are id and name of each, `moments` its time and the time to the next one, `own`
     its values; `table` and `states` have a row for each GPU, `runs` one for each process on a GPU: memory and
-    utilization. NaN is unknown. Samples of one host share `devices` until they change."""
+    utilization. NaN is unknown. Samples of one host share `devices` until they change. `is_forwarded`: another hub
+    took the reports, and sends them to the store that all hubs share."""
 
     names: list[tuple[str, str]]
     moments: _Floats
@@ -35,6 +36,7 @@ class LiveBatch(Struct):
     states: bytes
     table: _Floats
     runs: _Floats
+    is_forwarded: bool = False
 
     def one_by_one(self) -> Iterator["LiveBatch"]:
         """Each sample as a batch."""

@@ -6,13 +6,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, Rows, rows_of
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.history.live import Devices, LiveBatch, Sample
+from gpudeck.history.live import Devices, LiveBatch, Sample, as_batch
 from gpudeck.history.sample import NOTHING, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.report import Process
 
@@ -52,8 +53,10 @@ class Recorder(FleetObserver):
     def on_reports(self, table: FleetTable, reports: Sequence[Pending]) -> None:
         self._backlog += sum(report.is_backlog for report in reports)
         due = [report for report in reports if self._is_due(report.host, report.observed_at)]
-        if due:
-            self._samples.append(self._sample_all(table, due))
+        for is_forwarded in (False, True):
+            some = [report for report in due if report.host.is_forwarded is is_forwarded]
+            if some:
+                self._samples.append(self._sample_all(table, some, is_forwarded=is_forwarded))
 
     def on_late_report(self, replay: HostState, observed_at: float) -> None:
         self.record(replay, observed_at, is_backlog=True)
@@ -62,7 +65,8 @@ class Recorder(FleetObserver):
         """Sample one host."""
         self._backlog += is_backlog
         if self._is_due(host, observed_at):
-            self._samples.append(sample_host(host, round(observed_at, 3), max(self._every, host.interval)))
+            sample = sample_host(host, round(observed_at, 3), max(self._every, host.interval))
+            self._samples.append(replace(as_batch([sample]), is_forwarded=True) if host.is_forwarded else sample)
 
     def on_time(self, now: float) -> None:
         """What was sampled in a second is on its way to the disk before anything else is done in the next."""
@@ -89,7 +93,7 @@ class Recorder(FleetObserver):
         self._waiting += not is_full
         return not is_full
 
-    def _sample_all(self, table: FleetTable, reports: list[Pending]) -> LiveBatch:
+    def _sample_all(self, table: FleetTable, reports: list[Pending], *, is_forwarded: bool) -> LiveBatch:
         """Reports that were just judged, with few operations for all of them."""
         hosts, every = [report.host for report in reports], self._every
         own_rows, rows = [host.row for host in hosts], rows_of([host.rows for host in hosts])
@@ -110,6 +114,7 @@ class Recorder(FleetObserver):
             _STATES[table.gpus.availability[rows]].tobytes(),
             values,
             table.processes.values[np.concatenate([of.run_rows for of in known])],
+            is_forwarded,
         )
 
     def _find_devices(self, report: Pending, version: int) -> "_HostDevices":

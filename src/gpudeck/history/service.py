@@ -191,9 +191,11 @@ class HistoryService(Service):
         now: Clock = clock.wall,
         demo: int | None = None,
         find_group: Callable[[str], str | None] | None = None,
+        hub_name: str | None = None,
     ) -> None:
         """`demo` is how many hosts are simulated, None when none are: they have a file of their own. `find_group` is
-        asked for the group of a login instead of this machine."""
+        asked for the group of a login instead of this machine. `hub_name` is that of this one of several hubs."""
+        self._hub_name = hub_name
         self._hub = hub
         self._settings = settings
         self.usage = usage
@@ -266,4 +268,4 @@ class HistoryService(Service):
             return local
         from gpudeck.history.remote.store import RemoteStore  # noqa: PLC0415
 
-        return RemoteStore(self._settings, self._data_dir, local, self._now)
+        return RemoteStore(self._settings, self._data_dir, local, self._now, hub=self._hub_name)

@@ -230,8 +230,10 @@ class _Saved(Struct):
 class UsageCounters:
     """One thread owns it. `file` keeps the totals while no hub runs."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, hub: str | None = None) -> None:
+        """`hub` is the name of this one of several hubs: its counters have it as a label."""
         self._file = file
+        self._hub = hub
         self._counts = _load(file)
         self._sent_at = max((count.sent_at for count in self._counts.values()), default=-math.inf)
         self.problem: str | None = None
@@ -278,7 +280,7 @@ class UsageCounters:
         ]
 
     def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[EncodedSeries]:
-        series = [one for key, count in changed for one in _encode(key, count, now)]
+        series = [one for key, count in changed for one in _encode(key, count, now, self._hub)]
         for _, count in changed:
             count.sent, count.sent_at = count.totals, now
         pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
@@ -299,11 +301,12 @@ def _load(file: Path) -> dict[_Key, _Count]:
     return {key: _Count(totals, totals, saved.at) for key, totals in saved.totals if len(totals) == len(COUNTERS)}
 
 
-def _encode(key: _Key, count: _Count, now: float) -> list[bytes]:
+def _encode(key: _Key, count: _Count, now: float, hub: str | None) -> list[bytes]:
     """The totals; and before them what they were when the change began, if that was not just sent: a window that
     begins in between would miss the first step."""
     user, host_id, host, model = key
     own = {"user": user, "host": host, "host_id": host_id, "model": model}
+    own |= {} if hub is None else {"hub": hub}
     labels = [encode_head(name, own) for name in COUNTERS]
     before = [None if total is None else sent or 0.0 for total, sent in zip(count.totals, count.sent, strict=True)]
     earlier = [(before, count.changed_from)] if count.sent_at < count.changed_from < now else []

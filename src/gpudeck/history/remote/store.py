@@ -26,7 +26,7 @@ from gpudeck.history.base import (
     UsageAsk,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.live import Sample
+from gpudeck.history.live import LiveBatch, Sample
 from gpudeck.history.overview import series_asks
 from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
@@ -59,7 +59,10 @@ class RemoteStore:
         data_dir: Path,
         usage_store: EmbeddedStore,
         clock: clocks.Clock = clocks.wall,
+        *,
+        hub: str | None = None,
     ) -> None:
+        """`hub` is the name of this one of several hubs: each has counters of its own."""
         self._clock = clock
         self._usage_store = usage_store
         self._write_client = PromClient(settings.write_url or "", settings, seconds=20.0)
@@ -69,7 +72,7 @@ class RemoteStore:
         reader = PromReader(self._read_client)
         devices = DeviceDirectory(reader, clock)
         self._answers = RemoteAnswers(reader, devices, usage_store)
-        self._counters = UsageCounters(data_dir / FOLDER / "counters")
+        self._counters = UsageCounters(data_dir / FOLDER / "counters", hub)
         self.writer = RemoteWriter(self._queue, self._counters, devices, self._more, clock)
         self._sender = RemoteWriteSender(self._queue, self._write_client)
         self._threads = [
@@ -116,7 +119,7 @@ class RemoteStore:
         return self._usage_store.damage
 
     def take(self, samples: Sequence[Sample]) -> None:
-        self.writer.take(samples)
+        self.writer.take([one for one in samples if not (isinstance(one, LiveBatch) and one.is_forwarded)])
         self._usage_store.take(samples)
 
     def series(self, ask: Ask) -> Answer:

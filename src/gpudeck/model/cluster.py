@@ -1,0 +1,55 @@
+"""Several hubs as one: the duties that one of them has at a time, and how the API describes them."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Duty:
+    """Work that one hub of a cluster does at a time, such as evaluating alerts. Without a cluster a hub has all of
+    them, always."""
+
+    def __init__(self, name: str, is_held: Callable[[], bool] = lambda: True) -> None:
+        self.name = name
+        self._is_held = is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this hub does it now. Asked often: costs nothing."""
+        return self._is_held()
+
+
+class ClusterHub(Struct, frozen=True):
+    """A hub of the cluster. `seen_seconds_ago` is the age of its last heartbeat by the database's clock. `lag_seconds`
+    is how long its own messages took to come back from the bus, null while they do not."""
+
+    name: str
+    version: str
+    started_at: float
+    seen_seconds_ago: float
+    is_alive: bool
+    lag_seconds: float | None
+    is_this: bool
+
+
+class ClusterDuty(Struct, frozen=True):
+    """A duty and the hub that has it, null while none does. `epoch` counts how often it changed hands."""
+
+    name: str
+    owner: str | None
+    epoch: int
+    since: float | None
+
+
+class Cluster(Struct, frozen=True):
+    """The hubs that serve this fleet together. `state` is `alone` where this hub cannot reach the others."""
+
+    state: Literal["ok", "catching_up", "alone"]
+    problems: list[str]
+    hubs: list[ClusterHub]
+    duties: list[ClusterDuty]
+    reports_forwarded: int
+    reports_received: int
+    reports_dropped: int
+    duplicates: int
