@@ -46,9 +46,13 @@ class AlertManager:
         send: Send,
         settle: Settle | None = None,
         *,
+        sends_unwritten: bool = True,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
+        """Without `sends_unwritten` nothing is sent that could not be written: another hub may have decided
+        otherwise."""
+        self._sends_unwritten = sends_unwritten
         self.engine = engine
         self._store = store
         self._emit = emit
@@ -79,6 +83,11 @@ class AlertManager:
         self.engine.mutes.clear()
         self.engine.mutes.update({mute.id: mute for mute in mutes})
         self.engine.load(records, now)
+
+    def begin_anew(self, engine: AlertEngine) -> None:
+        """Forget everything, until `load`."""
+        self.engine = engine
+        self._unnoted = []
 
     def start(self) -> None:
         self._writer.start()
@@ -175,10 +184,13 @@ class AlertManager:
         return ended
 
     async def _write_and_send(self) -> None:
+        is_written = False
         try:
             await self._write()
+            is_written = True
         finally:
-            self._send_all()
+            if is_written or self._sends_unwritten:
+                self._send_all()
         await self._note_sent()
 
     async def _trim(self) -> None:

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from gpudeck import __version__
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.manager import AlertManager, Send, Settle
@@ -15,14 +17,17 @@ from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
 from gpudeck.alerts.store import AlertStore
 from gpudeck.auth.auth import Auth
+from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
-from gpudeck.model.alert import AlertCounts, HistoryTrouble
+from gpudeck.model.alert import Alert, AlertCounts, HistoryTrouble
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import LoopBudget, cancel_tasks, run_in_steps
+from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.rules import name_gpus
 
@@ -36,6 +41,13 @@ _NOW_AND_THEN: Final = 60.0
 
 Late = Callable[[], list[tuple[Reservation, float]]]
 History = Callable[[], HistoryTrouble | None]
+
+
+class ShownAlerts(Struct, frozen=True):
+    """What every viewer of the fleet sees of its alerts."""
+
+    alerts: list[Alert]
+    counts: AlertCounts
 
 
 class AlertService(Service):
@@ -56,8 +68,16 @@ class AlertService(Service):
         history: History = lambda: None,
         fleet: str = REAL,
         now: Clock = clock.wall,
+        duty: Duty | None = None,
+        database: Database | None = None,
+        share: Callable[[ShownAlerts], None] | None = None,
     ) -> None:
-        """`fleet` is the name under which a demo's alerts are kept apart; their titles say so."""
+        """`fleet` is the name under which a demo's alerts are kept apart; their titles say so. Of several hubs the one
+        with the `duty` evaluates them, keeps them in `database` and shares what fires with the others."""
+        self._duty = duty or Duty("alerts")
+        self._has_duty = duty is None
+        self._share = share
+        self._prefix = "" if fleet == REAL else DEMO_PREFIX
         self._hub = hub
         self._auth = auth
         self._settings = settings
@@ -71,13 +91,25 @@ class AlertService(Service):
         self._shown = -1
         self._pause = 0
         self.task: asyncio.Task[None] | None = None
-        engine = self.make_engine("" if fleet == REAL else DEMO_PREFIX)
-        # Not in the database of several hubs: an alert and its message never wait for that.
-        store = AlertStore(auth.local, fleet)
-        self.alerts = AlertManager(engine, store, events.add, send, settle, now=now, retention=hub.retention)
+        # Of one hub not in a database elsewhere: an alert and its message never wait for that.
+        store = AlertStore(database or auth.local, fleet)
+        self.alerts = AlertManager(
+            self.make_engine(self._prefix),
+            store,
+            events.add,
+            send,
+            settle,
+            sends_unwritten=duty is None,
+            now=now,
+            retention=hub.retention,
+        )
 
     async def open(self) -> None:
         """Raises Temporary when the database does not answer, and is called again then."""
+        if self._has_duty:
+            await self._load()
+
+    async def _load(self) -> None:
         await self.alerts.load()
         self._expect_lost()
         # A GPU that a host of before no longer has is missed.
@@ -91,6 +123,9 @@ class AlertService(Service):
         now: while all of a large fleet is away, the reports of those that return come first."""
         problem = self.alerts.problem
         self._hub.fleet.say("alerts", [] if problem is None else [problem])
+        if not self._duty.is_held:
+            self._has_duty = False
+            return
         self._pause -= 1
         if self._pause <= 0 and (self.task is None or self.task.done()):
             self.task = asyncio.get_running_loop().create_task(self._look())
@@ -112,9 +147,21 @@ class AlertService(Service):
 
     async def _look(self) -> None:
         try:
+            if not self._has_duty:
+                await self._take_over()
             await self._look_at_all()
+        except Temporary as error:
+            log.warning("alerts cannot be taken over: %s", error)
         except Exception:
             log.exception("alerts could not be looked for")
+
+    async def _take_over(self) -> None:
+        """Go on with what the hub that had the duty before has kept. As after a start, hosts are given time to
+        report. Raises Temporary."""
+        self.alerts.begin_anew(self.make_engine(self._prefix, started_at=self._now()))
+        self._selector = HostSelector(self._hub.fleet)
+        await self._load()
+        self._has_duty, self._shown = True, -1
 
     async def _look_at_all(self) -> None:
         engine, fleet, now = self.alerts.engine, self._hub.fleet, self._now()
@@ -143,7 +190,10 @@ class AlertService(Service):
             firing = engine.firing()
             waiting = [record.severity for record in firing if record.needs_attention]
             counts = AlertCounts(len(firing), len(waiting), waiting.count("critical"))
-            self._hub.fleet.show_alerts([record.show() for record in firing[:MOST_SHOWN]], counts)
+            shown = ShownAlerts([record.show() for record in firing[:MOST_SHOWN]], counts)
+            self._hub.fleet.show_alerts(shown.alerts, shown.counts)
+            if self._share is not None:
+                self._share(shown)
 
     def _care(self, now: float) -> None:
         if not 0 <= now - self._cared_at < _NOW_AND_THEN:
@@ -174,11 +224,11 @@ class AlertService(Service):
             drained=self._hub.fleet.drained(),
         )
 
-    def make_engine(self, prefix: str) -> AlertEngine:
+    def make_engine(self, prefix: str, started_at: float | None = None) -> AlertEngine:
         health = self._hub.fleet.settings.health
         defaults = DEFAULTS | {rule.name: rule.limits_from(health) for rule in RULES if rule.limits_from is not None}
         account_of = self._auth.users.account_of
-        started_at = self._hub.started_at
+        started_at = started_at or self._hub.started_at
         return AlertEngine(
             self._settings, self._events.add, account_of, defaults=defaults, prefix=prefix, started_at=started_at
         )

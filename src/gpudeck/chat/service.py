@@ -17,6 +17,7 @@ from gpudeck.chat.settings import ChatSettings, SlackSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import Store
+from gpudeck.model.cluster import Duty
 from gpudeck.model.extras import is_installed
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -49,9 +50,13 @@ class ChatService(Service):
         reaches: Callable[[str | None], bool] = lambda _: False,
         direct_messages: DirectMessageChannel | None = None,
         address: str = "",
+        duty: Duty | None = None,
     ) -> None:
-        """`address` is where people find the hub. `reaches` says whether an account can be notified by itself.
+        """Of several hubs the one with the `duty` runs the bot. `address` is where people find the hub. `reaches` says
+        whether an account can be notified by itself.
         `direct_messages` sends messages to single people while the bot runs."""
+        self._duty = duty or Duty("chat")
+        self._is_started = False
         self._hub = hub
         self._settings = settings
         read = None if settings.slack is None else settings.slack.read
@@ -72,6 +77,16 @@ class ChatService(Service):
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self._is_started = True
+        self.on_second()
+
+    def on_second(self) -> None:
+        if not self._is_started or self._duty.is_held == (self._running is not None):
+            return
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+            return
         # Where the extra is missing, the hub has said so at its start.
         if self._settings.slack is not None and is_installed("slack"):
             self._running = asyncio.get_running_loop().create_task(self._run(self._settings.slack))

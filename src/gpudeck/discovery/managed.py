@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,13 @@ ORIGIN = "hosts added here"
 _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
 
 
+class AddedHosts(msgspec.Struct, frozen=True):
+    """All hosts that were added, and when the last change was."""
+
+    changed_at: float
+    entries: list[HostEntry]
+
+
 class ManagedHosts(Provider):
     """The added hosts, as a provider of discovery: `find` answers at once the first time, and then at each change."""
 
@@ -32,6 +40,7 @@ class ManagedHosts(Provider):
         self._file = file
         self._entries = _read_entries(file)
         self._untold = 1
+        self._on_change: Callable[[AddedHosts], None] | None = None
         self._changed = asyncio.Event()
         self._changed.set()
 
@@ -83,6 +92,34 @@ class ManagedHosts(Provider):
             except OSError:
                 log.exception("%s has hosts that should not be there, or misses some", self._file)
             raise
+        self._tell()
+        if self._on_change is not None:
+            self._on_change(self.all)
+
+    def call_with_changes(self, on_change: Callable[["AddedHosts"], None]) -> None:
+        """`on_change` is called with all of them after each change here: other hubs have the same."""
+        self._on_change = on_change
+
+    @property
+    def all(self) -> "AddedHosts":
+        try:
+            return AddedHosts(self._file.stat().st_mtime, self._entries)
+        except OSError:
+            return AddedHosts(0.0, self._entries)
+
+    def adopt(self, added: "AddedHosts") -> None:
+        """Those that another hub has, where they are newer."""
+        if added.changed_at <= self.all.changed_at or added.entries == self._entries:
+            return
+        try:
+            self._write(added.entries)
+            os.utime(self._file, (added.changed_at, added.changed_at))
+        except OSError:
+            log.exception("%s does not have the hosts that were added on another hub", self._file)
+            return
+        self._tell()
+
+    def _tell(self) -> None:
         self._untold = 2  # an empty list counts only when it is reported twice
         self._changed.set()
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from gpudeck.discovery.base import Provider
@@ -31,8 +31,16 @@ class PollingService:
     """Keeps the fleet's expectations and the poller at what the providers say. `start` and `stop` in the event loop."""
 
     def __init__(
-        self, hub: Hub, providers: Sequence[Provider], methods: dict[str, PollMethod], *, grace: float = GRACE
+        self,
+        hub: Hub,
+        providers: Sequence[Provider],
+        methods: dict[str, PollMethod],
+        *,
+        grace: float = GRACE,
+        reads: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """`reads` says which hosts this one of several hubs reads, by their names; see `change_share`."""
+        self._reads = reads
         self._hub = hub
         self._grace = grace
         self._targets: dict[str, Target] = {}
@@ -65,6 +73,11 @@ class PollingService:
             await before.stop()
             self._watch()
         await self._discovery.change(providers)
+
+    def change_share(self, reads: Callable[[str], bool]) -> None:
+        """This one of several hubs reads these hosts from now on."""
+        self._reads = reads
+        self._watch()
 
     def find(self, name: str) -> Target | None:
         """The host that is configured under that name. Raises UsageError where none is watched, as a demo was asked
@@ -112,9 +125,9 @@ class PollingService:
         # A host that is no longer read leaves after its last report, and one that is new is there before its first.
         self._apply(
             chain(
-                self._poller.end_others(watched),
+                self._poller.end_others(read := [target for target in watched if self._reads(target.name)]),
                 self._hub.fleet.expect_in_steps(watched),
-                self._poller.watch_in_steps(watched),
+                self._poller.watch_in_steps(read),
                 self._hub.fleet.dismiss_recalled() if self._has_waited else (),
             )
         )

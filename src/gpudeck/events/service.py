@@ -1,17 +1,33 @@
 """The events of a hub: found in its fleet (events/detector.py), kept in its database and sent to every viewer."""
 
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
 from gpudeck import __version__
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.detector import EventDetector
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventStore
+from gpudeck.events.store import MOST_EVENTS, EventAsk, EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
+from gpudeck.model.cpu_budget import cancel_tasks
+from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
+
+log = logging.getLogger(__name__)
+
+_MOST_FOUND: Final = 2_000
+_TAKEOVER_SECONDS: Final = 60.0
+"""What a hub found without the duty before that, the owner of then has kept."""
+_CLOSE_SECONDS: Final = 15.0
 
 
 class EventService(Service):
@@ -28,9 +44,19 @@ class EventService(Service):
         local: Database | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
+        duty: Duty | None = None,
+        hub_name: str = "",
     ) -> None:
         """`local` keeps what `database` does not take, where that is another one. `fleet` is the name under which a
-        demo's events are kept apart."""
+        demo's events are kept apart. Of several hubs all find what happens in the fleet, and the one with the `duty`
+        keeps it; `hub_name` is the name of this one."""
+        self._duty = duty or Duty("events")
+        self._had_duty = True
+        self._found: deque[Event] = deque(maxlen=_MOST_FOUND)
+        """Found without the duty, and perhaps not kept by the hub that had it: it may have died."""
+        self._taking_over: asyncio.Task[None] | None = None
+        self._is_found = False
+        self._title = f"The hub {hub_name}" if hub_name else "The hub"
         self._hub = hub
         self._now = now
         self._is_real = fleet == REAL
@@ -52,27 +78,58 @@ class EventService(Service):
                 self._begin(before)
 
     def on_second(self) -> None:
+        had_duty, self._had_duty = self._had_duty, self._duty.is_held
+        if self._had_duty and not had_duty and self._found:
+            self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
         problem = self.events.problem
         self._hub.fleet.say("events", [] if problem is None else [problem])
 
+    def _add_found(self, event: Event) -> None:
+        """All hubs find it: it is not passed on to them."""
+        if self._duty.is_held:
+            self._is_found = True
+            self.events.add(event)
+            self._is_found = False
+        else:
+            self._found.append(event)
+            self._hub.stream.announce(event)
+
+    def pass_on(self, notify: Callable[[Event], None]) -> None:
+        """Call `notify` with events that only this hub knows of."""
+        self.events.subscribe(lambda event: None if self._is_found else notify(event))
+
+    async def _take_over(self) -> None:
+        """Keep what the former owner of the duty did not live to keep. Times differ a little between hubs."""
+        since = self._now() - _TAKEOVER_SECONDS
+        found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MOST_FOUND)
+        try:
+            known = await self.events.find(EventAsk(start=since - _CLOSE_SECONDS, limit=MOST_EVENTS))
+        except Temporary as error:
+            log.warning("events of the hub that had the duty before may be missing: %s", error)
+            return
+        for event in found:
+            if not any(_is_same(event, other) for other in known):
+                self.events.keep(event)
+
     async def close(self) -> None:
+        await cancel_tasks(self._taking_over)
         self._hub.fleet.settle()
         if self._detector is not None:
             self._hub.fleet.observers.remove(self._detector)
-        self.events.add(make_event(self._now(), "hub_stopped", "The hub was stopped"))
+        self.events.add(make_event(self._now(), "hub_stopped", f"{self._title} was stopped"))
         await self.events.stop()
 
     def _begin(self, before: Event | None) -> None:
         self._is_begun = True
         if self._detector is None:
-            self._observe(EventDetector(self.events.add, self._now(), learns=True))
+            self._observe(EventDetector(self._add_found, self._now(), learns=True))
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
-        if before is not None and before.kind == "hub_started":
+        if before is not None and before.kind == "hub_started" and before.title == f"{self._title} was started":
             detail += " Before, it ended without being stopped."
         self.events.start()
-        self.events.add(make_event(self._now(), "hub_started", "The hub was started", detail=detail))
+        self.events.add(make_event(self._now(), "hub_started", f"{self._title} was started", detail=detail))
 
     async def _detect(self) -> None:
         """No host of a demo is new: its past says when each was first seen."""
@@ -80,8 +137,13 @@ class EventService(Service):
         if self._detector is not None and known is not None:
             self._detector.learn(known)
         else:
-            self._observe(EventDetector(self.events.add, self._now(), known))
+            self._observe(EventDetector(self._add_found, self._now(), known))
 
     def _observe(self, detector: EventDetector) -> None:
         self._hub.fleet.observers.replace(self._detector, detector)
         self._detector = detector
+
+
+def _is_same(one: Event, other: Event) -> bool:
+    what = (one.kind, one.host_id, one.gpu, one.user)
+    return what == (other.kind, other.host_id, other.gpu, other.user) and abs(one.at - other.at) < _CLOSE_SECONDS

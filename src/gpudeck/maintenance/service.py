@@ -18,6 +18,7 @@ from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
@@ -50,8 +51,11 @@ class MaintenanceService(Service):
         data_dir: Path | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
+        duty: Duty | None = None,
     ) -> None:
-        """`data_dir` has the copy of what was known last. `fleet` is the name under which a demo's are kept apart."""
+        """Of several hubs the one with the `duty` says what has begun or ended. `data_dir` has the copy of what was
+        known last. `fleet` is the name under which a demo's are kept apart."""
+        self._duty = duty or Duty("reservations")
         self._hub = hub
         self._events = events
         self._now = now
@@ -86,7 +90,7 @@ class MaintenanceService(Service):
         self._hub.fleet.drain(self.windows.all, now)
         before, running = self._running, {one.id: one for one in self.windows.all if one.state_at(now) == "running"}
         self._running = running
-        if before is None:
+        if before is None or not self._duty.is_held:
             return
         for one in running.values():
             if one.id not in before:

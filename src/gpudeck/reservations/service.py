@@ -23,6 +23,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
@@ -98,10 +99,13 @@ class ReservationService(Service):
         maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
         of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
         now: Clock = clock.wall,
+        duty: Duty | None = None,
     ) -> None:
-        """`data_dir` has the copy of what was known last. `fleet` is the name under which a demo's reservations are
+        """`data_dir` has the copy of what was known last. Of several hubs the one with the `duty` acts upon what is
+        observed. `fleet` is the name under which a demo's reservations are
         kept apart. `maintenance` are windows in which nothing is reserved, `of_schedulers` reservations that
         schedulers have made: a new sequence whenever they change."""
+        self._duty = duty or Duty("reservations")
         self._hub = hub
         self._auth = auth
         self._events = events
@@ -154,6 +158,8 @@ class ReservationService(Service):
         self._hub.fleet.mark(unknown | found.marks | marks, now)
         self._hub.stream.note_reservations(self.calendar.changes)
         self.late = found.late
+        if not self._duty.is_held:
+            return
         for event in found.events:
             self._events.add(event)
         self._used |= {one.id: one for one in found.used}

@@ -25,6 +25,7 @@ from gpudeck.model import clock
 from gpudeck.model.allocation import KUBERNETES, Allocation
 from gpudeck.model.availability import STUCK_SECONDS
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
 from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_hosts import JobHosts
 from gpudeck.schedulers.job_store import (
@@ -354,9 +355,19 @@ class JobService(Service):
     name = "jobs"
 
     def __init__(
-        self, hub: Hub, store: JobStore, *, keep: float, now: Clock = clock.wall, monotonic: Clock = time.monotonic
+        self,
+        hub: Hub,
+        store: JobStore,
+        *,
+        keep: float,
+        now: Clock = clock.wall,
+        monotonic: Clock = time.monotonic,
+        duty: Duty | None = None,
     ) -> None:
-        """`keep` is for how many seconds jobs are kept after their end."""
+        """`keep` is for how many seconds jobs are kept after their end. Of several hubs the one with the `duty` counts
+        what they use."""
+        self._duty = duty or Duty("schedulers")
+        self._has_duty = duty is None
         self._hub = hub
         self._keep = keep
         self._now = now
@@ -379,11 +390,15 @@ class JobService(Service):
         return self._had_jobs or bool(self.tracker.open)
 
     async def open(self) -> None:
+        self._had_jobs = await self.store.has_jobs()
+        if self._has_duty:
+            await self._load()
+
+    async def _load(self) -> None:
         records = await self.store.open_jobs()
         gpus = await self.store.gpus_of([record.id for record in records])
         hosts = await self.store.hosts_of([record.id for record in records])
         hour = await self.store.usage_of_hour(int(self._now() // HOUR) * HOUR)
-        self._had_jobs = await self.store.has_jobs()
         self.tracker.adopt(records, gpus, hosts, hour)
         self._is_loaded = True
 
@@ -392,6 +407,13 @@ class JobService(Service):
         self._is_started = True
 
     def on_second(self) -> None:
+        if not self._duty.is_held:
+            self._has_duty = self._is_loaded = False
+            return
+        if not self._has_duty:
+            # Go on with what the hub that had the duty before has written.
+            self._has_duty, self.tracker = True, JobTracker(self.store, self._now, self._monotonic)
+            self._writer.wake()
         if self._monotonic() - self._ticked_at >= TICK_SECONDS:
             self._tick()
 
@@ -402,8 +424,8 @@ class JobService(Service):
 
     async def settle(self) -> None:
         """Count until now, and write the jobs that are new or changed, so that they are found. Raises Temporary."""
-        self._tick()
         if self._is_loaded:
+            self._tick()
             async with self._writer.lock:
                 await self.tracker.write_jobs()
 
@@ -414,7 +436,7 @@ class JobService(Service):
                 await self.tracker.write_usage(gpus)
 
     async def close(self) -> None:
-        if self._is_started:
+        if self._is_started and self._has_duty:
             self._tick()
             problem = await self._writer.stop()
             if problem is not None:
@@ -426,11 +448,13 @@ class JobService(Service):
         self.tracker.tick(self._hub.fleet.table)
 
     async def _write(self) -> None:
+        if not self._is_loaded and self._has_duty and self._is_started:
+            await self._load()
         if self._is_loaded:
             await self.tracker.write()
 
     async def _keep_house(self) -> None:
-        if self._monotonic() - self._trimmed_at < _TRIM_SECONDS or not self._is_loaded:
+        if not (self._is_loaded and self._duty.is_held) or self._monotonic() - self._trimmed_at < _TRIM_SECONDS:
             return
         self._trimmed_at = self._monotonic()
         now = self._now()

@@ -22,6 +22,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.allocation import NOT_SCHEDULED, Allocation, SchedulerMark
 from gpudeck.model.clock import Clock
+from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import PluginError, Temporary, Wrong
 from gpudeck.model.reservation import Reservation, ReservedGpu
@@ -46,6 +47,18 @@ class KnownNodes(Struct, frozen=True):
     nodes: dict[str, list[tuple[str, ...]]]
 
 
+class SharedReading(Struct, frozen=True):
+    """What one of several hubs has read of a scheduler; without a state, why there is none."""
+
+    state: SchedulerState | None
+    problem: str | None
+    nodes: list[tuple[str, ...]]
+
+
+SharedReadings = dict[str, SharedReading]
+"""By the names of the schedulers."""
+
+
 class _SchedulerReading:
     """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start."""
 
@@ -63,6 +76,17 @@ class _SchedulerReading:
         self.state, self.failures, self.problem = state, 0, None
         self.reservations = state.reservations
         self.nodes = [node.names for node in state.nodes.values()]
+
+    def shared(self) -> SharedReading:
+        state = self.state and replace(self.state, ended=())
+        return SharedReading(state, self.problem if state is None else None, self.nodes)
+
+    def adopt(self, shared: SharedReading) -> None:
+        """What another hub has read."""
+        self.state, self.problem, self.nodes = shared.state, shared.problem, shared.nodes
+        self.failures = 0 if shared.state is not None else MISSED_READINGS + 1
+        if shared.state is not None:
+            self.reservations = shared.state.reservations
 
     def fail(self, error: PluginError) -> None:
         self.failures += 1
@@ -86,8 +110,14 @@ class SchedulerService(Service):
         data_dir: Path | None = None,
         note_ended: NoteEnded | None = None,
         now: Clock = clock.wall,
+        duty: Duty | None = None,
+        share: Callable[[SharedReadings], None] | None = None,
     ) -> None:
-        """`data_dir` has the copy of which nodes there were. `note_ended` is called with jobs that have ended."""
+        """`data_dir` has the copy of which nodes there were. `note_ended` is called with jobs that have ended. Of
+        several hubs the one with the `duty` reads the schedulers, and shares what it has read with the others."""
+        self._duty = duty or Duty("schedulers")
+        self._share = share
+        self._shared_at = now()
         self._note_ended = note_ended
         self._hub = hub
         self._now = now
@@ -109,17 +139,40 @@ class SchedulerService(Service):
     def on_second(self) -> None:
         """Hosts that joined the fleet, and GPUs that came, since the last look."""
         if self._readings:
+            self._expire_shared()
             self._join()
+
+    def use_shared(self, shared: SharedReadings) -> None:
+        """What the hub that reads the schedulers has read."""
+        if self._duty.is_held:
+            return
+        self._shared_at = self._now()
+        for reading in self._readings:
+            found = shared.get(reading.scheduler.name)
+            if found is not None:
+                reading.adopt(found)
+        self._join()
+
+    def _expire_shared(self) -> None:
+        """What another hub read counts no longer than what this one would have read."""
+        for reading in [] if self._duty.is_held else self._readings:
+            if self._now() - self._shared_at > max(60.0, (MISSED_READINGS + 1) * reading.scheduler.pause):
+                reading.adopt(SharedReading(None, f"{reading.scheduler.origin} is read by no hub now", reading.nodes))
 
     async def close(self) -> None:
         await cancel_tasks(*self._tasks)
 
     async def _run(self, reading: _SchedulerReading) -> None:
         while True:
+            if not self._duty.is_held:
+                await asyncio.sleep(1.0)
+                continue
             before = reading.nodes
             await self._read(reading)
             self._joined = None
             self._join()
+            if self._share is not None:
+                self._share({one.scheduler.name: one.shared() for one in self._readings})
             if reading.state is not None and reading.state.ended and self._note_ended is not None:
                 # What is missed here is read again a few minutes later.
                 with contextlib.suppress(Temporary):

@@ -13,6 +13,7 @@ from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
 from gpudeck.alerts.watches import Watches, WatchStore, message_of
 from gpudeck.auth.auth import Auth
+from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
@@ -52,8 +53,10 @@ class MessageService(Service):
         bot: Channel | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
+        database: Database | None = None,
     ) -> None:
-        """`claimed` are the UUIDs of free GPUs that are claimed. `bot` writes to people in Slack, if there is one.
+        """`database` keeps messages on their way, instead of this machine's. `claimed` are the UUIDs of free GPUs that
+        are claimed. `bot` writes to people in Slack, if there is one.
         `fleet` is the name under which a demo's messages are kept apart; they are sent only if the settings say so."""
         self._hub = hub
         self._users = auth.users
@@ -71,7 +74,7 @@ class MessageService(Service):
         posts: dict[str, Channel] = {} if bot is None else {BOT: bot}
         posts |= {name: ConfiguredChannel(name, settings, auth.users.user_of) for name in settings.channels}
         self.outbox = MessageOutbox(
-            OutboxStore(auth.local, fleet),
+            OutboxStore(database or auth.local, fleet),
             posts,
             self.find_channels,
             give_up=settings.give_up,
