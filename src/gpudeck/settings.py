@@ -13,6 +13,7 @@ from gpudeck.alerts.notifiers.settings import NotifySettings, list_apprise_chann
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.auth.settings import AuthSettings, UserEntries, groups_with, read_user, users_problem
 from gpudeck.chat.settings import ChatSettings
+from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
 from gpudeck.discovery.registry import DiscoverySettings
@@ -91,10 +92,13 @@ class Settings(Struct, frozen=True):
     chat: ChatSettings = field(default_factory=ChatSettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
+    cluster: ClusterSettings | None = None
+    """Several hubs that serve one fleet; see docs/high-availability.md."""
 
     def __post_init__(self) -> None:
         problem = exposure_problem(self.listen, self.read) or users_problem(self.users)
         problem = problem or mute_problem({name: read_user(name, entry).mute for name, entry in self.users.items()})
+        problem = problem or cluster_problem(self.cluster, self.database, self.history.kind)
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         if problem:
             raise ValueError(problem)
@@ -124,6 +128,8 @@ def find_missing_extras(settings: Settings) -> list[UsageError]:
     wanted: list[tuple[Extra, str]] = []
     if settings.database is not None:
         wanted.append(("postgresql", "the setting `database`"))
+    if settings.cluster is not None:
+        wanted.append(("cluster", "the setting `cluster`"))
     if settings.chat.slack is not None:
         wanted.append(("slack", "the setting `chat.slack`"))
     if channels:

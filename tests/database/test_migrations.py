@@ -158,7 +158,7 @@ def test_tables_of_somebody_else_are_left_alone(
     database_address: str | None, tmp_path: Path, migrated: Database
 ) -> None:
     asyncio.run(ask(migrated, lambda connection: connection.execute(text("DROP TABLE gpudeck_version"))))
-    strange = "has tables that are not gpudeck's: accounts, alert_mutes, alerts, audit, events"
+    strange = "has tables that are not gpudeck's: accounts, alert_mutes, alerts, audit, cluster_hubs"
     with pytest.raises(UsageError, match=strange):
         asyncio.run(open_and_close(database_address, tmp_path))
 

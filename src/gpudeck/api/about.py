@@ -5,7 +5,7 @@ supervisors and load balancers. Nothing secret; where its files and its database
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from litestar import Response, get
@@ -23,6 +23,7 @@ from gpudeck.events.store import EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS
 from gpudeck.history.base import HistoryRefused, StoreStats
+from gpudeck.model.cluster import Cluster
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import DatabaseState, HistoryState, Totals
 
@@ -80,7 +81,8 @@ class IngestCounts(Struct, frozen=True):
 
 
 class About(Struct, frozen=True):
-    """`place` is null for all but admins. `limits_hit` counts what was refused for being too much, by limit."""
+    """`place` is null for all but admins, `cluster` where there is one hub. `limits_hit` counts what was refused for
+    being too much, by limit."""
 
     version: str
     python: str
@@ -98,6 +100,7 @@ class About(Struct, frozen=True):
     limits_hit: dict[str, int]
     problems: list[str]
     place: HubPlace | None
+    cluster: Cluster | None = None
 
 
 class HubAbout:
@@ -112,7 +115,9 @@ class HubAbout:
         *,
         hits: Mapping[str, int] | None = None,
         place: HubPlace | None = None,
+        cluster: Callable[[], Cluster] | None = None,
     ) -> None:
+        self._cluster = cluster
         self._hub = hub
         self._auth = auth
         self._events = events
@@ -141,6 +146,7 @@ class HubAbout:
             limits_hit={kind: count for kind, count in sorted(self._hits.items()) if count},
             problems=hub.fleet.problems,
             place=self._place if is_admin else None,
+            cluster=None if self._cluster is None else self._cluster(),
         )
 
     async def _ask_database(self) -> DatabaseState:
@@ -225,9 +231,10 @@ class Check(Struct, frozen=True):
 
 class Readiness(Struct, frozen=True):
     """`degraded`: the fleet is served, and a part of the hub does not work: `checks` say which. `not publishing`: the
-    hub is stuck. `tick_age_seconds` is how long ago the fleet was last published."""
+    hub is stuck. `catching up`: it has just started and reads what the other hubs of its cluster
+    know. `tick_age_seconds` is how long ago the fleet was last published."""
 
-    status: Literal["ready", "degraded", "not publishing"]
+    status: Literal["ready", "degraded", "not publishing", "catching up"]
     hosts: int | None
     viewers: int | None
     tick_age_seconds: float
@@ -245,25 +252,31 @@ def read_health(hub: TheHub) -> HubHealth:
     "/readyz",
     opt=access("open"),
     sync_to_thread=False,
-    responses=documented(Readiness, "The fleet is not being published", status=503),
+    responses=documented(Readiness, "The fleet is not being published, or not known yet", status=503),
 )
 def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
     """200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
     problems are for those who may look."""
     may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
     age = hub.stream.tick_age()
-    is_published = age < _STUCK_SECONDS
+    is_published, is_late = age < _STUCK_SECONDS, hub.ingest.refusal is not None
     checks = [one if may_look else Check(one.name, one.status, one.since) for one in _check_parts(hub, auth)]
     is_whole = all(one.status == "ok" for one in checks)
     body = Readiness(
-        status="not publishing" if not is_published else "ready" if is_whole else "degraded",
+        status="not publishing"
+        if not is_published
+        else "catching up"
+        if is_late
+        else "ready"
+        if is_whole
+        else "degraded",
         hosts=len(hub.fleet.hosts) if may_look else None,
         viewers=hub.stream.viewers if may_look else None,
         tick_age_seconds=round(age, 1),
         counters=dict(hub.fleet.counters) if may_look else {},
         checks=checks,
     )
-    return Response(body, status_code=200 if is_published else 503)
+    return Response(body, status_code=200 if is_published and not is_late else 503)
 
 
 def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:

@@ -139,10 +139,14 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
     return made | {
         "services": services,
         "installer": services.host_admin.installer,
-        "removal": HostRemoval(hub, services.host_admin, auth.tokens, services.alerts, services.memory),
-        "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts),
+        "removal": HostRemoval(
+            hub, services.host_admin, auth.tokens, services.alerts, services.memory, notify=services.notify_removed
+        ),
+        "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts, services.cluster),
         "history": queries,
-        "about": about.HubAbout(hub, auth, services.events, queries, hits=services.hits, place=services.place),
+        "about": about.HubAbout(
+            hub, auth, services.events, queries, hits=services.hits, place=services.place, cluster=services.cluster
+        ),
         "ask_limits": ask.AskLimits(),
         "reservations": ReservationHandler(hub, auth, services.reservations),
     }

@@ -244,8 +244,17 @@ class HostRemoval:
     """A host that still reports comes back with its next report, unless its token was revoked."""
 
     def __init__(
-        self, hub: Hub, host_admin: HostAdmin, tokens: Tokens, alerts: AlertManager | None, memory: HostMemory | None
+        self,
+        hub: Hub,
+        host_admin: HostAdmin,
+        tokens: Tokens,
+        alerts: AlertManager | None,
+        memory: HostMemory | None,
+        *,
+        notify: Callable[[list[str]], None] | None = None,
     ) -> None:
+        """`notify` is called with the ids of hosts that are removed, where several hubs have them."""
+        self._notify = notify
         self._hub = hub
         self._host_admin = host_admin
         self._tokens = tokens
@@ -274,6 +283,8 @@ class HostRemoval:
     async def forget(self, host_ids: Iterable[str]) -> None:
         """Remove hosts, or what is left of them, that are in no list any more."""
         host_ids, budget = list(host_ids), LoopBudget()
+        if self._notify is not None:
+            self._notify(host_ids)
         for host_id in host_ids:
             if host_id in self._hub.fleet.hosts:
                 self._hub.fleet.remove(host_id)

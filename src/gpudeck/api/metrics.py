@@ -6,7 +6,7 @@ series for ever.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, compress
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from gpudeck.fleet.state import PARTS
 from gpudeck.fleet.stream import SharedParts
 from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
+from gpudeck.model.cluster import Cluster
 from gpudeck.model.exposition import (
     CONTENT_TYPE,
     OPENMETRICS_END,
@@ -96,8 +97,10 @@ class MetricsPage:
         hits: Mapping[str, int] | None = None,
         outbox: MessageOutbox | None = None,
         alerts: AlertManager | None = None,
+        cluster: Callable[[], Cluster] | None = None,
     ) -> None:
-        """`hits` counts what limits have refused."""
+        """`hits` counts what limits have refused. `cluster` describes the hubs where there are several."""
+        self._cluster = cluster
         self._hub = hub
         self._alerts = alerts
         self._outbox = outbox
@@ -182,6 +185,8 @@ class MetricsPage:
         yield from write_family("gpudeck_hub_part_up", "gauge", "1: that part of the hub works", parts)
         if self._alerts is not None:
             yield from _write_alerts(self._alerts)
+        if self._cluster is not None:
+            yield from _write_cluster(self._cluster())
         yield from self._write_counters()
 
     def _write_counters(self) -> Iterator[str]:
@@ -207,6 +212,26 @@ def _write_alerts(alerts: AlertManager) -> Iterator[str]:
         ({"rule": rule, "severity": word}, count) for (rule, word), count in sorted(counts.items())
     ]
     yield from write_family("gpudeck_alerts_firing", "gauge", "Alerts that fire", samples)
+
+
+def _write_cluster(cluster: Cluster) -> Iterator[str]:
+    this = next((hub for hub in cluster.hubs if hub.is_this), None)
+    held: list[Sample] = [
+        ({"duty": duty.name}, int(this is not None and duty.owner == this.name)) for duty in cluster.duties
+    ]
+    alive = sum(hub.is_alive for hub in cluster.hubs)
+    yield from write_family("gpudeck_cluster_up", "gauge", "1: up to date with all hubs", [({}, cluster.state == "ok")])
+    yield from write_family("gpudeck_cluster_hubs_alive", "gauge", "Hubs that are there", [({}, alive)])
+    yield from write_family("gpudeck_cluster_duty_held", "gauge", "1: this hub has the duty", held)
+    if this is not None and this.lag_seconds is not None:
+        about = "How long messages of this hub take through the bus"
+        yield from write_family("gpudeck_cluster_lag_seconds", "gauge", about, [({}, this.lag_seconds)])
+    for name, about, count in (
+        ("forwarded", "Reports that this hub took and published", cluster.reports_forwarded),
+        ("received", "Reports that other hubs took", cluster.reports_received),
+        ("duplicate", "Reports of other hubs that were known already", cluster.duplicates),
+    ):
+        yield from write_family(f"gpudeck_cluster_reports_{name}_total", "counter", about, [({}, count)])
 
 
 def _write_messages(outbox: MessageOutbox) -> Iterator[str]:

@@ -19,6 +19,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
+from gpudeck.model.cluster import Cluster
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.schedulers.job_report import JobReporter
@@ -27,7 +28,8 @@ from gpudeck.schedulers.job_report import JobReporter
 class ApiServices(Struct, frozen=True, kw_only=True):
     """`prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for the
     hub's metrics; `place` is for admins. `reaches` says whether an account has a channel of its own; `agent_port` where
-    agents listen that say no port of their own. Without `history` its routes answer that this hub keeps none."""
+    agents listen that say no port of their own. Without `history` its routes answer that this hub keeps none.
+    `cluster` describes the hubs where there are several, and `notify_removed` tells them of hosts that were removed."""
 
     hub: Hub
     auth: Auth
@@ -50,6 +52,8 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     prefix: str = ""
     hits: Mapping[str, int] | None = None
     agent_port: Callable[[], int] = lambda: 7080
+    cluster: Callable[[], Cluster] | None = None
+    notify_removed: Callable[[list[str]], None] | None = None
 
 
 TheServices = NamedDependency[ApiServices]

@@ -30,7 +30,7 @@ from gpudeck.api.reports import DirectReports
 from gpudeck.api.services import ApiServices
 from gpudeck.app.plan import Plan, make_poll_methods
 from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
-from gpudeck.app.services import HubServices, make_authenticator, make_policy
+from gpudeck.app.services import HubServices, make_authenticator, make_policy, route_by_duty
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.service import note_configuration, running_auth
 from gpudeck.compat.registry import make_providers as make_compat_providers
@@ -43,7 +43,7 @@ from gpudeck.discovery.static import StaticHosts
 from gpudeck.fetch import shared_trust
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.observers import Observers
+from gpudeck.fleet.observers import EverySecond, Observers
 from gpudeck.model.address import cannot_listen, open_socket
 from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
@@ -164,6 +164,7 @@ class HubServer:
         )
         self._make_poll_methods = partial(make_poll_methods, ssh_password=ssh_password, nodes=self._compat_routes.nodes)
         self._agent_port = settings.pull.port
+        self._polling_shards: frozenset[int] | None = None
         self._watching = PollingService(self.hub, self._lists.providers, self._make_poll_methods(settings))
 
     async def serve(self, when_started: Callable[[HubStartInfo], None]) -> "HubServer | None":
@@ -195,6 +196,7 @@ class HubServer:
             self._services = services = HubServices(
                 self.hub, auth, policy, settings, plan=self._plan, clock=self._clock, data_dir=self._data_dir
             )
+            services.share_hosts(self._managed)
             # Loading this machine's certificates takes 100 ms: not when the first host is read.
             await asyncio.gather(services.open(), asyncio.to_thread(shared_trust))
             app, direct = await self._open_app(services, auth, policy, limiter.hits)
@@ -308,6 +310,8 @@ class HubServer:
             mutes=services.messages.mutes,
             outbox=services.messages.outbox,
             reaches=services.messages.reaches,
+            cluster=None if services.cluster is None else services.cluster.describe,
+            notify_removed=None if services.cluster is None else partial(services.cluster.notify, "removed"),
             agent_port=lambda: self._agent_port,
             place=HubPlace(
                 listen=str(settings.listen),
@@ -320,7 +324,7 @@ class HubServer:
         compat_routes = await self._compat_routes.open(api, authenticator, services.open_part)
         api_app = ApiApp(api, auth.tokens.find_agent, authenticator, compat_routes)
         limited = AdmissionGate(
-            api_app,
+            api_app if services.cluster is None else route_by_duty(api_app, services.cluster, settings.path_prefix),
             settings.limits,
             proxies=settings.login.proxy.addresses,
             hits=hits,
@@ -355,12 +359,21 @@ class HubServer:
             self._child = ChildAgent(arguments)
         if self._child is not None:
             self._child.start()
+        self._share_polling()
         self._watching.start()
         if self._services is not None:
             self._services.start()
+            self.hub.fleet.observers.add(EverySecond("polling", self._share_polling))
         self._systemd.ready(f"serving {self._url_elsewhere or self.url}")
         link = None if first_admin is None else f"{self._url_elsewhere or self.url}/#first-admin={first_admin}"
         when_started(HubStartInfo(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
+
+    def _share_polling(self) -> None:
+        """Of several hubs each reads some of the hosts."""
+        cluster = None if self._services is None else self._services.cluster
+        if cluster is not None and (shards := cluster.polling_shards) != self._polling_shards:
+            self._polling_shards = shards
+            self._watching.change_share(cluster.polls)
 
     def _url_of_child(self) -> str:
         """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""

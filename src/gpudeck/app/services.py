@@ -6,10 +6,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Raw, msgpack
 
 from gpudeck.alerts.notifiers.message_service import MessageService
-from gpudeck.alerts.service import AlertService
+from gpudeck.alerts.service import AlertService, ShownAlerts
 from gpudeck.api.access import Authenticator, Policy
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
@@ -20,6 +22,7 @@ from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED
 from gpudeck.demo.service import DemoService, DemoStory
 from gpudeck.demo.story import SHORTEST_DAYS, priced
+from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
 from gpudeck.events.service import EventService
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.host_memory import HostMemory
@@ -27,8 +30,11 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
 from gpudeck.maintenance.service import MaintenanceService
+from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event
+from gpudeck.model.extras import need
 from gpudeck.model.settings import is_loopback
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
@@ -36,8 +42,12 @@ from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobStore
 from gpudeck.schedulers.jobs import JobService
 from gpudeck.schedulers.registry import make_schedulers
-from gpudeck.schedulers.service import SchedulerService
+from gpudeck.schedulers.service import SchedulerService, SharedReadings
+from gpudeck.server.asgi import App
 from gpudeck.settings import Settings, grouped_usage
+
+if TYPE_CHECKING:
+    from gpudeck.cluster.service import ClusterService
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +75,25 @@ class HubServices:
         self._opening: asyncio.Task[None] | None = None
         self._unopened: list[Callable[[], Awaitable[None]]] = []
         demo, fleet = plan.demo_hosts, name_fleet(plan.demo_hosts)
+        self.cluster = cluster = _make_cluster(hub, auth, settings, plan, data_dir)
+
+        def duty(name: str) -> Duty | None:
+            return None if cluster is None else cluster.duty(name)
+
+        def share(name: str) -> Callable[[Any], None] | None:
+            return None if cluster is None else partial(cluster.share, name)
+
+        hub_name = "" if settings.cluster is None or cluster is None else settings.cluster.hub_name
         self.memory = HostMemory(hub, auth.local)
-        self.events = EventService(hub, auth.database, settings.events, local=auth.local, fleet=fleet)
+        self.events = EventService(
+            hub,
+            auth.database,
+            settings.events,
+            local=auth.local,
+            fleet=fleet,
+            duty=duty("events"),
+            hub_name=hub_name,
+        )
         events = self.events.events
         clock.subscribe(events.add)
         usage = grouped_usage(settings)
@@ -78,12 +105,21 @@ class HubServices:
             add_event=events.add,
             demo=demo,
             find_group=None if demo is None else SimulatedFleet(demo, SEED).group_of,
+            hub_name=hub_name or None,
         )
         store = self.history.store
-        self.maintenance = MaintenanceService(hub, auth, events, data_dir=data_dir, fleet=fleet)
-        jobs = JobService(hub, JobStore(auth.database, fleet), keep=settings.schedulers.keep)
+        self.maintenance = MaintenanceService(
+            hub, auth, events, data_dir=data_dir, fleet=fleet, duty=duty("reservations")
+        )
+        of_jobs = auth.database if cluster is None else cluster.leases.fence("schedulers")
+        jobs = JobService(hub, JobStore(of_jobs, fleet), keep=settings.schedulers.keep, duty=duty("schedulers"))
         schedulers = SchedulerService(
-            hub, make_schedulers(settings.schedulers), data_dir=data_dir, note_ended=jobs.note_ended
+            hub,
+            make_schedulers(settings.schedulers),
+            data_dir=data_dir,
+            note_ended=jobs.note_ended,
+            duty=duty("schedulers"),
+            share=share("schedulers"),
         )
         self.jobs = JobReporter(jobs, self.history.usage, self.history.find_group)
         self.reservations = ReservationService(
@@ -95,6 +131,7 @@ class HubServices:
             fleet=fleet,
             maintenance=lambda: self.maintenance.windows.all,
             of_schedulers=lambda: schedulers.reservations,
+            duty=duty("reservations"),
         )
         self.queue = QueueService(
             hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet
@@ -102,7 +139,14 @@ class HubServices:
         notify = settings.notify
         bot = None if settings.chat.slack is None else DirectMessageChannel(auth.users.user_of, notify.page)
         self.messages = MessageService(
-            hub, auth, notify, events, claimed=lambda: self.queue.queue.claimed, bot=bot, fleet=fleet
+            hub,
+            auth,
+            notify,
+            events,
+            claimed=lambda: self.queue.queue.claimed,
+            bot=bot,
+            fleet=fleet,
+            database=None if cluster is None else auth.database,
         )
         self.alerts = AlertService(
             hub,
@@ -114,6 +158,9 @@ class HubServices:
             late_reservations=lambda: self.reservations.late,
             history=lambda: self.history.trouble,
             fleet=fleet,
+            duty=duty("alerts"),
+            database=None if cluster is None else cluster.leases.fence("alerts"),
+            share=share("alerts"),
         )
         chat = ChatService(
             hub,
@@ -127,8 +174,16 @@ class HubServices:
             reaches=self.messages.reaches,
             direct_messages=bot,
             address=notify.page or f"on {socket.gethostname()}, listening on {settings.listen}",
+            duty=duty("chat"),
         )
+        if cluster is not None:
+            cluster.subscribe("alerts", self._show_shared_alerts)
+            cluster.subscribe("removed", self._remove_hosts)
+            cluster.subscribe("event", lambda raw: hub.stream.announce(msgpack.decode(raw, type=Event)))
+            self.events.pass_on(partial(cluster.notify, "event"))
+            cluster.subscribe("schedulers", lambda raw: schedulers.use_shared(msgpack.decode(raw, type=SharedReadings)))
         self._all: list[Service] = [
+            *([] if cluster is None else [cluster]),
             self.memory,
             self.events,
             self.history,
@@ -196,9 +251,46 @@ class HubServices:
         self._opening = None
         log.warning("all that waited for the database is loaded")
 
+    def _show_shared_alerts(self, raw: Raw) -> None:
+        shown = msgpack.decode(raw, type=ShownAlerts)
+        if self.cluster is not None and not self.cluster.leases.holds("alerts"):
+            self._hub.fleet.show_alerts(shown.alerts, shown.counts)
+
+    def _remove_hosts(self, raw: Raw) -> None:
+        """Hosts that were removed on another hub."""
+        host_ids = msgpack.decode(raw, type=list[str])
+        for host_id in host_ids:
+            if host_id in self._hub.fleet.hosts:
+                self._hub.fleet.remove(host_id)
+        self.alerts.alerts.remove_hosts(host_ids)
+
+    def share_hosts(self, managed: ManagedHosts) -> None:
+        """Hosts that are added on one hub are there on all."""
+        if self.cluster is not None:
+            self.cluster.subscribe("hosts", lambda raw: managed.adopt(msgpack.decode(raw, type=ManagedHostList)))
+            managed.call_with_changes(partial(self.cluster.share, "hosts"))
+            self.cluster.share("hosts", managed.all)
+
     def _check_database(self) -> None:
         problem = self._auth.problem
         self._hub.fleet.say("database", [] if problem is None else [problem])
+
+
+def _make_cluster(hub: Hub, auth: Auth, settings: Settings, plan: Plan, data_dir: Path) -> "ClusterService | None":
+    """None where there is one hub alone, and in a demo."""
+    if settings.cluster is None or plan.demo_hosts is not None:
+        return None
+    need("cluster", "the setting `cluster`")
+    from gpudeck.cluster.service import ClusterService  # noqa: PLC0415 - its libraries are not installed everywhere
+
+    return ClusterService(hub, settings.cluster, auth.database, data_dir)
+
+
+def route_by_duty(app: App, cluster: "ClusterService", prefix: str) -> App:
+    """`app`, but for requests that another hub has to answer."""
+    from gpudeck.cluster.forwarding import DutyRouter  # noqa: PLC0415 - as above
+
+    return DutyRouter(app, cluster, prefix)
 
 
 def make_policy(settings: Settings) -> Policy:

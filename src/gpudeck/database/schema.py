@@ -420,6 +420,31 @@ host_facts = Table(
     Column("body", Text, nullable=False),  # JSON: name, GPUs and whatever else seldom changes
 )
 """What those hosts are; see `hub.host_store`."""
+
+cluster_hubs = Table(
+    "cluster_hubs",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("run", String(32), nullable=False),  # another one each time the hub starts
+    Column("version", String(64), nullable=False),
+    Column("started_at", Float(53), nullable=False),
+    Column("seen_at", Float(53), nullable=False),  # by the database's clock, as the times of leases
+    Column("able_since", Float(53), nullable=True),  # since when it is up to date and may have duties; none: it is not
+    Column("lag_seconds", Float(53), nullable=True),
+)
+"""The hubs of a cluster, and when each last wrote here."""
+
+cluster_leases = Table(
+    "cluster_leases",
+    metadata,
+    Column("duty", String(64), primary_key=True),
+    Column("owner", String(64), nullable=True),  # the hub's name; none: it is free
+    Column("run", String(32), nullable=False),
+    Column("epoch", BigInteger, nullable=False),  # one more each time it changes hands
+    Column("since", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False),
+)
+"""Which hub of a cluster has which duty, and until when."""
 REAL: Final = "real"
 """The fleet that is not simulated."""
 

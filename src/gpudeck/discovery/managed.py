@@ -22,7 +22,7 @@ ORIGIN = "hosts added here"
 _HEAD = "# Hosts added on the page or with `gpudeck hosts add`. The hub writes this file: stop it before you edit.\n"
 
 
-class AddedHosts(msgspec.Struct, frozen=True):
+class ManagedHostList(msgspec.Struct, frozen=True):
     """All hosts that were added, and when the last change was."""
 
     changed_at: float
@@ -40,7 +40,7 @@ class ManagedHosts(Provider):
         self._file = file
         self._entries = _read_entries(file)
         self._untold = 1
-        self._on_change: Callable[[AddedHosts], None] | None = None
+        self._on_change: Callable[[ManagedHostList], None] | None = None
         self._changed = asyncio.Event()
         self._changed.set()
 
@@ -96,18 +96,18 @@ class ManagedHosts(Provider):
         if self._on_change is not None:
             self._on_change(self.all)
 
-    def call_with_changes(self, on_change: Callable[["AddedHosts"], None]) -> None:
+    def call_with_changes(self, on_change: Callable[["ManagedHostList"], None]) -> None:
         """`on_change` is called with all of them after each change here: other hubs have the same."""
         self._on_change = on_change
 
     @property
-    def all(self) -> "AddedHosts":
+    def all(self) -> "ManagedHostList":
         try:
-            return AddedHosts(self._file.stat().st_mtime, self._entries)
+            return ManagedHostList(self._file.stat().st_mtime, self._entries)
         except OSError:
-            return AddedHosts(0.0, self._entries)
+            return ManagedHostList(0.0, self._entries)
 
-    def adopt(self, added: "AddedHosts") -> None:
+    def adopt(self, added: "ManagedHostList") -> None:
         """Those that another hub has, where they are newer."""
         if added.changed_at <= self.all.changed_at or added.entries == self._entries:
             return

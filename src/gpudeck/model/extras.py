@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpudeck.model.errors import UsageError
 
-Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise"]
+Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise", "cluster"]
 _NEEDED: dict[Extra, tuple[str, ...]] = {
     "hub": ("litestar", "sqlalchemy", "numpy"),
     "ssh": ("asyncssh",),
@@ -15,6 +15,7 @@ _NEEDED: dict[Extra, tuple[str, ...]] = {
     "slack": ("slack_sdk", "aiohttp"),
     "postgresql": ("asyncpg",),
     "apprise": ("apprise",),
+    "cluster": ("nats", "asyncpg"),
 }
 
 

@@ -1308,6 +1308,7 @@ export interface components {
     schemas: {
         /** About */
         About: {
+            cluster: components["schemas"]["Cluster"] | null;
             database: components["schemas"]["DatabaseState"];
             demo: boolean;
             history: components["schemas"]["HistoryState"];
@@ -1500,6 +1501,35 @@ export interface components {
             since: number | null;
             /** @enum {string} */
             status: "ok" | "degraded";
+        };
+        /** Cluster */
+        Cluster: {
+            duplicates: number;
+            duties: components["schemas"]["ClusterDuty"][];
+            hubs: components["schemas"]["ClusterHub"][];
+            problems: string[];
+            reports_dropped: number;
+            reports_forwarded: number;
+            reports_received: number;
+            /** @enum {string} */
+            state: "ok" | "catching_up" | "alone";
+        };
+        /** ClusterDuty */
+        ClusterDuty: {
+            epoch: number;
+            name: string;
+            owner: string | null;
+            since: number | null;
+        };
+        /** ClusterHub */
+        ClusterHub: {
+            is_alive: boolean;
+            is_this: boolean;
+            lag_seconds: number | null;
+            name: string;
+            seen_seconds_ago: number;
+            started_at: number;
+            version: string;
         };
         /** Credentials */
         Credentials: {
@@ -2703,7 +2733,7 @@ export interface components {
             };
             hosts: number | null;
             /** @enum {string} */
-            status: "ready" | "degraded" | "not publishing";
+            status: "ready" | "degraded" | "not publishing" | "catching up";
             tick_age_seconds: number;
             viewers: number | null;
         };
@@ -9920,7 +9950,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet is not being published */
+            /** @description The fleet is not being published, or not known yet */
             503: {
                 headers: {
                     [name: string]: unknown;

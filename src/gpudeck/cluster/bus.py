@@ -1,0 +1,253 @@
+"""The bus of a cluster: a JetStream stream of NATS with all messages of all hubs in one order, kept for a while.
+
+Every hub reads the stream from where it left off, and publishes a message at least once a second. When the newest of
+its own messages comes back, everything before it has been read: that is how a hub knows that it is up to date, and how
+far behind it is, without comparing clocks.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
+from nats.js.errors import BadRequestError
+
+from gpudeck.cluster.settings import ClusterSettings
+from gpudeck.model.backoff import Backoff
+from gpudeck.model.cpu_budget import cancel_tasks
+from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
+
+LOST_SECONDS: Final = 5.0
+"""A hub whose own messages have not come back for so long is cut off from the bus."""
+MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
+"""Of messages that wait for the bus: about half an hour of 1,000 hosts."""
+_AT_ONCE: Final = 16
+"""Messages that are published before the first of them is acknowledged."""
+_ANSWER_SECONDS: Final = 5.0
+_OVERLAP_SECONDS: Final = 2.0
+"""What is read again after a new subscription: what was read before changes nothing."""
+
+Receive = Callable[[bytes, float], Awaitable[None]]
+"""A message, and the time of the bus when it was published."""
+Answer = Callable[[bytes], Awaitable[bytes]]
+
+
+class Bus:
+    """`start` and `close` in the loop that owns it. `receive` is called with every message, this hub's among them, in
+    the same order on all hubs. `problem` is what is wrong with the connection now; None: nothing."""
+
+    def __init__(self, settings: ClusterSettings, receive: Receive, answer: Answer, *, since: float) -> None:
+        """`since` is the time of the bus from which on messages are read. `answer` is called with requests of other
+        hubs."""
+        self._settings = settings
+        self._receive = receive
+        self._answer = answer
+        self._since = since
+        self._subject = f"gpudeck.{settings.id}.log"
+        self._requests = f"gpudeck.{settings.id}.hub."
+        self._stream = f"gpudeck-{settings.id}"
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._wake, self._is_published = asyncio.Event(), asyncio.Event()
+        self._client: Client | None = None
+        self._publisher: JetStreamContext | None = None
+        self._is_lost = asyncio.Event()
+        self._next = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.dropped = 0
+        self.problem: str | None = "the bus has not been reached yet"
+
+    @property
+    def position(self) -> float:
+        """The time of the bus of the last message that was read."""
+        return self._since
+
+    @property
+    def shown(self) -> str:
+        """Its address without a password."""
+        return ",".join(one.rpartition("@")[2].removeprefix("nats://") for one in self._settings.bus.split(","))
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._publish_forever())]
+
+    def publish(self, body: bytes) -> None:
+        """Send a message as soon as the bus takes it; the oldest are dropped where too many wait."""
+        self._is_published.clear()
+        self._waiting.append(body)
+        self._waiting_bytes += len(body)
+        while self._waiting_bytes > MOST_WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft())
+            self.dropped += 1
+        self._wake.set()
+
+    def note_lost(self) -> None:
+        """Messages no longer come back: the subscription is made anew."""
+        self._is_lost.set()
+
+    async def request(self, hub: str, body: bytes, seconds: float) -> bytes:
+        """The answer of that hub. Raises Temporary."""
+        if self._client is None:
+            raise Temporary("the hubs cannot reach each other: the bus is away.", "Ask again in a moment.")
+        try:
+            return (await self._client.request(self._requests + hub, body, timeout=seconds)).data
+        except (NatsError, OSError, TimeoutError) as error:
+            raise Temporary(f"the hub {hub} does not answer.", "Ask again in a moment.") from error
+
+    async def close(self) -> None:
+        """What waits is published first, for a moment."""
+        if self._waiting and self._client is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_published.wait(), 2.0)
+        await cancel_tasks(*self._tasks)
+        await self._disconnect()
+
+    async def _read_forever(self) -> None:
+        backoff = Backoff(0.5, 5.0, jitter=0.5)
+        while True:
+            self._is_lost.clear()
+            try:
+                await self._connect()
+                backoff.succeed()
+                await self._is_lost.wait()
+                pause = 0.1
+            except (NatsError, OSError, TimeoutError, ValueError) as error:
+                reason = f"the bus {self.shown} cannot be used: {str(error) or type(error).__name__}"
+                if reason != self.problem:
+                    log.warning("%s", reason)
+                self.problem, pause = reason, backoff.fail()
+            except Exception:
+                log.exception("the bus failed")
+                self.problem, pause = "the bus failed: see the hub's log", 5.0
+            await self._disconnect()
+            await asyncio.sleep(pause)
+
+    async def _connect(self) -> None:
+        settings, client = self._settings, Client()
+        await client.connect(
+            settings.bus.split(","),
+            name=f"gpudeck {settings.hub_name}",
+            user_credentials=settings.credentials_file,
+            allow_reconnect=False,
+            connect_timeout=3,
+            ping_interval=2,
+            max_outstanding_pings=2,
+            error_cb=_note_error,
+            closed_cb=self._note_closed,
+            disconnected_cb=self._note_closed,
+        )
+        try:
+            stream = client.jetstream(timeout=_ANSWER_SECONDS)
+            await self._make_stream(stream)
+            await client.subscribe(self._requests + settings.hub_name, cb=self._serve)
+            self._next = 1
+            await stream.subscribe(
+                self._subject,
+                stream=self._stream,
+                cb=self._take,
+                manual_ack=True,
+                config=ConsumerConfig(
+                    deliver_policy=DeliverPolicy.BY_START_TIME,
+                    opt_start_time=datetime.fromtimestamp(max(1.0, self._since - _OVERLAP_SECONDS), UTC),
+                    ack_policy=AckPolicy.NONE,
+                    flow_control=True,
+                    idle_heartbeat=2.0,
+                    inactive_threshold=30.0,
+                ),
+            )
+        except BaseException:
+            await client.close()
+            raise
+        self._client, self._publisher, self.problem = client, stream, None
+        self._wake.set()
+        log.info("connected to the bus %s", self.shown)
+
+    async def _make_stream(self, stream: JetStreamContext) -> None:
+        wanted = StreamConfig(
+            name=self._stream,
+            subjects=[self._subject],
+            storage=StorageType.FILE,
+            max_age=self._settings.keep,
+            num_replicas=self._settings.replicas,
+        )
+        try:
+            await stream.add_stream(wanted)
+        except BadRequestError:  # it exists with other settings
+            await stream.update_stream(wanted)
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self.problem = self.problem or f"the connection to the bus {self.shown} was lost"
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await client.close()
+
+    async def _note_closed(self) -> None:
+        self._is_lost.set()
+
+    async def _take(self, message: Msg) -> None:
+        found = message.metadata
+        if found.sequence.consumer != self._next:
+            # Messages of a former subscription, or a gap: then from the last one on again.
+            if found.sequence.consumer > self._next:
+                self._is_lost.set()
+            return
+        self._next += 1
+        at = found.timestamp.timestamp()
+        try:
+            await self._receive(message.data, at)
+        except Exception:
+            log.exception("a message of the bus could not be used")
+        self._since = max(self._since, at)
+
+    async def _serve(self, message: Msg) -> None:
+        try:
+            body = await self._answer(message.data)
+        except Exception:
+            log.exception("a request of another hub failed")
+            return
+        with contextlib.suppress(NatsError):
+            await message.respond(body)
+
+    async def _publish_forever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            publisher = self._publisher
+            try:
+                while publisher is not None and self._waiting and self._client is not None:
+                    await self._publish_some(publisher)
+                if not self._waiting:
+                    self._is_published.set()
+            except (NatsError, OSError, TimeoutError, Temporary) as error:
+                log.debug("messages wait for the bus: %s", error)
+                await asyncio.sleep(0.5)
+                self._wake.set()
+
+    async def _publish_some(self, stream: JetStreamContext) -> None:
+        """The first messages that wait, in their order; those that were not acknowledged wait again."""
+        some = [self._waiting[at] for at in range(min(_AT_ONCE, len(self._waiting)))]
+        sent = [await stream.publish_async(self._subject, body, wait_stall=_ANSWER_SECONDS) for body in some]
+        done, late = await asyncio.wait(sent, timeout=_ANSWER_SECONDS)
+        if late or any(one.exception() is not None for one in done):
+            raise Temporary("the bus does not acknowledge messages.")
+        for body in some:
+            # The oldest may have been dropped meanwhile.
+            if self._waiting and self._waiting[0] is body:
+                self._waiting.popleft()
+                self._waiting_bytes -= len(body)
+
+
+async def _note_error(error: Exception) -> None:
+    log.debug("bus: %s", error)

@@ -1,0 +1,285 @@
+"""Every report that a hub takes goes to all hubs of its cluster, which take it as if it had been sent to them.
+
+Reports are published in batches, several times a second, and are applied in the same order on every hub: the order of
+an agent's own sequence decides what is newer, so all hubs come to the same state. Forwarding the report costs less than
+forwarding the state that follows from it (see docs/decisions.md), and each hub has its own usage and runs from it.
+
+While only numbers change, an agent sends short reports, which refer to its last whole one. A hub that joins has not
+seen that, so each host's state is published whole once a minute.
+"""
+
+import logging
+import math
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import zstandard
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.identity import TokenName
+from gpudeck.fleet.state import TakenReport
+from gpudeck.model.cpu_budget import LoopBudget
+from gpudeck.model.errors import ReportRefused
+from gpudeck.wire import Envelope, ShortReport
+
+log = logging.getLogger(__name__)
+
+WHOLE_SECONDS: Final = 60.0
+"""How often the state of each host is published whole."""
+MOST_BYTES: Final = 400_000
+"""Of a message, before it is compressed: a NATS server takes 1 MB."""
+_MOST_PLAIN: Final = 16 * 1024 * 1024
+_FORGET_SECONDS: Final = 3600.0
+_OFFSETS: Final = 120
+"""Messages of a hub by which the difference of its clock is judged."""
+
+
+class ForwardedReport(Struct, frozen=True, array_like=True):
+    """A report as the hub that took it got it. `arrived_at` and `sent_at` are as in `FleetState.apply`."""
+
+    arrived_at: float
+    via: str
+    whole: Envelope | None = None
+    short: ShortReport | None = None
+    sent_at: float | None = None
+    target: str | None = None
+    only: str | None = None
+    token: tuple[int, str] | None = None
+
+
+class BusMessage(Struct, frozen=True, omit_defaults=True):
+    """What a hub publishes. `run` is other each time the hub starts, `number` counts its messages. `shared` is what all
+    hubs show and one of them finds out, by name: it replaces what was published under that name before. `notices` are
+    for once."""
+
+    hub: str
+    run: str
+    number: int
+    sent_at: float
+    reports: list[ForwardedReport] = []
+    shared: dict[str, Raw] = {}
+    notices: list[tuple[str, Raw]] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(BusMessage).decode
+_decode_whole = msgspec.msgpack.Decoder(Envelope).decode
+
+
+class Replicator:
+    """Publishes what this hub takes with `publish`, and takes what others publish. One event loop owns it.
+
+    `use_shared` is called with what another hub shares: its name, its name of the subject, and the encoded content.
+    `counters`: reports forwarded, received, duplicates, and refused.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        name: str,
+        run: str,
+        publish: Callable[[bytes], None],
+        use_shared: Callable[[str, str, Raw], None],
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hub = hub
+        self._name = name
+        self._run = run
+        self._publish = publish
+        self._use_shared = use_shared
+        self._now = now
+        self._monotonic = monotonic
+        self._number = 0
+        self._sent: deque[tuple[int, float]] = deque(maxlen=600)
+        """The numbers of this run's messages that have not come back, and when each was published."""
+        self._returned_at: float | None = None
+        self.lag: float | None = None
+        self._reports: list[ForwardedReport] = []
+        self._size = 0
+        self._notices: list[tuple[str, Raw]] = []
+        self._whole: dict[str, _KnownWhole] = {}
+        self._offsets: dict[str, deque[float]] = {}
+        self._compressor = zstandard.ZstdCompressor(level=1)
+        self._decompressor = zstandard.ZstdDecompressor()
+        self.counters: Counter[str] = Counter()
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long no message of this hub has come back; infinite before the first one has."""
+        return math.inf if self._returned_at is None else self._monotonic() - self._returned_at
+
+    def forget_returned(self) -> None:
+        """The hub was cut off: it is up to date again when the next message comes back."""
+        self._returned_at, self.lag = None, None
+        self._sent.clear()
+
+    def forward(self, taken: TakenReport) -> None:
+        """Called with each report that this hub has taken."""
+        envelope = taken.envelope
+        token = None if taken.token is None else (taken.token.id, taken.token.name)
+        rest = (taken.sent_at, taken.target, taken.only, token)
+        if isinstance(envelope, ShortReport):
+            whole = self._whole_again(envelope)
+            self._add(ForwardedReport(taken.arrived_at, taken.via, whole, None if whole else envelope, *rest))
+        else:
+            self._know(envelope)
+            self._add(ForwardedReport(taken.arrived_at, taken.via, envelope, None, *rest))
+
+    def notify(self, name: str, content: Raw) -> None:
+        """Tell all hubs once."""
+        self._notices.append((name, content))
+
+    def flush(self, shared: Mapping[str, Raw] | None = None, *, is_heartbeat: bool = False) -> None:
+        """Publish what waits; a heartbeat also where nothing does."""
+        if not (self._reports or self._notices or shared or is_heartbeat):
+            return
+        self._number += 1
+        self._sent.append((self._number, self._monotonic()))
+        reports, self._reports, self._size = self._reports, [], 0
+        notices, self._notices = self._notices, []
+        message = BusMessage(self._name, self._run, self._number, self._now(), reports, dict(shared or {}), notices)
+        self.counters["forwarded"] += len(reports)
+        self._publish(self._compressor.compress(_encode(message)))
+
+    async def receive(self, body: bytes, _: float) -> None:
+        """A message from the bus, of any hub. Raises for one that cannot be read."""
+        message = _decode(self._decompressor.decompress(body, max_output_size=_MOST_PLAIN))
+        if message.run == self._run:
+            self._note_returned(message.number)
+            return
+        behind = self._behind(message)
+        budget = LoopBudget()
+        for report in message.reports:
+            await budget.checkpoint()
+            self._take(report, message, behind)
+        if message.hub != self._name:
+            for name, content in (*message.shared.items(), *message.notices):
+                self._use_shared(message.hub, name, content)
+
+    def _take(self, report: ForwardedReport, message: BusMessage, behind: float) -> None:
+        envelope = report.whole or report.short
+        if envelope is None:
+            return
+        age = max(0.0, behind + message.sent_at - report.arrived_at)
+        token = None if report.token is None else TokenName(*report.token)
+        try:
+            is_new = self._hub.ingest.take_forwarded(
+                envelope,
+                via=report.via,
+                age=age,
+                sent_at=report.sent_at,
+                target=report.target,
+                only=report.only,
+                token=token,
+            )
+        except ReportRefused as refusal:
+            self.counters["refused"] += 1
+            log.debug("a report of %s that %s took is not taken: %s", envelope.host, message.hub, refusal)
+            return
+        self.counters["received" if is_new else "duplicates"] += 1
+        if is_new and isinstance(envelope, Envelope):
+            self._know(envelope)
+
+    def _behind(self, message: BusMessage) -> float:
+        """How long ago the message was published. Clocks of hubs differ: the smallest difference of the last messages
+        of that hub counts as no time at all."""
+        difference = self._now() - message.sent_at
+        known = self._offsets.setdefault(message.run, deque(maxlen=_OFFSETS))
+        if self._returned_at is not None:
+            known.append(difference)
+        # Without a message that was not late, clocks are taken to agree.
+        least = min(known, default=0.0)
+        while len(self._offsets) > 64:
+            del self._offsets[next(iter(self._offsets))]
+        return max(0.0, difference - least)
+
+    def _note_returned(self, number: int) -> None:
+        while self._sent and self._sent[0][0] <= number:
+            last, at = self._sent.popleft()
+            if last == number:
+                self._returned_at = self._monotonic()
+                self.lag = self._returned_at - at
+
+    def _add(self, report: ForwardedReport) -> None:
+        self._reports.append(report)
+        self._size += 400 if report.short is None else 100
+        if report.short is not None:
+            self._size += len(report.short.numbers)
+        elif report.whole is not None:
+            self._size += 4_000 * (1 + len(report.whole.report.gpus or ()))
+        if self._size >= MOST_BYTES:
+            self.flush()
+
+    def _know(self, envelope: Envelope) -> None:
+        key = envelope.host_id or envelope.host
+        if not envelope.description:
+            self._whole.pop(key, None)
+            return
+        packed = self._compressor.compress(_encode(envelope))
+        self._whole[key] = _KnownWhole(envelope.description, packed, self._monotonic())
+
+    def _whole_again(self, short: ShortReport) -> Envelope | None:
+        """The report as a whole one, where the last that was published is a minute old."""
+        known, now = self._whole.get(short.host_id or short.host), self._monotonic()
+        if known is None or known.description != short.description or now - known.at < WHOLE_SECONDS:
+            return None
+        known.at = now
+        return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MOST_PLAIN)))
+
+    def forget(self) -> None:
+        """Drop what is known of hosts whose state was not published for an hour."""
+        oldest = self._monotonic() - _FORGET_SECONDS
+        self._whole = {key: known for key, known in self._whole.items() if known.at >= oldest}
+
+
+class _KnownWhole(Struct):
+    """The last whole report of a host, packed, and when it was last published."""
+
+    description: str
+    packed: bytes
+    at: float
+
+
+def expand(short: ShortReport, whole: Envelope) -> Envelope:
+    """The whole report that a short one stands for. `whole` is the one that it refers to."""
+    numbers = iter(struct.unpack(f"<{len(short.numbers) // 8}d", short.numbers))
+    report = whole.report
+    metrics = {name: next(numbers) for name in report.metrics}
+    gpus = [replace(gpu, metrics={name: next(numbers) for name in gpu.metrics}) for gpu in report.gpus or ()]
+    gpus = [replace(gpu, idle_seconds=_known(next(numbers))) for gpu in gpus]
+    gpus = [
+        replace(
+            gpu,
+            processes=gpu.processes
+            and [
+                replace(one, memory_used_bytes=_whole_number(next(numbers)), utilization_percent=_known(next(numbers)))
+                for one in gpu.processes
+            ],
+        )
+        for gpu in gpus
+    ]
+    disks = [replace(disk, used_bytes=int(next(numbers))) for disk in report.disks]
+    return replace(
+        whole,
+        sequence=short.sequence,
+        collected_at=short.collected_at,
+        interval_seconds=short.interval_seconds,
+        agent_version=short.agent_version,
+        report=replace(report, metrics=metrics, gpus=None if report.gpus is None else gpus, disks=disks),
+    )
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
+
+
+def _whole_number(number: float) -> int | None:
+    return None if math.isnan(number) else int(number)

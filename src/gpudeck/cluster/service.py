@@ -1,0 +1,241 @@
+"""A hub in a cluster: it publishes the reports that it takes, takes those of the others, and has its share of the
+duties. Without `cluster` in the settings none of this is there."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gpudeck.cluster.bus import LOST_SECONDS, Answer, Bus
+from gpudeck.cluster.leases import POLLING_SHARDS, RENEW_SECONDS, Leases, shard_of
+from gpudeck.cluster.replication import WHOLE_SECONDS, Replicator
+from gpudeck.cluster.settings import ClusterSettings
+from gpudeck.database.background import LocalCopy
+from gpudeck.database.engine import Database
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.observers import Service
+from gpudeck.model.cluster import Cluster, Duty
+from gpudeck.model.cpu_budget import cancel_tasks
+from gpudeck.model.errors import Temporary
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "cluster.json"
+_FLUSH_SECONDS: Final = 0.05
+_HEARTBEAT_SECONDS: Final = 1.0
+_SHARE_AGAIN_SECONDS: Final = 20.0
+_ALONE_SECONDS: Final = 15.0
+"""After so long without the bus a hub that starts takes reports without it."""
+_RETURN_SECONDS: Final = 15.0
+"""After the bus was away, agents have so long to find a hub before their hosts are down."""
+_KEEP_SECONDS: Final = 10.0
+_RESUBSCRIBE_SECONDS: Final = 10.0
+DUTIES: Final = ("alerts", "chat", "events", "reservations", "schedulers")
+
+
+class _Position(Struct, frozen=True):
+    """How far this hub has read the bus, in the bus's time."""
+
+    at: float
+
+
+class ClusterService(Service):
+    """`leases` has the duties. `share` and `notify` publish what this hub found out for all, `subscribe` gets what
+    another did."""
+
+    name = "cluster"
+
+    def __init__(self, hub: Hub, settings: ClusterSettings, database: Database, data_dir: Path) -> None:
+        self._hub = hub
+        self._settings = settings
+        self._started = time.monotonic()
+        self._run = secrets.token_hex(8)
+        self._copy = LocalCopy(data_dir / FILE_NAME, _Position)
+        self._shared: dict[str, Raw] = {}
+        self._share_at: dict[str, float] = {}
+        self._subscribers: dict[str, Callable[[Raw], None]] = {}
+        self._answer: Answer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lease_problem: str | None = None
+        self._current_since: float | None = None
+        self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
+        known, oldest = self._copy.read(), time.time() - settings.keep
+        since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
+        self.bus = Bus(settings, self._receive, self._serve, since=since)
+        self._replicator = Replicator(hub, settings.hub_name, self._run, self.bus.publish, self._use_shared)
+        duties = (*DUTIES, *(f"polling-{shard:02}" for shard in range(POLLING_SHARDS)))
+        self.leases = Leases(database, settings.hub_name, self._run, duties, started_at=hub.started_at)
+        hub.fleet.forward_with(self._replicator.forward)
+        hub.fleet.note_cut_off(True)
+        hub.ingest.refuse_with("this hub is catching up with the other hubs of its cluster")
+
+    @property
+    def state(self) -> Literal["ok", "catching_up", "alone"]:
+        if self._is_current:
+            return "ok"
+        return "catching_up" if self.bus.problem is None else "alone"
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether this hub has read everything that was published until a moment ago."""
+        return self._replicator.silent_seconds < LOST_SECONDS
+
+    def duty(self, name: str) -> Duty:
+        return self.leases.duty(name)
+
+    def polls(self, target: str) -> bool:
+        """Whether this hub reads that host now."""
+        return self.leases.holds(f"polling-{shard_of(target):02}")
+
+    @property
+    def polling_shards(self) -> frozenset[int]:
+        """Those whose hosts this hub reads now."""
+        return frozenset(shard for shard in range(POLLING_SHARDS) if self.leases.holds(f"polling-{shard:02}"))
+
+    def share(self, name: str, content: Any) -> None:
+        """Show all hubs what this one has found out; it replaces what was shared under that name."""
+        self._shared[name] = Raw(msgspec.msgpack.encode(content))
+        self._share_at[name] = 0.0
+
+    def notify(self, name: str, content: Any) -> None:
+        """Tell all hubs once."""
+        self._replicator.notify(name, Raw(msgspec.msgpack.encode(content)))
+
+    def subscribe(self, name: str, use: Callable[[Raw], None]) -> None:
+        """`use` is called with what another hub shares, or notifies of, under that name."""
+        self._subscribers[name] = use
+
+    def answer_with(self, answer: Answer) -> None:
+        """`answer` is called with requests of other hubs."""
+        self._answer = answer
+
+    def owner_of(self, duty: str) -> str | None:
+        """The hub that has the duty, as of the last renewal of leases."""
+        return next((one.owner for one in self.leases.duties if one.name == duty), None)
+
+    def describe(self) -> Cluster:
+        counters = self._replicator.counters
+        return Cluster(
+            state=self.state,
+            problems=self.problems,
+            hubs=self.leases.hubs,
+            duties=self.leases.duties,
+            reports_forwarded=counters["forwarded"],
+            reports_received=counters["received"],
+            reports_dropped=self.bus.dropped,
+            duplicates=counters["duplicates"],
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        found = []
+        if self.bus.problem is not None:
+            # Without the address: it is shown to everybody who may look.
+            found.append("the hubs cannot reach each other: the bus is away. Hosts of other hubs are shown as late.")
+        elif not self._is_current:
+            found.append("this hub is catching up with the other hubs: some hosts are shown as late.")
+        if self._lease_problem is not None:
+            found.append(f"no duties can be assigned: {self._lease_problem}")
+        return found
+
+    def start(self) -> None:
+        self.bus.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._flush_forever()), loop.create_task(self._renew_forever())]
+
+    def on_second(self) -> None:
+        now = time.monotonic()
+        if self._is_current:
+            if self._current_since is None:
+                self._current_since = now
+                log.info("this hub is up to date with its cluster")
+            self._hub.ingest.refuse_with(None)
+            self._hub.fleet.note_cut_off(now - self._current_since < _RETURN_SECONDS)
+        else:
+            if self._current_since is not None:
+                log.warning("this hub is cut off from its cluster")
+                self._replicator.forget_returned()
+            self._current_since = None
+            self._hub.fleet.note_cut_off(True)
+            if self.bus.problem is not None and now - self._started > _ALONE_SECONDS:
+                self._hub.ingest.refuse_with(None)
+            if self.bus.problem is None and now - self._resubscribed_at > _RESUBSCRIBE_SECONDS:
+                is_new = self._resubscribed_at == 0.0
+                self._resubscribed_at = now
+                if not is_new:
+                    self.bus.note_lost()
+        self._hub.fleet.say("cluster", self.problems)
+
+    async def close(self) -> None:
+        self._hub.fleet.forward_with(None)
+        await cancel_tasks(*self._tasks)
+        with contextlib.suppress(Temporary):
+            await self.leases.release()
+        self._replicator.flush()
+        await self.bus.close()
+        await self._keep_position()
+
+    async def _receive(self, body: bytes, at: float) -> None:
+        await self._replicator.receive(body, at)
+
+    async def _serve(self, body: bytes) -> bytes:
+        return b"" if self._answer is None else await self._answer(body)
+
+    def _use_shared(self, hub: str, name: str, content: Raw) -> None:
+        use = self._subscribers.get(name)
+        if use is None:
+            return
+        try:
+            use(content)
+        except msgspec.DecodeError as error:
+            log.debug("what %s shares as %s cannot be read: %s", hub, name, error)
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            now = time.monotonic()
+            try:
+                is_due = now - self._heartbeat_at >= _HEARTBEAT_SECONDS
+                if is_due:
+                    self._heartbeat_at = now
+                    self._replicator.forget()
+                self._replicator.flush(self._take_shared(now), is_heartbeat=is_due)
+                if now - self._kept_at >= _KEEP_SECONDS:
+                    self._kept_at = now
+                    await self._keep_position()
+            except Exception:
+                log.exception("the reports of this hub could not be published")
+
+    def _take_shared(self, now: float) -> dict[str, Raw]:
+        """What is new, and from time to time all of it, for hubs that have joined."""
+        due = {name: raw for name, raw in self._shared.items() if now >= self._share_at[name]}
+        self._share_at |= dict.fromkeys(due, now + _SHARE_AGAIN_SECONDS)
+        return due
+
+    async def _renew_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(5.0):
+                    await self.leases.renew(can_work=self._is_current, lag=self._replicator.lag)
+                if self._lease_problem is not None:
+                    log.info("leases can be renewed again")
+                self._lease_problem = None
+            except (Temporary, TimeoutError) as error:
+                reason = error.message if isinstance(error, Temporary) else "the database does not answer."
+                if self._lease_problem is None:
+                    log.warning("leases cannot be renewed: %s", reason)
+                self._lease_problem = "the hub's database does not answer." if "name" not in reason else reason
+            except Exception:
+                log.exception("leases could not be renewed")
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def _keep_position(self) -> None:
+        if self._replicator.lag is not None:
+            await self._copy.write(_Position(self.bus.position))
