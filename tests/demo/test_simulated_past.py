@@ -1,11 +1,9 @@
-"""The simulated past is what a live hub would have kept, in pieces that fit together."""
-
-from itertools import pairwise
+"""The simulated past is what a live hub would have kept."""
 
 import pytest
 
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.demo.past import DAY, HOUR, Slice, sample_span, slices
+from gpudeck.demo.past import DAY, Slice, sample_span
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.history.recorder import sample_host
@@ -79,28 +77,3 @@ def test_moments_are_multiples_of_the_step_within_the_span(fleet: SimulatedFleet
     past = sample_span(fleet, 0, Slice(NOON + 1, NOON + 601, 60.0))
     assert [sample.at - NOON for sample in past] == [60.0 * number for number in range(1, 11)]
     assert {sample.interval for sample in past} == {60.0}
-
-
-@pytest.mark.parametrize("until", [NOON, NOON + 1, NOON + 1799.5, NOON + 3599])
-def test_slices_go_back_from_now_and_meet_at_full_hours(until: float) -> None:
-    pieces = list(slices(until - 14 * DAY, until, 60.0, 300.0))
-    assert (pieces[0].end, pieces[-1].start) == (until, until - 14 * DAY)
-    assert all(newer.start == older.end for newer, older in pairwise(pieces))
-    assert {piece.start % HOUR for piece in pieces[:-1]} == {0.0}
-    fine = [piece for piece in pieces if piece.step == 60.0]
-    assert pieces[: len(fine)] == fine
-    assert DAY - HOUR <= until - fine[-1].start <= DAY
-    assert until - pieces[0].start <= 4 * HOUR
-
-
-def test_days_before_the_last_three_have_a_sample_a_quarter_hour() -> None:
-    pieces = [piece for piece in slices(NOON - 60 * DAY, NOON, 60.0, 300.0) if piece.end < NOON - 4 * DAY]
-    assert {piece.step for piece in pieces} == {900.0}
-    assert {piece.step for piece in slices(NOON - 3 * DAY, NOON, 60.0, 300.0)} == {60.0, 300.0}
-
-
-def test_slices_of_a_short_span_do_not_reach_before_it() -> None:
-    pieces = list(slices(NOON - 7 * HOUR - 5, NOON + 30, 60.0, 300.0))
-    assert pieces[-1].start == NOON - 7 * HOUR - 5
-    assert all(newer.start == older.end for newer, older in pairwise(pieces))
-    assert {piece.step for piece in pieces} == {60.0}

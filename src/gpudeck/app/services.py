@@ -19,7 +19,7 @@ from gpudeck.chat.direct_messages import DirectMessageChannel
 from gpudeck.chat.service import ChatService
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.backfill import SEED
+from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.service import DemoService, DemoStory
 from gpudeck.demo.story import SHORTEST_DAYS, priced
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
@@ -97,6 +97,7 @@ class HubServices:
         events = self.events.events
         clock.subscribe(events.add)
         usage = grouped_usage(settings)
+        past = None if demo is None else Backfill(demo, data_dir, until=hub.started_at, days=plan.demo_days)
         self.history = HistoryService(
             hub,
             settings.history,
@@ -104,6 +105,7 @@ class HubServices:
             data_dir,
             add_event=events.add,
             demo=demo,
+            prepare=None if past is None else past.wait,
             find_group=None if demo is None else SimulatedFleet(demo, SEED).group_of,
             hub_name=hub_name or None,
         )
@@ -196,10 +198,8 @@ class HubServices:
             self.alerts,
             chat,
         ]
-        if demo is not None and store is not None:
-            days, until = plan.demo_days, hub.started_at
-            say = partial(hub.fleet.say, "simulated past")
-            self._all.append(DemoService(demo, store, events, data_dir, days=days, until=until, say=say))
+        if past is not None and store is not None:
+            self._all.append(DemoService(past, events, partial(hub.fleet.say, "simulated past")))
         if demo is not None:
             calendar, queue = self.reservations.calendar, self.queue.queue
             windows = self.maintenance.windows

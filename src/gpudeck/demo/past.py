@@ -7,7 +7,6 @@ For events a real fleet gets the reports from just before and after each moment 
 same code as in a running hub detects them.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpudeck import __version__
@@ -21,16 +20,15 @@ from gpudeck.model.occupancy import look_at
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.wire import VERSION, Envelope
 
-QUARTER = 900.0
 HOUR = 3600.0
 DAY = 24 * HOUR
 _RULES = AvailabilitySettings()
 _UNKNOWN = STATE_NUMBERS["unknown"]
 _NOTHING: Values = (None,) * len(GPU_NAMES)
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
-_PIECE = DAY / 3
-"""So few hours that a store with room takes them of all hosts of a small fleet, and writes neighbours together."""
 _BEAT = 2.0
+_MOST_TURNS = 300
+"""Of a host that fails all the time the last days are enough: before, events say again that it does."""
 _SILENT = 65.0
 """Seconds after which a hub calls a host down that has stopped reporting."""
 
@@ -41,24 +39,6 @@ class Slice(NamedTuple):
     start: float
     end: float
     step: float
-
-
-def slices(start: float, until: float, fine_step: float, step: float) -> Iterator[Slice]:
-    """The span in pieces, the newest first: a few hours, then the rest of the last day, both in fine steps, then thirds
-    of days, those before the last three days with a sample a quarter hour, which is what charts of weeks show.
-
-    They meet at full hours, so that each hour is handed over once and whole.
-    """
-    end = until
-    day_ago = (until - until % HOUR) - DAY + HOUR
-    for hours in (21, 15, 9, 0):
-        edge = day_ago + hours * HOUR
-        if end > start:
-            yield Slice(max(start, edge), end, fine_step)
-            end = edge
-    while end > start:
-        yield Slice(max(start, end - _PIECE), end, step if until - end < 3 * DAY else max(step, QUARTER))
-        end -= _PIECE
 
 
 def sample_span(fleet: SimulatedFleet, host: int, span: Slice) -> list[HostSample]:
@@ -153,7 +133,7 @@ class _Onlooker:
 
     def watch(self, start: float, end: float) -> list[Event]:
         self._look(start)
-        turns = self._simulated.turns(self._host, start, end)
+        turns = self._simulated.turns(self._host, start, end)[-_MOST_TURNS:]
         # In order: one turn may be within the silence after another.
         for moment in sorted({turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}):
             if start < moment < end:

@@ -3,17 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.backfill import SEED, Backfill, is_needed, mark_done
+from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.story import SHORTEST_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.observers import Service
-from gpudeck.history.service import OpeningStore
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -22,9 +20,6 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.rules import ReservationSpan
 from gpudeck.reservations.store import ReservationAsk, ReservationStore, new_row
-
-if TYPE_CHECKING:
-    from gpudeck.history.embedded.store import EmbeddedStore
 
 _AT_ONCE: Final = 10
 _SETTLED_SECONDS: Final = 4.0
@@ -35,60 +30,21 @@ _AGAIN_SECONDS: Final = 1800.0
 
 
 class DemoService(Service):
-    """Fills the history of `hosts` simulated hosts with `days` until `until`. Closed before the history."""
+    """Makes the past of the simulated hosts, which the history waits for."""
 
     name = "demo"
 
-    def __init__(
-        self,
-        hosts: int,
-        store: OpeningStore,
-        events: EventLog,
-        data_dir: Path,
-        *,
-        days: float,
-        until: float,
-        say: Callable[[list[str]], None],
-    ) -> None:
+    def __init__(self, past: Backfill, events: EventLog, say: Callable[[list[str]], None]) -> None:
         """`say` shows the hub's problems."""
-        self._say = say
-        self._hosts = hosts
-        self._store = store
+        self._past = past
         self._events = events
-        self._data_dir = data_dir
-        self._days = days
-        self._until = until
-        self._backfill: Backfill | None = None
-        self._waiting: asyncio.Task[None] | None = None
+        self._say = say
 
     def start(self) -> None:
-        if self._days > 0:
-            self._waiting = asyncio.create_task(self._fill())
+        self._past.start(self._say, self._events.keep)
 
     async def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-        if self._backfill is not None:
-            await self._backfill.stop()
-
-    async def _fill(self) -> None:
-        store = cast("EmbeddedStore | None", await asyncio.to_thread(self._store.wait))
-        if store is None:
-            return
-        since = None if is_needed(self._data_dir, self._hosts, self._days) else store.newest
-        self._backfill = Backfill(
-            self._hosts,
-            days=self._days,
-            until=self._until,
-            since=since,
-            when_done=lambda: self._mark_done(store),
-            say=self._say,
-        )
-        self._backfill.start(store.take, lambda: store.has_room, self._events.keep)
-
-    def _mark_done(self, store: "EmbeddedStore") -> None:
-        if not store.problem and not store.dropped:
-            mark_done(self._data_dir, self._hosts, self._days)
+        await self._past.stop()
 
 
 class DemoStory(Service):

@@ -69,21 +69,26 @@ def uses(
     """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: unknown. Users who
     are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that is not
     known of all of them, or is 0 of all of them."""
-    if not len(hour.times) or not hour.gpus:
-        return {}
-    claims = [_claims_of_users(hour, owners), _claims_without_runs(hour)]
-    facts = _facts(hour)
-    found: dict[tuple[str | None, str], UsageAmounts] = {}
-    for claim in claims:
-        sums = np.einsum("pt,kpt->pk", claim.share, facts[:, claim.gpu]).tolist()
+    found = uses_by_step(hour, models, owners, np.zeros(1, np.intp)) if len(hour.times) and hour.gpus else {}
+    return {key: UsageAmounts(*table[0].tolist()) for key, table in found.items() if table[0, 0] > 0}
+
+
+def uses_by_step(
+    span: Hour, models: Sequence[str], owners: Mapping[int, str | None], starts: _Indexes
+) -> dict[tuple[str | None, str], Floats]:
+    """As `uses`, by steps: (steps, fields of UsageAmounts). `starts` are the places of each step's first sample."""
+    facts = _facts(span)
+    found: dict[tuple[str | None, str], Floats] = {}
+    for claim in (_claims_of_users(span, owners), _claims_without_runs(span)):
+        if not claim.names:
+            continue
+        sums = np.add.reduceat(claim.share * facts[:, claim.gpu], starts, axis=2)
         seen = (claim.share > 0) & (facts[0, claim.gpu] > 0)
-        peaks = np.max(claim.memory, axis=1, where=seen, initial=0.0).tolist()
-        for name, gpu, (used, active, idle, measured, metered, joules), peak in zip(
-            claim.names, claim.gpu.tolist(), sums, peaks, strict=True
-        ):
-            if used > 0:
-                use = found.setdefault((name, models[gpu]), UsageAmounts())
-                use.add(UsageAmounts(used, active, idle, measured, metered, joules, peak))
+        peaks = np.maximum.reduceat(np.where(seen, claim.memory, 0.0), starts, axis=1)
+        for row, (name, gpu) in enumerate(zip(claim.names, claim.gpu.tolist(), strict=True)):
+            table = found.setdefault((name, models[gpu]), np.zeros((len(starts), _SUMS + 1)))
+            table[:, :_SUMS] += sums[:, row].T
+            np.maximum(table[:, _SUMS], peaks[row], out=table[:, _SUMS])
     return found
 
 

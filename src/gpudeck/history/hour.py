@@ -105,21 +105,22 @@ def cover_steps(steps: Floats, interval: "float | Floats") -> Floats:
     return np.where((steps > 3 * interval) | (steps <= 0), interval, steps)
 
 
-def cut_hour(hour: Hour, until: float) -> Hour:
-    """Its samples before `until`."""
-    count = int(np.searchsorted(hour.times, until))
+def cut_hour(hour: Hour, until: float, since: int | None = None) -> Hour:
+    """Its samples before `until`; of a longer span the hour that begins at `since`."""
+    start = hour.start if since is None else since
+    mine = slice(*np.searchsorted(hour.times, [start, until]).tolist())
     return Hour(
-        hour.start,
-        hour.times[:count],
-        hour.covered[:count],
+        start,
+        hour.times[mine],
+        hour.covered[mine],
         hour.gpus,
-        hour.states[:, :count],
-        {name: table[:, :count] for name, table in hour.metrics.items()},
-        {name: line[:count] for name, line in hour.host.items()},
+        hour.states[:, mine],
+        {name: table[:, mine] for name, table in hour.metrics.items()},
+        {name: line[mine] for name, line in hour.host.items()},
         [
-            RunSlice(one.run, one.gpu, one.present[:count], one.memory[:count], one.utilization[:count])
+            RunSlice(one.run, one.gpu, one.present[mine], one.memory[mine], one.utilization[mine])
             for one in hour.runs
-            if one.present[:count].any()
+            if one.present[mine].any()
         ],
     )
 

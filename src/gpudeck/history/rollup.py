@@ -8,6 +8,7 @@ above it, maximum, mean and last value; seconds are the same for most metrics an
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Final
 
 import msgspec
@@ -211,15 +212,27 @@ def _make_roll(block: Floats, seconds: Floats, step: float) -> Roll:
 class _QuarterWeights:
     """The samples of an hour by quarter hour. A sample's seconds count where it falls."""
 
-    def __init__(self, hour: Hour) -> None:
-        number = np.clip((hour.times - hour.start) // QUARTER, 0, _COUNT - 1).astype(np.int64)
-        self.seconds: Floats = np.zeros((len(number), _COUNT))
-        """(samples, quarter hours): what each sample covers, in its own quarter hour."""
-        self.seconds[np.arange(len(number)), number] = hour.covered
-        self.all_seconds: Floats = self.seconds.sum(axis=0)
+    def __init__(self, hour: Hour, count: int) -> None:
+        number = np.clip((hour.times - hour.start) // QUARTER, 0, count - 1).astype(np.int64)
+        self._covered: Floats = hour.covered
+        self.number: NDArray[np.int64] = number
+        self._is_one_each = len(number) == count and bool((number == np.arange(count)).all())
+        """Then samples are quarter hours, and there is nothing to add up."""
+        self.all_seconds: Floats = np.bincount(number, hour.covered, count).astype(np.float64)
         self.there: NDArray[np.int64] = np.unique(number)
         self.first: NDArray[np.int64] = np.searchsorted(number, self.there)
         self.last: NDArray[np.int64] = np.searchsorted(number, self.there, side="right") - 1
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """(samples, quarter hours): what each sample covers, in its own quarter hour."""
+        seconds = np.zeros((len(self.number), len(self.all_seconds)))
+        seconds[np.arange(len(self.number)), self.number] = self._covered
+        return seconds
+
+    def add_up(self, values: Floats) -> Floats:
+        """The seconds that each quarter hour has of each row, (…, samples)."""
+        return values * self._covered if self._is_one_each else values @ self.seconds
 
     def repeat(self, values: Floats) -> Roll:
         """As `roll` of rows that each have the same value in all samples."""
@@ -232,37 +245,43 @@ class _QuarterWeights:
         is_known = ~np.isnan(values)
         if is_known.all():
             seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
-            sums = values @ self.seconds
+            sums = self.add_up(values)
         else:
-            seconds = is_known.astype(np.float64) @ self.seconds
-            sums = np.where(is_known, values, 0.0) @ self.seconds
+            seconds = self.add_up(is_known.astype(np.float64))
+            sums = self.add_up(np.where(is_known, values, 0.0))
         is_seen = seconds > 0
+        if self._is_one_each:
+            seen = np.where(is_seen, values, np.nan)
+            return Roll(sums, seconds, seen, seen, seen)
         low, high, last = (np.where(is_seen, found, np.nan) for found in self._extremes(values, is_known))
         return Roll(sums, seconds, low, high, last)
 
     def _extremes(self, values: Floats, is_known: Flags) -> tuple[Floats, Floats, Floats]:
-        low, high, last = (np.full((len(values), _COUNT), np.nan) for _ in range(3))
+        low, high, last = (np.full((len(values), len(self.all_seconds)), np.nan) for _ in range(3))
         if values.size:
             low[:, self.there] = np.fmin.reduceat(values, self.first, axis=1)
             high[:, self.there] = np.fmax.reduceat(values, self.first, axis=1)
             last[:, self.there] = values[:, self.last]
             # Where a quarter hour ends with unknowns, its last value is the one before them.
-            for number, first, end in zip(self.there, self.first, self.last + 1, strict=True):
+            is_open = np.isnan(last[:, self.there]).any(axis=0)
+            for number, first, end in zip(
+                self.there[is_open], self.first[is_open], self.last[is_open] + 1, strict=True
+            ):
                 rows = np.flatnonzero(np.isnan(last[:, number]))
-                if len(rows):
-                    back = is_known[rows, first:end][:, ::-1].argmax(axis=1)
-                    last[rows, number] = values[rows, end - 1 - back]
+                back = is_known[rows, first:end][:, ::-1].argmax(axis=1)
+                last[rows, number] = values[rows, end - 1 - back]
         return low, high, last
 
 
-def roll_up(hour: Hour) -> Quarters:
-    """The four quarter hours of an hour. An unknown metric is included, with no seconds."""
-    weights = _QuarterWeights(hour)
+def roll_up(hour: Hour, count: int = _COUNT) -> Quarters:
+    """The four quarter hours of an hour, or so many of a longer span. An unknown metric is included, with no
+    seconds."""
+    weights = _QuarterWeights(hour, count)
     rows = len(hour.gpus)
-    states = (hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64) @ weights.seconds
+    states = weights.add_up((hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64))
     metrics = _roll_all(weights, hour.metrics, rows)
     host = _roll_all(weights, {name: values.reshape(1, -1) for name, values in hour.host.items()}, 1)
-    return Quarters(hour.start, _COUNT, list(hour.gpus), metrics, states, host)
+    return Quarters(hour.start, count, list(hour.gpus), metrics, states, host)
 
 
 def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
@@ -270,11 +289,12 @@ def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int
     same number all the time, and need not be looked through."""
     values = {name: table[0, 0] for name, table in metrics.items() if table.size and _is_settled(table)}
     # Of an unknown one there is as little as of one that was never observed.
-    found = {name: unknown_roll((rows, _COUNT)) for name, value in values.items() if np.isnan(value)}
+    shape = rows, len(weights.all_seconds)
+    found = {name: unknown_roll(shape) for name, value in values.items() if np.isnan(value)}
     settled = [name for name in values if name not in found]
     found |= _split(weights.repeat(np.repeat([values[name] for name in settled], rows)), settled, rows)
     others = [name for name in metrics if name not in values]
-    each = max(1, VALUES_AT_ONCE // max(1, rows * len(weights.seconds)))
+    each = max(1, VALUES_AT_ONCE // max(1, rows * len(weights.number)))
     for place in range(0, len(others), each):
         some = others[place : place + each]
         found |= _split(weights.roll(np.concatenate([metrics[name] for name in some])), some, rows)
@@ -311,6 +331,39 @@ def quarter_totals(part: Quarters) -> list[StepTotals]:
         for number, table in enumerate(tables)
         if table[:, 1].any() or states[:, number].any()
     ]
+
+
+def merge_steps(part: Quarters, size: int) -> Quarters:
+    """Each `size` neighbours as one step."""
+    count = part.count // size
+
+    def merge(roll: Roll) -> Roll:
+        low, high, last = (one.reshape(-1, count, size) for one in (roll.low, roll.high, roll.last))
+        sums, seconds = (one.reshape(-1, count, size).sum(axis=2) for one in (roll.sum, roll.seconds))
+        return Roll(sums, seconds, np.fmin.reduce(low, axis=2), np.fmax.reduce(high, axis=2), last[:, :, -1])
+
+    metrics, host = ({name: merge(roll) for name, roll in rolls.items()} for rolls in (part.metrics, part.host))
+    states = part.states.reshape(*part.states.shape[:2], count, size).sum(axis=3)
+    return Quarters(part.start, count, part.gpus, metrics, states, host)
+
+
+def cut_quarters(part: Quarters, start: int) -> Quarters | None:
+    """Those of the hour that begins then; None where it has none of it."""
+    place = (start - part.start) // QUARTER
+    if not 0 <= place <= part.count - _COUNT:
+        return None
+    mine = slice(place, place + _COUNT)
+
+    def cut(roll: Roll) -> Roll:
+        return Roll(*(getattr(roll, name)[:, mine] for name in Roll.__struct_fields__))
+
+    metrics, host = ({name: cut(roll) for name, roll in rolls.items()} for rolls in (part.metrics, part.host))
+    return Quarters(start, _COUNT, part.gpus, metrics, part.states[:, :, mine], host)
+
+
+def stack_steps(part: Quarters) -> tuple[tuple[str, ...], Floats, Floats]:
+    """Of all GPUs and the host together: names, (steps, names, columns of Totals) and (steps, states)."""
+    return (*_tables(part, as_one=False), part.states.sum(axis=1).T)
 
 
 def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:

@@ -190,11 +190,13 @@ class HistoryService(Service):
         add_event: Callable[[Event], None],
         now: Clock = clock.wall,
         demo: int | None = None,
+        prepare: Callable[[], None] | None = None,
         find_group: Callable[[str], str | None] | None = None,
         hub_name: str | None = None,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are: they have a file of their own. `find_group` is
-        asked for the group of a login instead of this machine. `hub_name` is that of this one of several hubs."""
+        """`demo` is how many hosts are simulated, None when none are: they have a file of their own. `prepare` is
+        called before it is opened, and may block. `find_group` is asked for the group of a login instead of this
+        machine. `hub_name` is that of this one of several hubs."""
         self._hub_name = hub_name
         self._hub = hub
         self._settings = settings
@@ -203,6 +205,7 @@ class HistoryService(Service):
         self._add_event = add_event
         self._now = now
         self._demo = demo
+        self._prepare = prepare
         self.find_group = find_group or unix_group
         self._trouble: HistoryTrouble | None = None
         self._is_damage_reported = False
@@ -249,8 +252,9 @@ class HistoryService(Service):
     def _open(self) -> Store:
         """Called in a thread of its own: importing the store takes a moment."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415
-        from gpudeck.history.embedded.writer import SealingPace  # noqa: PLC0415
 
+        if self._prepare is not None:
+            self._prepare()
         is_remote = self._settings.kind == "prometheus" and self._demo is None
         local = EmbeddedStore(
             self._data_dir / (FILE if self._demo is None else DEMO_FILE.format(self._demo)),
@@ -261,8 +265,6 @@ class HistoryService(Service):
             keep_samples=not is_remote,
             # Nothing of a simulated fleet can be lost.
             retention=self._hub.retention if self._demo is None else RetentionClock(now=self._now),
-            # Its past comes in whole hours, is written once, and is waited for.
-            pace=None if self._demo is None else SealingPace(quiet=0.1, rest=0.2),
         )
         if not is_remote:
             return local

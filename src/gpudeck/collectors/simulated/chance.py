@@ -27,7 +27,7 @@ def draw(salt: int, number: int) -> float:
 # Looking values up costs a tenth of computing them; a wave repeats only after 4096 of its swings.
 _SWINGS = 4096
 _ROLL = seeded_random("waves").uniform
-_KNOTS = tuple(_ROLL(-1.0, 1.0) for _ in range(_SWINGS + 1))
+KNOTS = tuple(_ROLL(-1.0, 1.0) for _ in range(_SWINGS + 1))
 
 
 def wave(salt: int, t: float, seconds: float) -> float:
@@ -36,8 +36,8 @@ def wave(salt: int, t: float, seconds: float) -> float:
     whole = int(position)
     part = position - whole
     knot = whole % _SWINGS
-    before = _KNOTS[knot]
-    return before + (_KNOTS[knot + 1] - before) * part * part * (3.0 - 2.0 * part)
+    before = KNOTS[knot]
+    return before + (KNOTS[knot + 1] - before) * part * part * (3.0 - 2.0 * part)
 
 
 def hex_name(*key: object) -> str:
@@ -58,12 +58,12 @@ def _by_hour(hour_of_week: int) -> float:
     return (0.55 + 0.45 * awake) * (0.82 if is_weekend else 1.0)
 
 
-_ACTIVITY = tuple(_by_hour(hour) for hour in range(_WEEK))
+ACTIVITY = tuple(_by_hour(hour) for hour in range(_WEEK))
 
 
 def activity(t: float) -> float:
     """How eager people are at that moment: 1 at the height of a weekday, never 0."""
-    return _ACTIVITY[int(t // _HOUR) % _WEEK]
+    return ACTIVITY[int(t // _HOUR) % _WEEK]
 
 
 def later(t: float, seconds: float) -> float:

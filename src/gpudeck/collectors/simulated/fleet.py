@@ -33,18 +33,18 @@ from gpudeck.model.report import Disk, Number, Report
 
 _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
 _ROUND = {name: metric.round for name, metric in HOST_METRICS.items()}
-_BEAT_S = 12.0
-_DISK_BEAT_S = 600.0
+BEAT_S = 12.0
+DISK_BEAT_S = 600.0
 # What one thread of a job fetches over the network while its GPU is fully used.
-_FETCH_BYTES_PER_SECOND = 3e6
-_CHECKPOINT_BYTES_PER_SECOND = 2.5e8
+FETCH_BYTES_PER_SECOND = 3e6
+CHECKPOINT_BYTES_PER_SECOND = 2.5e8
 _KINDS: dict[str, type[SimulatedGpu]] = {
     "hot": HotGpu,
     "orphaned": OrphanedGpu,
     "missing": MissingSimulatedGpu,
     "unstable": UnstableGpu,
 }
-_HOT_EVERY_S = 900
+_HOT_EVERY_S = 6 * 3600
 """How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
 
 
@@ -60,7 +60,7 @@ class SystemSimulator:
 
     def metrics(self, now: float) -> dict[str, Number]:
         """Read every 12 s, and when the work on a GPU changes."""
-        t = now - (now + self._host.salt % 12) % _BEAT_S
+        t = now - (now + self._host.salt % 12) % BEAT_S
         # The work is that of `now`, not that of `t`: to look back past the start of a job is dear.
         stretches = [track.at(now) for track in self._tracks]
         if t != self._read_at or stretches != self._stretches:
@@ -72,7 +72,7 @@ class SystemSimulator:
 
     def disks(self, now: float) -> list[Disk]:
         """The file systems for data, read every 10 minutes."""
-        t = now - now % _DISK_BEAT_S
+        t = now - now % DISK_BEAT_S
         if t != self._disks_at:
             self._disks_at = t
             self._disks = [_disk(volume, t) for volume in self._host.volumes[1:]]
@@ -82,7 +82,7 @@ class SystemSimulator:
         chassis, salt = self._host.chassis, self._host.salt
         demanded, ram, receive, transmit = self._demand(stretches, t)
         threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
-        root = _disk(self._host.volumes[0], t - t % _DISK_BEAT_S)
+        root = _disk(self._host.volumes[0], t - t % DISK_BEAT_S)
         total, swap = chassis.ram_gib * _GIB, self._host.swap_gib * _GIB
         ram_share = min(0.92, 0.03 + ram / total)
         return {
@@ -108,9 +108,9 @@ class SystemSimulator:
         for stretch in stretches:
             for run, level in stretch.parts:
                 work = run.work
-                fetched = _FETCH_BYTES_PER_SECOND * work.threads * level
+                fetched = FETCH_BYTES_PER_SECOND * work.threads * level
                 threads += work.threads * (0.15 + 0.85 * (level > 0))
-                ram += run.work.ram_bytes * min(1.0, (t - run.start + _BEAT_S) / (_BEAT_S + run.work.ramp_s))
+                ram += run.work.ram_bytes * min(1.0, (t - run.start + BEAT_S) / (BEAT_S + run.work.ramp_s))
                 receive += fetched
                 # Whether it is in one of the pauses in which a training writes a checkpoint.
                 is_saving = (
@@ -118,7 +118,7 @@ class SystemSimulator:
                     and level == run.work.rest_level
                     and stretch.start >= run.start + run.work.load_s
                 )
-                transmit += _CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
+                transmit += CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
         return threads, ram, receive, transmit
 
 
@@ -139,7 +139,7 @@ class HostSimulator:
         self._tracks = [SlotTrack(timeline, slot.number) for slot in host.slots]
         self._gpus = self._set_up()
         self._system = SystemSimulator(host, self._tracks)
-        self._missing = [gpu for gpu in self._gpus if isinstance(gpu, MissingSimulatedGpu)]
+        self.missing = [gpu for gpu in self._gpus if isinstance(gpu, MissingSimulatedGpu)]
 
     def report(self, now: float) -> Report | None:
         """What the host's agent sends at that moment; None while the host is dead."""
@@ -155,7 +155,7 @@ class HostSimulator:
             disks=self._system.disks(now),
             addresses=list(host.addresses),
             interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
-            problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in self._missing if gpu.is_missing(now)],
+            problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in self.missing if gpu.is_missing(now)],
         )
 
     def turns(self, start: float, end: float) -> list[float]:
@@ -165,7 +165,7 @@ class HostSimulator:
             moments.update((life.opens(number), life.closes(number)))
         for slot in self.host.slots:
             moments.update(fault.at for fault in SimulatedFaults(slot, self.timeline).between(start, end))
-        for gpu in self._missing:
+        for gpu in self.missing:
             moments.update(gpu.turns(start, end))
         if self.host.mishap == "hot":
             moments.update(float(moment) for moment in range(int(start), int(end), _HOT_EVERY_S))
@@ -228,6 +228,10 @@ class SimulatedFleet:
         """The moments from `start` until before `end`, in order, at which something may happen to that host that makes
         news: it dies, boots, loses a GPU, a driver reports a fault."""
         return self.station(host).turns(start, end)
+
+    @property
+    def logins(self) -> list[str]:
+        return [user.name for user in self._crowd.users]
 
     def group_of(self, login: str) -> str | None:
         """The group of a user; None for an unknown login."""

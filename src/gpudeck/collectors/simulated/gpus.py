@@ -52,13 +52,12 @@ MIB = 1 << 20
 
 # A working GPU is read anew every 4 s, one at rest every 24 s, a process and the energy every 12 s: enough to look
 # alive, and little enough that a stream of changes stays small.
-_WORK_BEAT_S, _REST_BEAT_S, _SLOW_BEAT_S = 4.0, 24.0, 12.0
+WORK_BEAT_S, REST_BEAT_S, SLOW_BEAT_S = 4.0, 24.0, 12.0
 
 _TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
 
 _BREAKDOWN_EVERY_S, _STRAIN_S = 41 * 3600, 7200
 """An unstable GPU breaks down about every other day, and throttles for the hours before that."""
-_WORKING_WARMTH = 0.3
 _BREAKDOWN_CODES = (94, 74, 48, 63)
 
 _round_watts = GPU_METRICS["power_watts"].round
@@ -146,7 +145,7 @@ class SimulatedFaults:
     """Those of one GPU. A day is looked at once; what it had is kept until another is asked about."""
 
     def __init__(self, slot: GpuSlot, timeline: Timeline) -> None:
-        self._slot = slot
+        self.slot = slot
         self._timeline = timeline
         self._has_any = slot.model.vendor == "nvidia" and slot.parent is None and slot.takes_jobs
         self._days: tuple[int, list[GpuEvent]] = (-1, [])
@@ -171,13 +170,13 @@ class SimulatedFaults:
 
     def _of_day(self, day: int) -> Iterator[GpuEvent]:
         """At most one of an ordinary GPU. A program that is at fault has to be there."""
-        if self._slot.fault == "unstable":
-            for one in breakdowns(self._slot.salt, day * DAY, (day + 1) * DAY):
+        if self.slot.fault == "unstable":
+            for one in breakdowns(self.slot.salt, day * DAY, (day + 1) * DAY):
                 for moment, code in ((one.at, one.code), (one.lost_at, 79)):
                     if day * DAY <= moment < (day + 1) * DAY:
                         yield GpuEvent(float(moment), code, text=_TEXTS[code])
             return
-        luck, salt = draw(self._slot.salt, 4 * day + 1_000_003), self._slot.salt
+        luck, salt = draw(self.slot.salt, 4 * day + 1_000_003), self.slot.salt
         if luck >= _OF_PROGRAMS + _OF_BOARDS:
             return
         at = float(int((day + draw(salt, 4 * day + 1_000_004)) * DAY))
@@ -186,10 +185,10 @@ class SimulatedFaults:
             code = _BOARD_CODES[int(choice * len(_BOARD_CODES))]
             yield GpuEvent(at, code, text=_TEXTS[code])
             return
-        run = self._timeline.tenure(self._slot.number, at).run
+        run = self._timeline.tenure(self.slot.number, at).run
         if run is not None and run.start + 60 < at < run.end:
             code = _PROGRAM_CODES[int(choice * len(_PROGRAM_CODES))]
-            yield GpuEvent(at, code, run.pids[run.slots.index(self._slot.number)], _TEXTS[code])
+            yield GpuEvent(at, code, run.pids[run.slots.index(self.slot.number)], _TEXTS[code])
 
 
 class SimulatedGpu:
@@ -198,7 +197,7 @@ class SimulatedGpu:
     process_reasons: ClassVar[dict[str, str]] = {}
 
     def __init__(self, slot: GpuSlot, timeline: Timeline, track: SlotTrack, life: HostLifecycle) -> None:
-        self._slot, self._track, self._life = slot, track, life
+        self.slot, self._track, self._life = slot, track, life
         self._meter = EnergyMeter(timeline, track, slot)
         self._faults = SimulatedFaults(slot, timeline)
         self._gpu = GpuReading(
@@ -234,7 +233,7 @@ class SimulatedGpu:
             self._stretch, self._frame_at = stretch, nan
             self._lively_until = max([run.start + run.work.ramp_s for run, _ in stretch.parts], default=0.0)
         is_lively = stretch.idle_since is None or now < self._lively_until
-        beat_s = _WORK_BEAT_S if is_lively else _REST_BEAT_S
+        beat_s = WORK_BEAT_S if is_lively else REST_BEAT_S
         t = max(stretch.start, now - (now + self._offset_s) % beat_s)
         if t != self._frame_at:
             self._frame_at = t
@@ -242,7 +241,7 @@ class SimulatedGpu:
             self._metrics = self._read_metrics(stretch, t)
 
     def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
-        slot, model, is_taken = self._slot, self._slot.model, bool(stretch.parts)
+        slot, model, is_taken = self.slot, self.slot.model, bool(stretch.parts)
         doing, celsius = physics.add_up(stretch.parts, slot.number, t), self._celsius(t)
         watts = physics.power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
         metrics = self._settled.copy()
@@ -268,25 +267,25 @@ class SimulatedGpu:
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
     def _slow_beat(self, since: float, t: float) -> float:
-        return max(since, t - (t + self._offset_s) % _SLOW_BEAT_S)
+        return max(since, t - (t + self._offset_s) % SLOW_BEAT_S)
 
     def _celsius(self, t: float) -> float:
-        slot = self._slot
+        slot = self.slot
         return physics.temperature(slot.model, self._track.warmth(t), physics.room_offset(slot.salt, t))
 
     def _used_mib(self) -> int:
         """What its processes hold, and the little that the driver keeps for itself."""
-        slot = self._slot
+        slot = self.slot
         held = sum([process.memory_used_bytes or 0 for process in self._processes]) // MIB
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
         return min(slot.memory_mib, held + kept)
 
     def _read_processes(self, stretch: LoadSegment, t: float) -> list[Process]:
         processes = [self._read_process(run, level, stretch.start, t) for run, level in stretch.parts]
-        return [*processes, self._display(t)] if self._slot.has_display else processes
+        return [*processes, self._display(t)] if self.slot.has_display else processes
 
     def _read_process(self, run: SimulatedJob, level: float, since: float, t: float) -> Process:
-        slot = self._slot
+        slot = self.slot
         pid = run.pids[run.slots.index(slot.number)]
         return Process(
             pid=pid,
@@ -302,15 +301,15 @@ class SimulatedGpu:
         )
 
     def _process_percent(self, run: SimulatedJob, level: float, t: float) -> float | None:
-        return round(physics.utilization(run.work, level, self._slot.number, t))
+        return round(physics.utilization(run.work, level, self.slot.number, t))
 
     def _display(self, t: float) -> Process:
-        pid = 1200 + self._slot.salt % 600
+        pid = 1200 + self.slot.salt % 600
         return Process(
             pid=pid,
             user="root",
             command="Xorg :0 -nolisten tcp vt2",
-            memory_used_bytes=(8 + self._slot.salt % 40) * MIB,
+            memory_used_bytes=(8 + self.slot.salt % 40) * MIB,
             started_at=self._life.booted(t) + 20,
             utilization_percent=0,
             evidence=f"uid 0 of /proc/{pid}",
@@ -322,7 +321,7 @@ class HotGpu(SimulatedGpu):
     """A GPU whose airflow is blocked."""
 
     def _celsius(self, t: float) -> float:
-        return physics.stifled_temperature(self._track.warmth(t), physics.room_offset(self._slot.salt, t))
+        return physics.stifled_temperature(self._track.warmth(t), physics.room_offset(self.slot.salt, t))
 
 
 class MigBoard:
@@ -336,7 +335,7 @@ class MigBoard:
 
     def metrics(self, now: float) -> dict[str, Number]:
         """Read every 24 s, for all instances at the same moment."""
-        t = now - now % _REST_BEAT_S
+        t = now - now % REST_BEAT_S
         if t != self._read_at:
             self._read_at = t
             self._metrics = self._read(t)
@@ -387,7 +386,7 @@ class OrphanedGpu(SimulatedGpu):
     """A GPU on which no process is left, though memory is still held."""
 
     def _used_mib(self) -> int:
-        return int(self._slot.memory_mib * (0.25 + 0.4 * draw(self._slot.salt, 0)))
+        return int(self.slot.memory_mib * (0.25 + 0.4 * draw(self.slot.salt, 0)))
 
     def reading(self, now: float) -> GpuReading:
         return replace(super().reading(now), idle_seconds=round(now - self._life.booted(now)))
@@ -398,14 +397,18 @@ class MissingSimulatedGpu(SimulatedGpu):
 
     @property
     def index(self) -> int:
-        return self._slot.index
+        return self.slot.index
 
     def is_missing(self, now: float) -> bool:
-        return (now + self._slot.salt) % _TRIED_EVERY_S >= _LASTS_S
+        return (now + self.slot.salt) % _TRIED_EVERY_S >= _LASTS_S
+
+    def is_strained(self, now: float) -> bool:
+        """Whether it throttles while it works."""
+        return False
 
     def turns(self, start: float, end: float) -> list[float]:
         """When it comes back, and when it is lost again."""
-        first = start - (start + self._slot.salt) % _TRIED_EVERY_S
+        first = start - (start + self.slot.salt) % _TRIED_EVERY_S
         tries = [first + number * _TRIED_EVERY_S for number in range(int((end - first) // _TRIED_EVERY_S) + 1)]
         return [moment for tried in tries for moment in (tried, tried + _LASTS_S) if start <= moment < end]
 
@@ -430,14 +433,17 @@ class UnstableGpu(MissingSimulatedGpu):
         return one.lost_at <= now < one.reset_at
 
     def turns(self, start: float, end: float) -> list[float]:
-        found = [moment for one in breakdowns(self._slot.salt, start, end) for moment in (one.lost_at, one.reset_at)]
+        found = [moment for one in breakdowns(self.slot.salt, start, end) for moment in (one.lost_at, one.reset_at)]
         return [float(moment) for moment in found if start <= moment < end]
 
+    def is_strained(self, now: float) -> bool:
+        return 0 <= self._breakdown(now).at - now < _STRAIN_S
+
     def _breakdown(self, now: float) -> Breakdown:
-        return breakdown_of(self._slot.salt, floor(now / _BREAKDOWN_EVERY_S))
+        return breakdown_of(self.slot.salt, floor(now / _BREAKDOWN_EVERY_S))
 
     def _celsius(self, t: float) -> float:
         """Too hot while it works in the hours before it fails."""
-        is_strained = 0 <= self._breakdown(t).at - t < _STRAIN_S and self._track.warmth(t) > _WORKING_WARMTH
-        room = physics.room_offset(self._slot.salt, t)
+        is_strained = self.is_strained(t) and self._track.warmth(t) > physics.WORKING_WARMTH
+        room = physics.room_offset(self.slot.salt, t)
         return physics.stifled_temperature(1.0, room) if is_strained else super()._celsius(t)

@@ -12,7 +12,7 @@ from gpudeck.collectors.simulated.inventory import GpuSlot, SimulatedModel
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Tenure, Timeline
 from gpudeck.collectors.simulated.work import Work
 
-_CONTEXT_MIB = 420
+CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
 STIFLED_CELSIUS = 88.0
 """From here on the driver slows a GPU."""
@@ -20,12 +20,14 @@ SLOWDOWN_CELSIUS = 92.0
 """From here on the GPU itself goes slow, a few degrees before it would switch off."""
 CAPPED = 0.95
 """From this share of its power limit on a GPU slows itself to stay within it."""
-_COOLING_S = 55.0
-_LEAST_LEVEL = 0.08
+COOLING_S = 55.0
+LEAST_LEVEL = 0.08
 # What it was before is then below the last digit of any temperature, and dear to find out.
-_SETTLED_S = 2400.0
+SETTLED_S = 2400.0
+WORKING_WARMTH = 0.3
+"""From here on a board is warm from work."""
 # How much of its level a job of bursts makes of its time on the average (`phases`).
-_DUTY = {"inference": 0.65, "notebook": 0.17}
+DUTY = {"inference": 0.65, "notebook": 0.17}
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
@@ -65,7 +67,7 @@ def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
     full = int(work.memory_share * total_mib)
     if age_s >= work.ramp_s:
         return full
-    context = min(_CONTEXT_MIB, full)
+    context = min(CONTEXT_MIB, full)
     return context + int((full - context) * age_s / work.ramp_s)
 
 
@@ -171,7 +173,7 @@ def _burst(run: SimulatedJob, begun: float, number: int) -> Phase | None:
     if draw(work.salt, 3 * number) > (0.93 if is_server else 0.2 + 0.7 * activity(opens)):
         return None
     luck = draw(work.salt, 3 * number + 1)
-    level = max(_LEAST_LEVEL, work.level * (0.4 + 0.6 * luck))
+    level = max(LEAST_LEVEL, work.level * (0.4 + 0.6 * luck))
     if is_server:
         return Phase(opens, opens + work.period_s, level)
     offset, length = int(work.period_s * 0.3 * luck), int(work.period_s * (0.1 + 0.5 * draw(work.salt, 3 * number + 2)))
@@ -232,7 +234,7 @@ def warmth_at_start(timeline: Timeline, tenure: Tenure, slot: int, stretch: Load
 
 def cooled(heat: float, warmth: float, seconds: float) -> float:
     """What `warmth` has become after so many seconds of `heat`: it follows with a lag of about a minute."""
-    return heat + (warmth - heat) * exp(-seconds / _COOLING_S)
+    return heat + (warmth - heat) * exp(-seconds / COOLING_S)
 
 
 _NOTHING = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
@@ -266,7 +268,7 @@ class SlotTrack:
     def warmth(self, t: float) -> float:
         """How warm (0–1) its work has made the board by `t`."""
         stretch = self.at(t)
-        if t - stretch.start > _SETTLED_S:
+        if t - stretch.start > SETTLED_S:
             return stretch.heat
         if self._warmth is None:
             self._warmth = warmth_at_start(self._timeline, self._tenure, self._slot, stretch)
@@ -283,7 +285,7 @@ def effort_seconds(work: Work, age_s: float) -> float:
         return (steady * work.level + rest * work.rest_level) * work.intensity
     if work.kind == "holder":
         worked_s = min(worked_s, work.period_s)
-    return worked_s * work.level * work.intensity * _DUTY.get(work.kind, 1.0)
+    return worked_s * work.level * work.intensity * DUTY.get(work.kind, 1.0)
 
 
 class EnergyMeter:
@@ -309,11 +311,11 @@ class EnergyMeter:
     def _taken(self, run: SimulatedJob, t: float) -> float:
         """What the job took until `t`, beyond what the GPU would have taken without it."""
         model, guest = self._slot.model, run.guest
-        joules = _taken_by(model, run, t) + (model.ready_watts - model.idle_watts) * (min(t, run.end) - run.start)
+        joules = taken_by(model, run, t) + (model.ready_watts - model.idle_watts) * (min(t, run.end) - run.start)
         if guest is not None and self._slot.number in guest.slots and t > guest.start:
-            joules += _taken_by(model, guest, t)
+            joules += taken_by(model, guest, t)
         return joules
 
 
-def _taken_by(model: SimulatedModel, run: SimulatedJob, t: float) -> float:
+def taken_by(model: SimulatedModel, run: SimulatedJob, t: float) -> float:
     return (model.limit_watts - model.ready_watts) * effort_seconds(run.work, min(t, run.end) - run.start)

@@ -31,6 +31,7 @@ from gpudeck.history.embedded.seal import (
     write_uses,
 )
 from gpudeck.history.embedded.tables import (
+    HOURS_A_ROW,
     WRONG,
     check_tables,
     checked_columns,
@@ -38,6 +39,7 @@ from gpudeck.history.embedded.tables import (
     find_wrong,
     is_damage,
     key_of,
+    keys_between,
     keys_of,
     lock_file,
     open_to_read,
@@ -47,7 +49,7 @@ from gpudeck.history.embedded.tables import (
     tables_and_columns,
 )
 from gpudeck.history.hour import SECONDS, Hour, decode_hour
-from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
+from gpudeck.history.rollup import Quarters, cut_quarters, decode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import FLEET, StepTotals, add_totals
 from gpudeck.model.times import show_utc
 
@@ -338,7 +340,9 @@ class _RowRepair:
     def _find_missing(self) -> None:
         """Hours that one table has and another has lost, though it has older ones or the samples are there."""
         chunks = self._hours("SELECT key FROM chunks")
-        quarters = self._hours("SELECT key FROM quarters")
+        hours = f"max(4, min(count, {4 * HOURS_A_ROW})) / 4"
+        rows = self._ask(f"SELECT key, {hours} FROM quarters")  # noqa: S608
+        quarters = {split_key(key + hour) for key, size in rows for hour in range(size)}
         totals = {*self._ask("SELECT host, hour FROM host_hours").fetchall()}
         known = chunks | quarters | totals | self._hours("SELECT key FROM sealed")
         for table, there in (("chunks", chunks), ("quarters", quarters), ("host_hours", totals)):
@@ -405,7 +409,12 @@ class _RowRepair:
     def _quarters(self, host: int, start: int) -> Quarters | None:
         """From the samples, or as they are kept."""
         hour = self._hour(host, start)
-        return self._decoded(decode_quarters, "quarters", host, start) if hour is None else roll_up(hour)
+        if hour is not None:
+            return roll_up(hour)
+        first, last = keys_between(host, start - (HOURS_A_ROW - 1) * SECONDS, start + 1)
+        rows = self._ask("SELECT key FROM quarters WHERE key BETWEEN ? AND ? ORDER BY key DESC", (first, last))
+        parts = (self._decoded(decode_quarters, "quarters", *split_key(key)) for (key,) in rows.fetchall())
+        return next((cut for part in parts if part is not None and (cut := cut_quarters(part, start))), None)
 
     def _decoded(self, decode: Callable[[bytes], T], table: str, host: int, start: int) -> T | None:
         row = self._ask(f"SELECT body FROM {table} WHERE key = ?", (key_of(host, start),)).fetchone()  # noqa: S608

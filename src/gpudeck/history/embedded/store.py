@@ -34,7 +34,7 @@ from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
 from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
 from gpudeck.history.embedded.tables import key_of, open_to_read
 from gpudeck.history.embedded.view import HistoryView
-from gpudeck.history.embedded.writer import EmbeddedWriter, SealingPace
+from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.live import Sample
 from gpudeck.history.moment import find_hosts
@@ -59,7 +59,7 @@ _FEW_HOURS = 200
 class EmbeddedStore:
     """`history.base.Store` in one file. Questions may be asked from any thread. `keep_samples` is False beside another
     store that has them: then sums and runs alone are kept. `find_group` returns the group of a login. `retention` is
-    the time by which old data are deleted, `pace` how soon and how busily late hours are written."""
+    the time by which old data are deleted."""
 
     def __init__(
         self,
@@ -71,14 +71,13 @@ class EmbeddedStore:
         find_group: Callable[[str], str | None] = lambda _: None,
         keep_samples: bool = True,
         retention: RetentionClock | None = None,
-        pace: SealingPace | None = None,
     ) -> None:
         self.path = path
         self._now = now
         self._prices = prices or UsageSettings()
         self._find_group = find_group
         self.writer = EmbeddedWriter(
-            path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention, pace=pace
+            path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
         )
         self._thread = threading.local()
         self._connections: list[sqlite3.Connection] = []

@@ -33,6 +33,8 @@ DAMAGED: Final = -1
 _pack = msgspec.msgpack.Encoder().encode
 VERSION: Final = 2
 _HOUR_BITS: Final = 21
+HOURS_A_ROW: Final = 96
+"""A row of `quarters` has the quarter hours of at most so many hours, most rows those of one."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -18,7 +18,7 @@ from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
 from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
 from gpudeck.history.embedded.open_moments import OpenMoments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
-from gpudeck.history.embedded.tables import WRONG, is_damage, is_sound, key_of, keys_between, split_key
+from gpudeck.history.embedded.tables import HOURS_A_ROW, WRONG, is_damage, is_sound, key_of, keys_between, split_key
 from gpudeck.history.hour import (
     QUARTER,
     SECONDS,
@@ -465,7 +465,11 @@ class HistoryView:
     def _bodies(self, table: str, host: int, start: float, end: float) -> Iterator[tuple[int, bytes]]:
         """Key and bytes of that host's hours, in order. Where a part of the file is damaged, the others come."""
         first, last = keys_between(host, start, end)
-        question = f"SELECT key, body FROM {table} WHERE key >= ? AND key < ? ORDER BY key"  # noqa: S608
+        also = ""
+        if table == "quarters":
+            # Of a row that begins earlier, those of the span may be the last.
+            first, also = first - HOURS_A_ROW + 1, f"key + (count + 3) / 4 > {first} AND "
+        question = f"SELECT key, body FROM {table} WHERE {also}key >= ? AND key < ? ORDER BY key"  # noqa: S608
         yield from self._span(question, first, last + 1, 1, column=0)
 
     def _span(self, question: str, start: int, end: int, step: int, column: int | None = None) -> Iterator[Any]:

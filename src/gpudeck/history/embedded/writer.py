@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -40,6 +40,10 @@ _GRACE: Final = 90.0
 """Seconds after an hour's end, for reports on their way."""
 _BUDGET: Final = 0.05
 """Seconds of sealing at a time, so that the event loop's thread gets its turn."""
+_QUIET: Final = 2.0
+"""Seconds without new samples after which a late hour is sealed."""
+_REST: Final = 2.0
+"""While more is due, the thread rests so many times as long as it sealed."""
 _SUMMARY_REST: Final = 6.0
 """The same for summaries, which are made after a restart too: then thousands of hosts may come back."""
 FEW_OPEN_HOURS: Final = 200
@@ -52,14 +56,6 @@ _MOST_TOLD: Final = 100
 """Log lines about what a damaged file has lost."""
 _AHEAD: Final = 3600.0
 """Seconds: data so far ahead of a confirmed clock was written while the clock was wrong."""
-
-
-class SealingPace(NamedTuple):
-    """`quiet` is how many seconds without new samples pass before a late hour is sealed. While more is due, the thread
-    rests `rest` times as long as it sealed."""
-
-    quiet: float = 2.0
-    rest: float = 2.0
 
 
 HourKey = tuple[int, int]
@@ -77,10 +73,8 @@ class EmbeddedWriter:
         *,
         keep_samples: bool = True,
         retention: RetentionClock | None = None,
-        pace: SealingPace | None = None,
     ) -> None:
         self.path = path
-        self._pace = pace or SealingPace()
         self.lock = threading.RLock()
         self.open_hours: dict[HourKey, OpenHour] = {}
         self._loose = LooseBatches()
@@ -385,11 +379,11 @@ class EmbeddedWriter:
         if not self._due:
             if not any(_is_over(start, now) for start in self._starts):
                 return
-            self._rest = min(_WAIT, self._pace.quiet)
+            self._rest = min(_WAIT, _QUIET)
             due = sorted(
                 (start, host)
                 for (host, start), one in self.open_hours.items()
-                if _is_over(start, now) and not now - self._pace.quiet < one.touched_at <= now
+                if _is_over(start, now) and not now - _QUIET < one.touched_at <= now
             )
             groups = groupby(due, lambda key: (key[0], key[1] >> HOST_BITS))
             self._due = [[(host, start) for start, host in some] for _, some in groups][::-1]
@@ -397,7 +391,7 @@ class EmbeddedWriter:
             self._seal_group([key for key in self._due.pop() if key in self.open_hours])
             spent = time.perf_counter() - began
             if spent > _BUDGET:
-                self._rest = spent * self._pace.rest
+                self._rest = spent * _REST
                 break
         self._cut_journal()
 
