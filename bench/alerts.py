@@ -45,7 +45,7 @@ class Bench:
         self.slowest = 0.0
         self.looks = 0
 
-    def look(self) -> None:
+    def evaluate(self) -> None:
         self._now += 1.0
         self.looks += 1
         fleet, begun = self._hub.fleet, time.perf_counter()
@@ -57,7 +57,7 @@ class Bench:
         for start in range(0, len(hosts), HOSTS_AT_ONCE):
             begun = time.perf_counter()
             for host_id, uuids in hosts[start : start + HOSTS_AT_ONCE]:
-                self.engine.look(self._selector.see(fleet.hosts[host_id], self._now, uuids))
+                self.engine.evaluate(self._selector.snapshot(fleet.hosts[host_id], self._now, uuids))
             self.slowest = max(self.slowest, time.perf_counter() - begun)
         begun = time.perf_counter()
         self.engine.finish(fleet.hosts)
@@ -67,7 +67,7 @@ class Bench:
 
     def measure(self) -> tuple[float, float]:
         """The quickest look, and in it the longest slice; the first look is another thing."""
-        return min((best_of(1, self.look), self.slowest) for _ in range(REPEATS))
+        return min((best_of(1, self.evaluate), self.slowest) for _ in range(REPEATS))
 
     def _choose(self) -> list[tuple[str, set[str] | None]]:
         if self._looks_at_all:
@@ -92,7 +92,7 @@ def _warm_up(hub: Hub, bench: Bench) -> float:
     is_warmer = np.isin(table.gpus.host[: table.gpus.end], rows) & (np.arange(table.gpus.end) % 2 == 0)
     table.gpus.metric("temperature_celsius")[is_warmer] += 1
     table.hosts.is_unseen[rows] = True
-    return best_of(1, bench.look)
+    return best_of(1, bench.evaluate)
 
 
 def fill(bodies: Iterable[bytes]) -> Hub:
@@ -115,7 +115,7 @@ def measure_many() -> Iterable[tuple[str, float, str]]:
         temperature[: len(temperature) * part // 100] = 91
         np.random.default_rng(1).shuffle(temperature)
         bench = Bench(hub, AlertSettings(rules={"gpu_hot": RuleChange(wait=wait)}))
-        bench.look()
+        bench.evaluate()
         yield f"{8 * MANY_HOSTS:,} GPUs: a look, {what}", bench.measure()[0], "≤ 20 ms"
 
 
@@ -135,7 +135,7 @@ def main() -> None:
         heat(hub, part)
         for looks_at_all in (True, False):
             bench = Bench(hub, AlertSettings(), looks_at_all=looks_at_all)
-            bench.look()
+            bench.evaluate()
             taken, longest = bench.measure()
             name = "  all hosts looked at" if looks_at_all else f"a look, something on {100 * part:.0f} % of hosts"
             rows.append(row(name, taken, "" if looks_at_all else promised))
@@ -145,10 +145,10 @@ def main() -> None:
     heat(hub, 0.0)
     overrides = [Override(models="*H100*", rules={"gpu_hot": RuleChange(above=85.0)})]
     by_model = Bench(hub, AlertSettings(overrides=overrides))
-    by_model.look()
+    by_model.evaluate()
     split, _ = by_model.measure()
     sick = Bench(hub, AlertSettings(rules=BAD))
-    onset = best_of(1, sick.look)
+    onset = best_of(1, sick.evaluate)
     bad, bad_slice = sick.measure()
     count = len(sick.engine.firing())
     moving = min(_warm_up(hub, sick) for _ in range(REPEATS))

@@ -19,7 +19,7 @@ from bench.history_live import write_ticks
 from bench.history_size import print_size
 from bench.tables import Row, print_table
 from bench.week import GPU_VALUES, GPUS, HOST_VALUES, HOSTS, STEP, ticks, uuid_of
-from gpudeck.history.base import Ask, HeatAsk, Store, UsageAsk
+from gpudeck.history.base import HeatQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import HostSample
 
@@ -124,10 +124,10 @@ def measure_parts(store: EmbeddedStore) -> dict[str, int]:
 def questions(store: Store, end: float) -> dict[str, Callable[[], object]]:
     month, week, day = end - MONTH_DAYS * DAY, end - 7 * DAY, end - DAY
     asks = (
-        lambda: store.series(Ask("utilization_percent", day, end, gpu=GPU)),
-        lambda: store.series(Ask("utilization_percent", month, end, fleet=True)),
-        lambda: store.heat(HeatAsk("utilization_percent", week, end)),
-        lambda: store.usage(UsageAsk("user", month, end)),
+        lambda: store.series(SeriesQuery("utilization_percent", day, end, gpu=GPU)),
+        lambda: store.series(SeriesQuery("utilization_percent", month, end, fleet=True)),
+        lambda: store.heat(HeatQuery("utilization_percent", week, end)),
+        lambda: store.usage(UsageQuery("user", month, end)),
     )
     return dict(zip(PROMISED, asks, strict=True))
 

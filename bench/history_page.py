@@ -24,7 +24,7 @@ import uvloop
 from bench.history_size import BEAT, DAY, GPUS, HOUR, INTERVAL, Clock, LargeFleet, repeat_rows
 from bench.tables import Row, print_table
 from gpudeck.api.history import HistoryQueries
-from gpudeck.history.base import Ask, HeatAsk, OverviewAsk, Store, UsageAsk
+from gpudeck.history.base import HeatQuery, OverviewQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.overview import OVERVIEW_METRICS
 from gpudeck.history.recorder import Recorder
@@ -87,11 +87,11 @@ def _repeat_sums(path: Path, start: int) -> None:
 
 def single_questions(start: float, end: float) -> list[Question]:
     step = HOUR if end - start <= 7 * DAY else 12 * HOUR
-    series = [Ask(metric, start, end, 300, fleet=True) for metric in OVERVIEW_METRICS]
+    series = [SeriesQuery(metric, start, end, 300, fleet=True) for metric in OVERVIEW_METRICS]
     return [
         *(lambda store, ask=ask: store.series(ask) for ask in series),
-        lambda store: store.usage(UsageAsk("user", start, end, daily=True)),
-        lambda store: store.heat(HeatAsk("utilization_percent", start, end, step)),
+        lambda store: store.usage(UsageQuery("user", start, end, daily=True)),
+        lambda store: store.heat(HeatQuery("utilization_percent", start, end, step)),
     ]
 
 
@@ -129,7 +129,7 @@ def measure(path: Path, now: float) -> list[Row]:
             time.sleep(0.1)
         for days in (1, 7, DAYS):
             start = now - days * DAY
-            one: list[Question] = [methodcaller("overview", OverviewAsk(start, now))]
+            one: list[Question] = [methodcaller("overview", OverviewQuery(start, now))]
             best = min((uvloop.run(ask(store, now, one)) for _ in range(BEST_OF)), key=lambda found: found[0])
             # Each sample of a live fleet makes the open hours' figures old.
             for open_hour in store.writer.open_hours.values():

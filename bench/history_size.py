@@ -29,7 +29,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.history.base import Ask, HeatAsk, UsageAsk
+from gpudeck.history.base import HeatQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.embedded.tables import checksum
 from gpudeck.history.recorder import Recorder
@@ -243,10 +243,10 @@ def ask(path: Path, start: float, gpu: str) -> dict[str, float]:
     end = start + HOUR
     with closing(EmbeddedStore(path, HistorySettings(min_free=0), lambda: end)) as store:
         questions = {
-            "one GPU's hour, 500 points": lambda: store.series(Ask("utilization_percent", start, end, gpu=gpu)),
-            "the fleet's 7 days": lambda: store.series(Ask("utilization_percent", first, end, fleet=True)),
-            "usage by user, 7 days": lambda: store.usage(UsageAsk("user", first, end)),
-            "heat map of 24 hours, all hosts": lambda: store.heat(HeatAsk("utilization_percent", end - DAY, end)),
+            "one GPU's hour, 500 points": lambda: store.series(SeriesQuery("utilization_percent", start, end, gpu=gpu)),
+            "the fleet's 7 days": lambda: store.series(SeriesQuery("utilization_percent", first, end, fleet=True)),
+            "usage by user, 7 days": lambda: store.usage(UsageQuery("user", first, end)),
+            "heat map of 24 hours, all hosts": lambda: store.heat(HeatQuery("utilization_percent", end - DAY, end)),
         }
         return {name: best_of(3, question) for name, question in questions.items()}
 

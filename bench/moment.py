@@ -22,7 +22,7 @@ from bench.tables import Row, print_table
 from gpudeck.api.past import encode_past
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING
-from gpudeck.history.base import MomentAsk, Store
+from gpudeck.history.base import MomentQuery, Store
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.hour import find_moment
 from gpudeck.history.past_fleet import PastContext
@@ -56,7 +56,7 @@ def measure(path: Path, now: float) -> list[Row]:
             ("sealed hour, those that the page shows", sealed, SHOWN),
             ("open hour, those that the page shows", now - OPEN_AGO, SHOWN),
         ):
-            wanted = MomentAsk(at, metrics)
+            wanted = MomentQuery(at, metrics)
             one: list[Question] = [
                 partial(encode_past, hub=hub, ask=wanted, visibility=EVERYTHING, context=PastContext())
             ]

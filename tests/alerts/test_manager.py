@@ -13,7 +13,7 @@ from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.settings import AlertSettings, RuleChange
-from gpudeck.alerts.store import AlertAsk, AlertStore
+from gpudeck.alerts.store import AlertQuery, AlertStore
 from gpudeck.database.schema import alerts
 from gpudeck.model.alert import Mute
 from gpudeck.model.errors import Temporary
@@ -199,12 +199,12 @@ def test_old_alerts_are_deleted_and_those_that_fire_are_not(house: House) -> Non
         await house.run(30)
         house.watched.report("gpu01", make_gpu())
         await house.run(600)
-        before = len(await house.alerts.find_resolved(AlertAsk()))
+        before = len(await house.alerts.find_resolved(AlertQuery()))
         house.watched.report("gpu01", HOT)
         await house.run(30)
         await house.store.trim(house.watched.clock.now + 91 * 86_400)
         await house.restart()
-        return before, len(await house.alerts.find_resolved(AlertAsk()))
+        return before, len(await house.alerts.find_resolved(AlertQuery()))
 
     assert asyncio.run(live()) == (1, 0)
     assert house.watched.rules() == ["gpu_hot"]

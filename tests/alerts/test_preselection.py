@@ -206,7 +206,7 @@ class Fleets:
                 records = watched.engine.firing()
                 watched.engine = watched.make_engine()
                 watched.engine.load(records, chance.now)
-            watched.look()
+            watched.evaluate()
 
     def _change(
         self,
@@ -241,7 +241,7 @@ def check_superset(watched: Watched) -> int:
         for host in fleet.hosts.values():
             if host.status != "up" and not rule.sees_silent:
                 continue
-            seen = watched.selector.see(host, now)
+            seen = watched.selector.snapshot(host, now)
             for model in {gpu.name for gpu in seen.gpus} if rule.scope == "gpu" else {""}:
                 gpus = [gpu for gpu in seen.gpus if gpu.name == model]
                 limits = thresholds.of(host.name, seen.labels, model)[rule.name]
@@ -295,7 +295,7 @@ def test_gpu_is_missed_of_a_healthy_host_that_told_its_machine_id_later() -> Non
         now = watched.clock.now
         envelope = make_envelope("gpu01", sequence, report=report, host_id=host_id, collected_at=now)
         fleet.apply(envelope, via="push", now=now, sent_at=now)
-        watched.look()
+        watched.evaluate()
         watched.clock.advance(2)
     assert [record.title for record in watched.engine.pending()] == ["GPU 1 of gpu01 is gone"]
 

@@ -72,7 +72,7 @@ notify:
 
     def _stands_still(self, hub: HubProcess) -> bool:
         """Stop it, and let it go on where it was sending something."""
-        self.look(hub)
+        self.evaluate(hub)
         os.killpg(hub.process.pid, signal.SIGSTOP)
         question = "SELECT 1 FROM outbox WHERE state = 'waiting' AND claimed_until IS NOT NULL"
         with contextlib.closing(sqlite3.connect(self.folder / "gpudeck.db", timeout=10)) as database:
@@ -101,7 +101,7 @@ notify:
         mails = [(to.partition("@")[0], text) for to, text in self.whole_mails() if to != LIST]
         return mails, [(said["channel"].removeprefix("D0").lower(), read(said)) for said in self.slack.said]
 
-    def look(self, hub: HubProcess) -> Holdings:
+    def evaluate(self, hub: HubProcess) -> Holdings:
         """Who holds which GPU idle at this moment. All that was ever seen is in `held`."""
         hosts = json.loads(hub.get("/api/v1/fleet"))["hosts"]
         gpus = [(f"{host['name']}:{gpu['label']}", gpu) for host in hosts for gpu in host["gpus"]]
@@ -111,7 +111,7 @@ notify:
 
     def are_owners_told(self, hub: HubProcess) -> bool:
         """Everybody who holds a GPU idle at this moment of just that GPU, in both ways."""
-        now = self.look(hub)
+        now = self.evaluate(hub)
         return all(now <= {holding for who, text in told for holding in named(who, text)} for told in self.personal())
 
     def is_all_told(self) -> bool:
@@ -141,7 +141,7 @@ def test_the_right_people_get_the_right_messages_once(lab: Lab) -> None:
         with lab.running() as hub:
 
             def is_begun(hub: HubProcess = hub, messages: int = messages) -> bool:
-                lab.look(hub)
+                lab.evaluate(hub)
                 return len(lab.titles()) >= messages
 
             wait_until(is_begun, "a message", 60)

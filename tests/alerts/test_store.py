@@ -3,7 +3,7 @@
 import asyncio
 
 from gpudeck.alerts.record import AlertRecord
-from gpudeck.alerts.store import AlertAsk, AlertStore
+from gpudeck.alerts.store import AlertQuery, AlertStore
 from gpudeck.database.engine import Database
 from gpudeck.model.alert import Mute
 
@@ -23,10 +23,10 @@ def test_lives_are_kept_as_they_were_last(database: Database) -> None:
         await store.write([record(number) for number in range(450)])
         over = [record(number, state="resolved", resolved_at=NOW + number) for number in range(3, 450)]
         await store.write(over)
-        ask = AlertAsk(severities=("critical",), limit=2)
+        ask = AlertQuery(severities=("critical",), limit=2)
         found = [alert.id for alert in await store.find_resolved(ask)]
-        found += [alert.id for alert in await store.find_resolved(AlertAsk(host="gpu7", rule="host_down"))]
-        found += [alert.id for alert in await store.find_resolved(AlertAsk(host="gpu\x007"))]
+        found += [alert.id for alert in await store.find_resolved(AlertQuery(host="gpu7", rule="host_down"))]
+        found += [alert.id for alert in await store.find_resolved(AlertQuery(host="gpu\x007"))]
         return await store.load(NOW + 2 * 3600), found
 
     loaded, found = asyncio.run(live())

@@ -46,7 +46,7 @@ def test_host_that_tells_its_machine_id_ends_the_alert_of_its_name() -> None:
     watched.hub.fleet.apply(
         make_envelope(host_id="machine-1", interval_seconds=10.0, collected_at=now), via="ssh", now=now, target="gpu01"
     )
-    watched.look()
+    watched.evaluate()
     watched.run(20)
     assert watched.titles()[-1] == "gpu01 reports"
     assert "host_unreadable" not in watched.rules()

@@ -23,11 +23,11 @@ class Lookout:
     def add(self, user: str = "ada", seconds: float = 3600.0, **wanted: Any) -> Watch:
         return asyncio.run(self.watches.add(user, user, GpuRequest(**wanted), seconds))
 
-    def look(self, gpus: list[CandidateGpu], *spoken_for: str) -> list[tuple[int, list[str]]]:
+    def evaluate(self, gpus: list[CandidateGpu], *spoken_for: str) -> list[tuple[int, list[str]]]:
         """What is found now, after it was free for a while."""
-        self.watches.look(gpus, spoken_for)
+        self.watches.evaluate(gpus, spoken_for)
         self.clock.advance(SETTLED_SECONDS)
-        return [(one.id, [gpu.uuid for gpu in found]) for one, found in self.watches.look(gpus, spoken_for)]
+        return [(one.id, [gpu.uuid for gpu in found]) for one, found in self.watches.evaluate(gpus, spoken_for)]
 
     def fire(self, one: Watch, gpus: list[CandidateGpu]) -> bool:
         return asyncio.run(self.watches.fire(one, gpus))
@@ -42,39 +42,39 @@ def test_watch_finds_as_many_as_it_wants_of_what_it_wants(selector: Lookout) -> 
     one = selector.add(gpus=2, memory_bytes=40 * GIB)
     small = [make_offer("a", index, memory_total_bytes=24 * GIB) for index in range(4)]
     large = [make_offer("b", index, memory_total_bytes=80 * GIB) for index in range(2)]
-    assert selector.look(small + large[:1]) == []
-    assert selector.look(small + large) == [(one.id, ["GPU-b-0", "GPU-b-1"])]
+    assert selector.evaluate(small + large[:1]) == []
+    assert selector.evaluate(small + large) == [(one.id, ["GPU-b-0", "GPU-b-1"])]
 
 
 def test_gpus_of_several_hosts_are_not_on_one(selector: Lookout) -> None:
     selector.add(gpus=2, same_host=True)
-    assert selector.look([make_offer("a", 0), make_offer("b", 0)]) == []
+    assert selector.evaluate([make_offer("a", 0), make_offer("b", 0)]) == []
 
 
 def test_what_is_free_for_a_moment_alone_is_not_told(selector: Lookout) -> None:
     """The queue takes a step every second, and gets it first."""
     selector.add()
     free = [make_offer("a", 0)]
-    assert selector.watches.look(free) == []
+    assert selector.watches.evaluate(free) == []
     selector.clock.advance(SETTLED_SECONDS - 1)
-    assert selector.watches.look([]) == []
+    assert selector.watches.evaluate([]) == []
     selector.clock.advance(1)
-    assert selector.watches.look(free) == []
+    assert selector.watches.evaluate(free) == []
 
 
 def test_what_somebody_in_the_queue_waits_for_is_not_free(selector: Lookout) -> None:
     selector.add()
-    assert selector.look([make_offer("a", 0)], "GPU-a-0") == []
+    assert selector.evaluate([make_offer("a", 0)], "GPU-a-0") == []
 
 
 def test_what_is_reserved_is_free_for_whom_it_is_reserved(selector: Lookout) -> None:
     ada, _ = selector.add("ada"), selector.add("bob")
-    assert selector.look([make_offer("a", 0, reserved_by="ada")]) == [(ada.id, ["GPU-a-0"])]
+    assert selector.evaluate([make_offer("a", 0, reserved_by="ada")]) == [(ada.id, ["GPU-a-0"])]
 
 
 def test_what_is_taken_or_lost_is_not_free(selector: Lookout) -> None:
     selector.add()
-    assert selector.look([make_offer("a", 0, state="taken"), make_offer("a", 1, state="lost")]) == []
+    assert selector.evaluate([make_offer("a", 0, state="taken"), make_offer("a", 1, state="lost")]) == []
 
 
 def test_watch_fires_once_also_with_several_hubs_and_is_shown_for_a_while(database: Database) -> None:
@@ -83,7 +83,7 @@ def test_watch_fires_once_also_with_several_hubs_and_is_shown_for_a_while(databa
     asyncio.run(there.watches.load())
     free = [make_offer("a", 0)]
     assert (here.fire(one, free), there.fire(one, free)) == (True, False)
-    assert here.look(free) == there.look(free) == []
+    assert here.evaluate(free) == there.evaluate(free) == []
     (shown,) = there.watches.list_of("ada")
     assert (shown.fired_at is not None, [gpu.host for gpu in shown.found]) == (True, ["a"])
     here.clock.advance(8 * 86_400)
@@ -94,7 +94,7 @@ def test_watch_fires_once_also_with_several_hubs_and_is_shown_for_a_while(databa
 def test_watch_is_over_when_its_time_is(selector: Lookout) -> None:
     selector.add(seconds=60.0)
     selector.clock.advance(61)
-    assert selector.look([make_offer("a", 0)]) == []
+    assert selector.evaluate([make_offer("a", 0)]) == []
     assert selector.watches.list_of() == []
 
 
@@ -121,7 +121,7 @@ def test_removed_watch_tells_nobody(selector: Lookout) -> None:
     one = selector.add()
     assert asyncio.run(selector.watches.remove(one.id)) is True
     assert asyncio.run(selector.watches.remove(one.id)) is False
-    assert selector.look([make_offer("a", 0)]) == []
+    assert selector.evaluate([make_offer("a", 0)]) == []
 
 
 def test_message_is_for_the_person_alone_and_has_a_key_of_the_watch(selector: Lookout) -> None:

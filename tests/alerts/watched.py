@@ -72,9 +72,9 @@ class Watched:
             )
             self.hub.fleet.apply(envelope, via=others.get("via", "push"), now=now, sent_at=sent_at)
         self.hub.fleet.age(now)
-        self.look()
+        self.evaluate()
 
-    def look(self) -> None:
+    def evaluate(self) -> None:
         now, totals = self.clock.now, self.hub.fleet.totals()
         facts = {"power_limits": self.selector.power_limits(), "free": totals.free}
         facts |= {"known": totals.gpus - totals.unknown}
@@ -86,7 +86,7 @@ class Watched:
         else:
             chosen = self.selector.choose(self.engine.preselect(fleet.table), self.engine.active_hosts(), now)
         for host_id, uuids in chosen.items():
-            self.engine.look(self.selector.see(fleet.hosts[host_id], now, uuids))
+            self.engine.evaluate(self.selector.snapshot(fleet.hosts[host_id], now, uuids))
         self.engine.finish(fleet.hosts)
         self.post()
 
@@ -115,7 +115,9 @@ class Watched:
 
     def find(self, rule: str, host: str = "gpu01", **limits: Any) -> list[RuleFinding]:
         """What one rule says of one host now."""
-        seen = self.selector.see(next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now)
+        seen = self.selector.snapshot(
+            next(one for one in self.hub.fleet.hosts.values() if one.name == host), self.clock.now
+        )
         own = replace(DEFAULTS[rule], **limits)
         context = FleetContext(now=self.clock.now, **({"power_limits": self.selector.power_limits()} | self.context))
         return list(RULES_BY_NAME[rule].find(seen, seen.gpus, own, context))

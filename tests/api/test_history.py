@@ -17,7 +17,7 @@ from gpudeck.api.access import Commands
 from gpudeck.api.history import AT_FULL_SPEED, MOST_WAITING, SHARE, HistoryQueries
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import HIDDEN, Visibility
-from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, MomentAsk, RunsAsk, Store, UsageAsk
+from gpudeck.history.base import HeatQuery, HistoryRefused, MomentQuery, RunsQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.model.cpu_budget import checkpoint
 from gpudeck.model.errors import Temporary
 
@@ -57,7 +57,7 @@ def hub() -> Place:
 
 def test_question_reaches_the_store_as_it_was_asked(hub: Place) -> None:
     answer = hub.get(f"/api/v1/history?metric=power_watts&host=gpu01&by=gpu&start={T0}&end={T0 + 60}&points=10")
-    assert hub.store.asked == [Ask("power_watts", T0, T0 + 60, 10, host="gpu01", by="gpu")]
+    assert hub.store.asked == [SeriesQuery("power_watts", T0, T0 + 60, 10, host="gpu01", by="gpu")]
     assert answer.json()["series"][0]["points"] == [[T0, 50.0, None, 100.0]]
     assert answer.json()["step"] == 60
 
@@ -73,15 +73,15 @@ def test_question_reaches_the_store_as_it_was_asked(hub: Place) -> None:
 )
 def test_subject_is_one_of_several(hub: Place, query: str, asked: dict[str, Any]) -> None:
     hub.get(f"/api/v1/history?metric=power_watts&start={T0}&end={T0 + 60}&{query}")
-    assert hub.store.asked == [Ask("power_watts", T0, T0 + 60, **asked)]
+    assert hub.store.asked == [SeriesQuery("power_watts", T0, T0 + 60, **asked)]
 
 
 def test_times_may_be_relative_or_iso(hub: Place) -> None:
     hub.get(f"{GPU}&start=-2h&end=now")
     hub.get(f"{GPU}&start=2026-01-01&end=2026-01-01T01:00+01:00")
     first, second = hub.store.asked
-    assert isinstance(first, Ask)
-    assert isinstance(second, Ask)
+    assert isinstance(first, SeriesQuery)
+    assert isinstance(second, SeriesQuery)
     assert first.end - first.start == 7200
     assert (second.start, second.end) == (1_767_225_600, 1_767_225_600)
 
@@ -90,7 +90,7 @@ def test_without_a_range_it_is_the_last_day(hub: Place) -> None:
     before = time.time()
     hub.get(GPU)
     (asked,) = hub.store.asked
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, SeriesQuery)
     assert asked.end - asked.start == 86_400
     assert before <= asked.end <= time.time()
 
@@ -154,7 +154,7 @@ def test_hub_without_a_history_says_so(path: str) -> None:
 def test_heat_map_is_of_the_last_week_by_the_hour(hub: Place) -> None:
     answer = hub.get("/api/v1/history/heat?metric=power_watts")
     (asked,) = hub.store.asked
-    assert isinstance(asked, HeatAsk)
+    assert isinstance(asked, HeatQuery)
     assert (asked.end - asked.start, asked.step) == (7 * 86_400, 3600)
     assert answer.json()["rows"] == [{"host": "id-1", "name": "gpu01", "values": [None]}]
 
@@ -176,7 +176,7 @@ def test_answer_about_now_is_not_kept(hub: Place) -> None:
 def test_usage_is_asked_in_its_zone(hub: Place) -> None:
     hub.get("/api/v1/usage?by=group&start=2026-01-01&end=2026-02-01&zone=Europe/Berlin&daily=1&user=alice&model=H200")
     begin, end = 1_767_225_600 - 3600.0, 1_769_904_000 - 3600.0
-    asked = UsageAsk("group", begin, end, user="alice", model="H200", daily=True, zone="Europe/Berlin")
+    asked = UsageQuery("group", begin, end, user="alice", model="H200", daily=True, zone="Europe/Berlin")
     assert hub.store.asked == [asked]
 
 
@@ -192,7 +192,7 @@ def test_usage_for_spreadsheets_has_no_formulas(hub: Place) -> None:
 
 def test_runs_are_filtered_and_paged(hub: Place) -> None:
     answer = hub.get(f"/api/v1/runs?start={T0}&user=alice&host=gpu01&gpu=GPU-1&now=true&limit=5&before=9")
-    assert hub.store.asked == [RunsAsk(T0, None, "alice", "gpu01", "GPU-1", True, 5, 9)]
+    assert hub.store.asked == [RunsQuery(T0, None, "alice", "gpu01", "GPU-1", True, 5, 9)]
     assert answer.json()["next"] == 7
     assert answer.json()["runs"][0]["command"] == "python train.py"
 
@@ -254,7 +254,9 @@ def test_one_question_neither_waits_for_a_crowd_of_another_address_nor_finds_no_
             await until(lambda: sum(task.done() for task in crowd) == 2)
             hub.store.may_answer.set()
             status = (await asked).status_code
-            place = next(at for at, ask in enumerate(hub.store.asked) if isinstance(ask, Ask) and ask.end == T0 - 3600)
+            place = next(
+                at for at, ask in enumerate(hub.store.asked) if isinstance(ask, SeriesQuery) and ask.end == T0 - 3600
+            )
             return [answer.status_code for answer in await asyncio.gather(*crowd)], status, place
 
     crowd, status, place = asyncio.run(flood())
@@ -303,7 +305,7 @@ def test_who_leaves_gives_no_turn_away_before_the_store_is_done(hub: Place) -> N
 
 def test_the_fleet_of_a_past_moment_has_the_shape_of_the_live_one(hub: Place) -> None:
     answer = hub.get(f"/api/v1/fleet?at={T0}&metrics=power_watts,host_cpu_percent")
-    assert hub.store.asked == [MomentAsk(T0, frozenset({"power_watts", "host_cpu_percent"}), 30 * 86_400.0)]
+    assert hub.store.asked == [MomentQuery(T0, frozenset({"power_watts", "host_cpu_percent"}), 30 * 86_400.0)]
     found = answer.json()
     assert (found["as_of"], found["time"], found["coverage"], found["resolution"]) == (T0, T0, 1.0, "raw")
     assert (found["totals"]["busy"], found["totals"]["gpus"], found["totals"]["users"]) == (1, 1, 1)

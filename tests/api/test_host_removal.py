@@ -53,13 +53,13 @@ class Crowded:
 
         return asyncio.run(ask()).status_code
 
-    def look(self, seconds: float) -> None:
+    def evaluate(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.hub.fleet.age(self.clock())
         selector = HostSelector(self.hub.fleet)
         self.alerts.engine.begin(FleetContext(now=self.clock()))
         for host in self.hub.fleet.hosts.values():
-            self.alerts.engine.look(selector.see(host, self.clock()))
+            self.alerts.engine.evaluate(selector.snapshot(host, self.clock()))
         self.alerts.engine.finish()
 
     def names(self) -> list[str]:
@@ -128,7 +128,7 @@ def test_host_of_a_configuration_file_stays(hub: Crowded) -> None:
 def test_alerts_of_a_removed_host_are_over(hub: Crowded, is_gone: bool) -> None:
     hub.report("gpu01")
     for _ in range(20):
-        hub.look(10)
+        hub.evaluate(10)
     assert [record.rule for record in hub.alerts.engine.firing()] == ["host_down"]
     for host_id in ["gpu01"] * is_gone:
         hub.hub.fleet.remove(host_id)

@@ -490,7 +490,7 @@ def test_readiness_tells_its_counters_to_who_may_look(hub: Station) -> None:
 
 
 def test_readiness_tells_strangers_that_events_fail_and_not_why(hub: Station) -> None:
-    hub.hub.fleet.say("events", ["some events of the past cannot be read."])
+    hub.hub.fleet.set_problems("events", ["some events of the past cannot be read."])
     admin = [("Authorization", f"Bearer {ADMIN_TOKEN}")]
     told = [Browser(hub).call("GET", "/readyz", headers).json() for headers in ([], admin)]
     checks = [{one["name"]: one for one in answer["checks"]}["events"] for answer in told]

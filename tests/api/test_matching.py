@@ -65,9 +65,9 @@ class MatchingFleet:
             await watches.load()
             await watches.add("ada", None, request)
             free = [gpu for host in self.hub.fleet.ordered() for gpu in host.candidates(only_open=True)]
-            watches.look(free)
+            watches.evaluate(free)
             self.clock.advance(SETTLED_SECONDS)
-            return {gpu.uuid for _, gpus in watches.look(free) for gpu in gpus}
+            return {gpu.uuid for _, gpus in watches.evaluate(free) for gpu in gpus}
 
         return asyncio.run(look())
 

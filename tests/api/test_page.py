@@ -64,7 +64,7 @@ def test_a_large_fleet_is_cut_and_keeps_its_totals_and_what_is_free() -> None:
 def test_no_name_can_become_part_of_the_page() -> None:
     hub = make_hub()
     name = "</template><script>alert(1)</script>&lt;"
-    hub.fleet.say("test", [name])
+    hub.fleet.set_problems("test", [name])
     html = embed_initial_state(HTML, ADA, hub, EVERYTHING)
     assert html.count(b"<script") == 0
     assert html.count(b"</template>") == 1

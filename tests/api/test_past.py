@@ -15,7 +15,7 @@ from gpudeck.alerts.store import AlertStore
 from gpudeck.database.engine import Database
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk
+from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
@@ -110,7 +110,7 @@ def test_what_is_no_longer_kept_is_said(tmp_path: Path) -> None:
 
 
 class DeafLog(EventLog):
-    async def find(self, ask: EventAsk) -> list[Event]:
+    async def find(self, ask: EventQuery) -> list[Event]:
         raise Temporary("the disk is away")
 
 

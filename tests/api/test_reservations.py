@@ -11,7 +11,7 @@ from icalendar import Calendar
 from fakes.clock import FakeClock
 from fakes.doors import make_auth, make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
-from gpudeck.api.reservations import STRANGERS_BURST
+from gpudeck.api.reservations import ANONYMOUS_BURST
 from gpudeck.fleet.hub import Hub
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
@@ -304,7 +304,7 @@ def test_preview_is_refused_as_the_reservation_would_be(
 def test_preview_without_an_account_needs_no_name_and_is_not_counted(tmp_path: Path) -> None:
     desk = Desk(tmp_path, reserves_without_account=True)
     body = {"host": "gpu01", "for": "1h"}
-    for _ in range(STRANGERS_BURST + 1):
+    for _ in range(ANONYMOUS_BURST + 1):
         assert desk.ask("POST", "/reservations/preview", body, who=None).status_code == 200
     assert desk.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 201
 
@@ -426,8 +426,8 @@ def test_without_an_account_nobody_acts_for_one_that_has_one(tmp_path: Path) -> 
 
 def test_without_an_account_an_address_books_only_so_often(tmp_path: Path) -> None:
     desk = Desk(tmp_path, reserves_without_account=True)
-    codes = [desk.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(STRANGERS_BURST + 1)]
-    assert codes == [404] * STRANGERS_BURST + [429]
+    codes = [desk.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(ANONYMOUS_BURST + 1)]
+    assert codes == [404] * ANONYMOUS_BURST + [429]
     desk.reserve(host="gpu01")
     desk.clock.advance(60)
     assert desk.ask("DELETE", "/reservations/99", who=None).status_code == 404

@@ -36,7 +36,7 @@ def watch_a_lab(hosts: Hosts) -> list[tuple[str, bytes]]:
         hub.fleet.apply(make_envelope("own", sequence, gpus=[make_busy_gpu(0)]), via="push", now=clock())
         if sequence % 5 == 0:
             hub.fleet.remove(chance.choice(list(hub.fleet.hosts)))
-            hub.fleet.say("test", [f"the {sequence}th problem"])
+            hub.fleet.set_problems("test", [f"the {sequence}th problem"])
             hub.fleet.show_alerts([], AlertCounts(sequence, 0, 0))
             reserved = GpuReservation(id=sequence, user="ann", until=clock() + 60, note="", kind="reservation")
             hub.fleet.mark({"GPU-0": ReservationMark(reserved, conflict="alice is on it")}, clock())

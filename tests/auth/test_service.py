@@ -136,7 +136,7 @@ def test_database_that_is_replaced_is_told_once(tmp_path: Path, caplog: pytest.L
     watched = DatabaseFile(file, told.append)
 
     def look() -> None:
-        asyncio.run(watched.look())
+        asyncio.run(watched.check())
 
     with caplog.at_level(logging.INFO):
         look()
@@ -156,5 +156,5 @@ def test_database_that_is_written_stays_the_same_file(tmp_path: Path) -> None:
     told: list[str | None] = []
     watched = DatabaseFile(file, told.append)
     file.write_bytes(b"new and longer")
-    asyncio.run(watched.look())
+    asyncio.run(watched.check())
     assert told == []

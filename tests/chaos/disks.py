@@ -35,7 +35,7 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
         disk.make_folder("data")
         hub.start()
         fleet = parts.enter_context(reporting(hub.port, hub.token, number))
-        wait_until(lambda: fleet.is_heard(0) and fleet.seconds() > 3, "reports", 60)
+        wait_until(lambda: fleet.has_reported(0) and fleet.seconds() > 3, "reports", 60)
         disk.fill()
         time.sleep(seconds)
         problems, statuses = hub.get("/api/v1/fleet")["problems"], hub.statuses()

@@ -37,7 +37,7 @@ def postgresql(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             reporting(hub.port, hub.token, 3 if short else 6) as fleet,
         ):
             hub.start()
-            wait_until(lambda: fleet.is_heard(0) and fleet.seconds() > 3, "all hosts up", 60)
+            wait_until(lambda: fleet.has_reported(0) and fleet.seconds() > 3, "all hosts up", 60)
             frozen = _freeze(server.process, hub, 3 if short else 10)
             server.kill()
             degraded = _becomes(lambda: hub.readiness()[1] not in {"", "ready"}, 30)
@@ -104,7 +104,7 @@ def victoria_metrics(folder: Path, *, seed: int, short: bool, kills: int) -> Out
             reporting(hub.port, hub.token, 2 if short else 6) as fleet,
         ):
             hub.start()
-            wait_until(lambda: fleet.is_heard(0) and fleet.seconds() > 3, "reports", 60)
+            wait_until(lambda: fleet.has_reported(0) and fleet.seconds() > 3, "reports", 60)
             store.stop()
             time.sleep(seconds)
             critical = _critical(hub)

@@ -196,7 +196,7 @@ class Fleet:
     def last_second(self) -> int:
         return max(max(host.read, default=0) for host in self.hosts)
 
-    def is_heard(self, since: float) -> bool:
+    def has_reported(self, since: float) -> bool:
         """Whether the hub took a report of each host that was read after that moment (of the monotonic clock)."""
         return all(any(at >= since for at in list(host.taken.values())) for host in self.hosts)
 

@@ -21,7 +21,7 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
         hub.start()
         with reporting(hub.port, hub.token, 4 if short else 8) as fleet:
             start = fleet.epoch
-            wait_until(lambda: fleet.is_heard(0), "a report of each host", 60)
+            wait_until(lambda: fleet.has_reported(0), "a report of each host", 60)
             for _ in range(kills):
                 time.sleep(chance.uniform(0.3, 1.5 if short else 3.0))
                 hub.kill()
@@ -30,7 +30,7 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
                 hub.start(wait=False)
                 hub.wait_healthy()
                 healthy.append(time.monotonic() - died)
-                wait_until(lambda since=died: fleet.is_heard(since), "reports after a kill", 60)
+                wait_until(lambda since=died: fleet.has_reported(since), "reports after a kill", 60)
                 heard.append(max(min(at for at in host.taken.values() if at > died) for host in fleet.hosts) - died)
             time.sleep(3)
             fleet.stop(deliver=30)

@@ -161,7 +161,7 @@ def raise_alerts(lab: Lab) -> None:
         make_alert("The history is not kept", severity="critical"),
         make_alert("ada holds GPU 2 of gpu01 idle", severity="info", host="gpu01", host_id=hosts["gpu01"]),
     ]
-    lab.hub.fleet.say("messages", ["the channel ops does not take messages"])
+    lab.hub.fleet.set_problems("messages", ["the channel ops does not take messages"])
     lab.hub.stream.tick()
 
 

@@ -80,7 +80,7 @@ def test_the_same_people_are_told_in_the_same_order(lab: Lab, parameters: dict[s
 
 def test_what_stands_below_the_table_is_told(lab: Lab) -> None:
     lab.hub.fleet.alerts = [make_alert("The history is not kept"), make_alert("Hardly a GPU is free", severity="info")]
-    lab.hub.fleet.say("messages", ["the channel ops does not take messages"])
+    lab.hub.fleet.set_problems("messages", ["the channel ops does not take messages"])
     lab.hub.stream.tick()
     _, _, below = curl(lab, {}).rpartition("\n\n! ")
     assert below.splitlines()[0] in lab.say("alerts")

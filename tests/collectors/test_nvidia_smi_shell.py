@@ -20,11 +20,11 @@ CAPTURES = Path(__file__).parents[1] / "captures/nvidia-smi"
 CARDS = sorted(path.parent.name for path in CAPTURES.glob("*/gpus.csv"))
 MIB = 1024 * 1024
 
-Ask = Callable[[str], Report]
+SeriesQuery = Callable[[str], Report]
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(monkeypatch: pytest.MonkeyPatch) -> SeriesQuery:
     """Reads a capture by its name."""
     monkeypatch.setenv("PATH", str(CAPTURES), prepend=os.pathsep)
     collector = NvidiaSmiCollector()
@@ -37,12 +37,12 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 @pytest.fixture
-def asked(ask: Ask) -> Callable[[str], list[GpuReading]]:
+def asked(ask: SeriesQuery) -> Callable[[str], list[GpuReading]]:
     return lambda card: ask(card).gpus or []
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_every_metric_of_every_card_is_known_or_unknown_with_a_reason(ask: Ask, card: str) -> None:
+def test_every_metric_of_every_card_is_known_or_unknown_with_a_reason(ask: SeriesQuery, card: str) -> None:
     report = ask(card)
     present = [gpu for gpu in report.gpus or [] if not gpu.missing]
     assert present
@@ -53,7 +53,7 @@ def test_every_metric_of_every_card_is_known_or_unknown_with_a_reason(ask: Ask, 
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_driver_version_is_read_whatever_columns_the_driver_knows(ask: Ask, card: str) -> None:
+def test_driver_version_is_read_whatever_columns_the_driver_knows(ask: SeriesQuery, card: str) -> None:
     assert f"-{ask(card).driver_version}" in card
 
 
@@ -185,7 +185,7 @@ def test_lost_gpu_does_not_hide_others(asked: Callable[[str], list[GpuReading]])
     assert [process.pid for process in well.processes or []] == [8001]
 
 
-def test_gpu_off_the_bus_that_makes_nvidia_smi_fail_for_all_does_not_hide_others(ask: Ask) -> None:
+def test_gpu_off_the_bus_that_makes_nvidia_smi_fail_for_all_does_not_hide_others(ask: SeriesQuery) -> None:
     ask("a100-515.65.01")
     report = ask("a100-off-the-bus-515.65.01")
     gpus = {gpu.index: gpu for gpu in report.gpus or []}
@@ -195,7 +195,7 @@ def test_gpu_off_the_bus_that_makes_nvidia_smi_fail_for_all_does_not_hide_others
     assert "Unable to determine the device handle for GPU 0000:3B:00.0" in report.problems[0]
 
 
-def test_gpu_that_comes_back_is_no_longer_missing(ask: Ask) -> None:
+def test_gpu_that_comes_back_is_no_longer_missing(ask: SeriesQuery) -> None:
     ask("a100-515.65.01")
     ask("a100-off-the-bus-515.65.01")
     assert [gpu.missing for gpu in ask("a100-515.65.01").gpus or []] == [None, None, None]
@@ -212,13 +212,13 @@ def test_gpu_that_comes_back_is_no_longer_missing(ask: Ask) -> None:
     ],
 )
 def test_what_nvidia_smi_says_decides_the_kind_of_failure(
-    ask: Ask, capture: str, kind: type[PluginError], message: str
+    ask: SeriesQuery, capture: str, kind: type[PluginError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
         ask(capture)
 
 
-def test_gpus_that_were_there_do_not_become_absent(ask: Ask) -> None:
+def test_gpus_that_were_there_do_not_become_absent(ask: SeriesQuery) -> None:
     ask("a100-515.65.01")
     with pytest.raises(Temporary, match=r"finds no GPU\. There were 3 before"):
         ask("no-devices")

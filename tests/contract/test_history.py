@@ -26,7 +26,17 @@ from contract.history_fleet import (
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import Answer, Ask, HeatAsk, HistoryRefused, MomentAsk, OverviewAsk, Point, Store, UsageAsk
+from gpudeck.history.base import (
+    Answer,
+    HeatQuery,
+    HistoryRefused,
+    MomentQuery,
+    OverviewQuery,
+    Point,
+    SeriesQuery,
+    Store,
+    UsageQuery,
+)
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample
@@ -95,8 +105,8 @@ def close_to(expected: list[Point], metric: str) -> list[object]:
     return [tuple(pytest.approx(number, rel=2e-4, abs=slack) for number in point) for point in expected]
 
 
-def ask_gpu(metric: str, gpu: str = "GPU-a0", start: float = START, end: float = END, **more: int) -> Ask:
-    return Ask(metric, start, end, gpu=gpu, **more)
+def ask_gpu(metric: str, gpu: str = "GPU-a0", start: float = START, end: float = END, **more: int) -> SeriesQuery:
+    return SeriesQuery(metric, start, end, gpu=gpu, **more)
 
 
 @pytest.mark.parametrize("points", [1000, 200, 30, 3])
@@ -158,7 +168,7 @@ def test_vanished_gpu_keeps_its_past_and_no_more(store: Store) -> None:
 def test_host_puts_its_gpus_together(
     store: Store, taken: list[HostSample], metric: str, pick: Pick, points: int
 ) -> None:
-    answer = store.series(Ask(metric, START, END, points, host="alpha"))
+    answer = store.series(SeriesQuery(metric, START, END, points, host="alpha"))
     steps = cut_up((sample for sample in taken if sample.name == "alpha"), pick, answer.step)
     assert only(answer) == close_to(points_of_all(steps, rollup_of(metric)), metric)
 
@@ -170,18 +180,18 @@ def rollup_of(metric: str) -> Rollup:
 @pytest.mark.parametrize("points", [300, 20])
 @pytest.mark.parametrize("metric", ["cpu_percent", "memory_used_bytes", "load_1m"])
 def test_host_itself(store: Store, taken: list[HostSample], metric: str, points: int) -> None:
-    answer = store.series(Ask(f"host_{metric}", START, END, points, host="id-beta"))
+    answer = store.series(SeriesQuery(f"host_{metric}", START, END, points, host="id-beta"))
     expected = points_of(cut_up(taken, host_value(metric), answer.step), "id-beta")
     assert only(answer) == close_to(expected, metric)
 
 
 def test_of_what_only_grows_the_last_counts(store: Store) -> None:
-    shown = only(store.series(Ask("uptime_seconds", START, END, 3, host="alpha")))
+    shown = only(store.series(SeriesQuery("uptime_seconds", START, END, 3, host="alpha")))
     assert [point[1] for point in shown] == [3540, 7140, 10740]
 
 
 def test_host_is_found_by_a_name_that_needs_quoting(store: Store, taken: list[HostSample]) -> None:
-    answer = store.series(Ask("temperature_celsius", START, END, 100, host=STRANGE))
+    answer = store.series(SeriesQuery("temperature_celsius", START, END, 100, host=STRANGE))
     steps = cut_up(
         (sample for sample in taken if sample.name == STRANGE), gpu_value("temperature_celsius"), answer.step
     )
@@ -190,7 +200,7 @@ def test_host_is_found_by_a_name_that_needs_quoting(store: Store, taken: list[Ho
 
 
 def test_host_by_gpu(store: Store, taken: list[HostSample]) -> None:
-    answer = store.series(Ask("power_watts", START, END, 50, host="id-beta", by="gpu"))
+    answer = store.series(SeriesQuery("power_watts", START, END, 50, host="id-beta", by="gpu"))
     steps = cut_up(taken, gpu_value("power_watts"), answer.step)
     assert [(series.gpu, series.label) for series in answer.series] == [("GPU-b0", "0"), (VANISHING, "2")]
     assert answer.series[0].points == close_to(points_of(steps, "GPU-b0"), "power_watts")
@@ -210,13 +220,13 @@ def test_host_by_gpu(store: Store, taken: list[HostSample]) -> None:
 def test_fleet_puts_all_gpus_together(
     store: Store, taken: list[HostSample], metric: str, pick: Pick, points: int
 ) -> None:
-    answer = store.series(Ask(metric, START, END, points, fleet=True))
+    answer = store.series(SeriesQuery(metric, START, END, points, fleet=True))
     expected = points_of_all(cut_up(taken, pick, answer.step), rollup_of(metric))
     assert only(answer) == close_to(expected, metric)
 
 
 def test_fleet_in_long_steps_is_the_mean_of_its_quarter_hours(store: Store, taken: list[HostSample]) -> None:
-    shown = only(store.series(Ask("memory_used_bytes", START, END, 3, fleet=True)))
+    shown = only(store.series(SeriesQuery("memory_used_bytes", START, END, 3, fleet=True)))
     quarters = [
         point[1] or 0.0 for point in points_of_all(cut_up(taken, gpu_value("memory_used_bytes"), 900), Rollup.SUM)
     ]
@@ -234,14 +244,14 @@ def test_states_of_a_gpu_are_shares_of_its_time(store: Store, taken: list[HostSa
 @pytest.mark.parametrize("points", [180, 12])
 @pytest.mark.parametrize("word", ["free", "busy", "idle"])
 def test_states_of_the_fleet_are_numbers_of_gpus(store: Store, taken: list[HostSample], word: str, points: int) -> None:
-    answer = store.series(Ask(f"gpus_{word}", START, START + 7200, points, fleet=True))
+    answer = store.series(SeriesQuery(f"gpus_{word}", START, START + 7200, points, fleet=True))
     inside = (sample for sample in taken if sample.at < START + 7200)
     expected = points_of_all(cut_up(inside, state_value(word), answer.step), Rollup.SUM)
     assert [point[:2] for point in only(answer)] == [point[:2] for point in close_to(expected, word)]
 
 
 def test_memory_of_a_gpu_by_user(store: Store, taken: list[HostSample]) -> None:
-    answer = store.series(Ask("memory_used_bytes", START, END, 36, gpu=SHARED, by="user"))
+    answer = store.series(SeriesQuery("memory_used_bytes", START, END, 36, gpu=SHARED, by="user"))
     shown = {series.user: series.points for series in answer.series}
     for user in ("alice", "bob"):
         expected = points_of(cut_up(taken, memory_value(SHARED, user), answer.step), user)
@@ -250,7 +260,7 @@ def test_memory_of_a_gpu_by_user(store: Store, taken: list[HostSample]) -> None:
 
 
 def test_user_has_the_gpus_that_they_held(store: Store) -> None:
-    shown = only(store.series(Ask("gpus_used", START, END, 3, user="bob")))
+    shown = only(store.series(SeriesQuery("gpus_used", START, END, 3, user="bob")))
     # Of GPU-a0 bob has three quarters from 2,000 s on.
     assert [point[0] for point in shown] == [START, START + 3600.0, START + 7200.0]
     assert shown[0][1] == pytest.approx(1600 / 3600 * 0.75, rel=0.02)
@@ -258,7 +268,7 @@ def test_user_has_the_gpus_that_they_held(store: Store) -> None:
 
 @pytest.mark.parametrize("metric", ["utilization_percent", "memory_used_bytes", "temperature_celsius"])
 def test_heat_is_hosts_by_hour(store: Store, taken: list[HostSample], metric: str) -> None:
-    heat = store.heat(HeatAsk(metric, START, END))
+    heat = store.heat(HeatQuery(metric, START, END))
     assert heat.times == [START, START + 3600.0, START + 7200.0]
     assert [(row.host, row.name) for row in heat.rows] == [("id-alpha", "alpha"), ("id-beta", STRANGE)]
     for row in heat.rows:
@@ -268,39 +278,39 @@ def test_heat_is_hosts_by_hour(store: Store, taken: list[HostSample], metric: st
 
 
 def test_overview_says_what_the_single_questions_say(store: Store) -> None:
-    overview = store.overview(OverviewAsk(START, END, "host", 12, "Europe/Berlin"))
+    overview = store.overview(OverviewQuery(START, END, "host", 12, "Europe/Berlin"))
     assert overview.until == END
-    asks = [Ask(answer.metric, START, END, 12, fleet=True) for answer in overview.series]
+    asks = [SeriesQuery(answer.metric, START, END, 12, fleet=True) for answer in overview.series]
     assert {"gpus_free", "gpus_busy", "utilization_percent", "power_watts"} < {ask.metric for ask in asks}
     assert overview.series == [store.series(ask) for ask in asks]
-    usage = store.usage(UsageAsk("host", START, END))
-    days = store.usage(UsageAsk("host", START, END, daily=True, zone="Europe/Berlin")).total.days
+    usage = store.usage(UsageQuery("host", START, END))
+    days = store.usage(UsageQuery("host", START, END, daily=True, zone="Europe/Berlin")).total.days
     assert (overview.usage.rows, overview.usage.coverage) == (usage.rows, usage.coverage)
     assert [(day.day, day.gpu_hours) for day in overview.usage.total.days] == [(day.day, day.gpu_hours) for day in days]
-    assert overview.heat == store.heat(HeatAsk("utilization_percent", START, END))
-    assert store.overview(OverviewAsk(START, END, heat=False)).heat is None
+    assert overview.heat == store.heat(HeatQuery("utilization_percent", START, END))
+    assert store.overview(OverviewQuery(START, END, heat=False)).heat is None
 
 
 def test_heat_has_holes_where_nobody_looked(store: Store) -> None:
-    heat = store.heat(HeatAsk("temperature_celsius", START - 3600, END + 3600))
+    heat = store.heat(HeatQuery("temperature_celsius", START - 3600, END + 3600))
     assert [[value is None for value in row.values] for row in heat.rows] == [[True, False, False, False, True]] * 2
 
 
 @pytest.mark.parametrize(
     ("ask", "code"),
     [
-        (Ask("power_watts", START, END, gpu="GPU-none"), "unknown_gpu"),
-        (Ask("power_watts", START, END, gpu='"} or vector(1) #'), "unknown_gpu"),
-        (Ask("power_watts", START, END, host="nobody"), "unknown_host"),
-        (Ask("power_watts", START, END, run=4711), "unknown_run"),
-        (Ask("colour", START, END, fleet=True), "unknown_metric"),
-        (Ask("power_watts", END, START, fleet=True), "bad_range"),
-        (Ask("power_watts", START, END, 0, fleet=True), "bad_points"),
-        (Ask("power_watts", START, END), "not_one_subject"),
-        (Ask("power_watts", START, END, fleet=True, by="user"), "bad_split"),
+        (SeriesQuery("power_watts", START, END, gpu="GPU-none"), "unknown_gpu"),
+        (SeriesQuery("power_watts", START, END, gpu='"} or vector(1) #'), "unknown_gpu"),
+        (SeriesQuery("power_watts", START, END, host="nobody"), "unknown_host"),
+        (SeriesQuery("power_watts", START, END, run=4711), "unknown_run"),
+        (SeriesQuery("colour", START, END, fleet=True), "unknown_metric"),
+        (SeriesQuery("power_watts", END, START, fleet=True), "bad_range"),
+        (SeriesQuery("power_watts", START, END, 0, fleet=True), "bad_points"),
+        (SeriesQuery("power_watts", START, END), "not_one_subject"),
+        (SeriesQuery("power_watts", START, END, fleet=True, by="user"), "bad_split"),
     ],
 )
-def test_question_without_an_answer_is_refused(store: Store, ask: Ask, code: str) -> None:
+def test_question_without_an_answer_is_refused(store: Store, ask: SeriesQuery, code: str) -> None:
     with pytest.raises(HistoryRefused) as refused:
         store.series(ask)
     assert refused.value.code == code
@@ -346,10 +356,10 @@ def test_host_that_is_sampled_once_a_minute_has_only_the_gaps_that_there_were(na
     # Each time a little later.
     slow = [single("slow", 60.02 * minute, 60.0) for minute in (1, 2, 3, 9, 10)]
     asks = [
-        Ask("power_watts", START, START + 610, 62, gpu="GPU-slow"),
-        Ask("gpus_busy", START, START + 610, 62, host="slow"),
-        Ask("power_watts", START, START + 610, 62, host="slow", by="gpu"),
-        Ask("memory_used_bytes", START, START + 610, 62, gpu="GPU-slow", by="user"),
+        SeriesQuery("power_watts", START, START + 610, 62, gpu="GPU-slow"),
+        SeriesQuery("gpus_busy", START, START + 610, 62, host="slow"),
+        SeriesQuery("power_watts", START, START + 610, 62, host="slow", by="gpu"),
+        SeriesQuery("memory_used_bytes", START, START + 610, 62, gpu="GPU-slow", by="user"),
     ]
     with STORES[name](tmp_path, sorted(slow + OFTEN, key=lambda one: one.at)) as store:
         answers = [store.series(ask) for ask in asks]
@@ -363,15 +373,15 @@ def test_host_that_is_sampled_once_a_minute_has_only_the_gaps_that_there_were(na
 def test_fleet_is_told_in_steps_in_which_each_host_was_sampled(name: str, tmp_path: Path) -> None:
     slow = [single("slow", 60.0 * minute, 60.0) for minute in range(10)]
     with STORES[name](tmp_path, sorted(slow + OFTEN, key=lambda one: one.at)) as store:
-        answer = store.series(Ask("power_watts", START, START + 600, 60, fleet=True))
+        answer = store.series(SeriesQuery("power_watts", START, START + 600, 60, fleet=True))
     assert answer.step == 60
     assert [point[1] for point in only(answer)] == [200.0] * 10
 
 
 def test_moments_are_kept_whole_or_refused(request: pytest.FixtureRequest, store: Store) -> None:
     if request.node.callspec.params["store"] == "embedded":
-        assert {past.sample.host_id for past in store.moment(MomentAsk(END - 60.0))} == {"id-alpha", "id-beta"}
+        assert {past.sample.host_id for past in store.moment(MomentQuery(END - 60.0))} == {"id-alpha", "id-beta"}
         return
     with pytest.raises(HistoryRefused) as refused:
-        list(store.moment(MomentAsk(END - 60.0)))
+        list(store.moment(MomentQuery(END - 60.0)))
     assert refused.value.code == "no_moments"

@@ -13,7 +13,7 @@ from fakes.clock import FakeClock
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.demo.past_file import PastFile
-from gpudeck.history.base import Ask, MomentAsk, OverviewAsk, RunsAsk
+from gpudeck.history.base import MomentQuery, OverviewQuery, RunsQuery, SeriesQuery
 from gpudeck.history.embedded.repair import check_file, repair
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GpuSample
@@ -58,7 +58,7 @@ def test_any_moment_is_what_the_simulator_says(store: EmbeddedStore, fleet: Simu
     for at in moments:
         step = 60.0 if at >= (UNTIL - DAY) // HOUR * HOUR else 900.0
         then = at // step * step
-        found = {past.sample.name: past.sample for past in store.moment(MomentAsk(at))}
+        found = {past.sample.name: past.sample for past in store.moment(MomentQuery(at))}
         for host, name in enumerate(fleet.names):
             (expected,) = sample_span(fleet, host, Slice(then, then + 1, step))
             if fleet.report(host, then) is not None:
@@ -82,9 +82,9 @@ def test_nothing_is_damaged_and_sums_that_are_lost_are_made_again(path: Path, tm
 
 
 def test_totals_of_the_fleet_are_those_of_its_hosts(store: EmbeddedStore, fleet: SimulatedFleet) -> None:
-    asks = [Ask("power_watts", UNTIL - 3 * DAY, UNTIL - 2 * DAY, host=name) for name in fleet.names]
+    asks = [SeriesQuery("power_watts", UNTIL - 3 * DAY, UNTIL - 2 * DAY, host=name) for name in fleet.names]
     of_hosts = [store.series(ask).series[0].points for ask in asks]
-    whole = store.series(Ask("power_watts", UNTIL - 3 * DAY, UNTIL - 2 * DAY, fleet=True)).series[0].points
+    whole = store.series(SeriesQuery("power_watts", UNTIL - 3 * DAY, UNTIL - 2 * DAY, fleet=True)).series[0].points
     sums = [sum(point[1] or 0.0 for point in points) for points in zip(*of_hosts, strict=True)]
     assert [point[1] for point in whole] == pytest.approx(sums, rel=0.01)
 
@@ -97,12 +97,12 @@ def test_a_run_that_goes_on_is_one_run(store: EmbeddedStore, fleet: SimulatedFle
         for job in fleet.runs(0, edge - 3 * HOUR, edge)
         if job.end > UNTIL + 60 and len({*job.pids}) == len(job.pids)
     ]
-    runs = store.runs(RunsAsk(start=UNTIL - DAYS * DAY, end=UNTIL, limit=1000, host=fleet.names[0])).runs
+    runs = store.runs(RunsQuery(start=UNTIL - DAYS * DAY, end=UNTIL, limit=1000, host=fleet.names[0])).runs
     for job in going:
         (run,) = (run for run in runs if run.pid == job.pids[0] and run.started_at == job.start)
         assert run.gpu_seconds == pytest.approx(UNTIL - max(job.start, UNTIL - DAYS * DAY), rel=0.05)
 
 
 def test_the_overview_covers_all_days(store: EmbeddedStore) -> None:
-    overview = store.overview(OverviewAsk(start=UNTIL - (DAYS - 1) * DAY, end=UNTIL))
+    overview = store.overview(OverviewQuery(start=UNTIL - (DAYS - 1) * DAY, end=UNTIL))
     assert overview.usage.coverage > 0.95

@@ -10,7 +10,7 @@ from fakes.clock import FakeClock
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.fleet.state import FleetState
-from gpudeck.history.base import MomentAsk
+from gpudeck.history.base import MomentQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.settings import HistorySettings
@@ -63,7 +63,7 @@ def shown_live(fleet: SimulatedFleet, host: int, at: float) -> Host | None:
 
 def show_past(store: EmbeddedStore, at: float) -> dict[str, Host]:
     builder = PastFleetBuilder(at, SETTINGS, lambda _: None)
-    return {host.name: host for host in map(builder.add, store.moment(MomentAsk(at)))}
+    return {host.name: host for host in map(builder.add, store.moment(MomentQuery(at)))}
 
 
 def facts(gpu: Gpu) -> dict[str, object]:

@@ -8,7 +8,7 @@ from fakes.reports import make_envelope
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.service import DemoStory
+from gpudeck.demo.service import DemoScenario
 from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.settings import UsageSettings
@@ -17,7 +17,7 @@ from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.reservations.store import ReservationAsk, ReservationStore
+from gpudeck.reservations.store import ReservationQuery, ReservationStore
 
 NOON = 1_760_356_800.0
 HOSTS = 12
@@ -89,7 +89,7 @@ def test_one_host_is_in_maintenance_until_tomorrow_and_is_drained_once(database:
         windows = make_windows(database, HOSTS)
         calendar = ReservationCalendar(ReservationStore(database, name_fleet(HOSTS)), ReservationSettings())
         queue = WaitQueue(QueueStore(database, name_fleet(HOSTS)), QueueSettings(), NoClaims())
-        story = DemoStory(HOSTS, 30.0, database, calendar, queue, maintenance=windows)
+        story = DemoScenario(HOSTS, 30.0, database, calendar, queue, maintenance=windows)
         await story.drain()
         await story.drain()
         (window,) = windows.all
@@ -107,14 +107,14 @@ def test_reservations_are_written_once_and_apart_from_real_ones(database: Databa
         store = ReservationStore(database, name_fleet(HOSTS))
         calendar = ReservationCalendar(store, ReservationSettings(), lambda: NOON)
         queue = WaitQueue(QueueStore(database, name_fleet(HOSTS)), QueueSettings(), NoClaims())
-        story = DemoStory(HOSTS, 30.0, database, calendar, queue, maintenance=make_windows(database, HOSTS))
+        story = DemoScenario(HOSTS, 30.0, database, calendar, queue, maintenance=make_windows(database, HOSTS))
         await story.reserve(NOON)
-        written = await store.search(ReservationAsk())
+        written = await store.search(ReservationQuery())
         assert len(written) == len(plan_reservations(SimulatedFleet(HOSTS), NOON, 30))
         assert calendar.current()
         await story.reserve(NOON)
-        assert await store.search(ReservationAsk()) == written
-        assert await ReservationStore(database, name_fleet(None)).search(ReservationAsk()) == []
+        assert await store.search(ReservationQuery()) == written
+        assert await ReservationStore(database, name_fleet(None)).search(ReservationQuery()) == []
 
     asyncio.run(go())
 
@@ -123,7 +123,7 @@ def test_demo_with_a_short_past_has_no_story(database: Database) -> None:
     async def go() -> None:
         calendar = ReservationCalendar(ReservationStore(database, name_fleet(2)), ReservationSettings())
         queue = WaitQueue(QueueStore(database, name_fleet(2)), QueueSettings(), NoClaims())
-        story = DemoStory(2, 1.0, database, calendar, queue, maintenance=make_windows(database, 2))
+        story = DemoScenario(2, 1.0, database, calendar, queue, maintenance=make_windows(database, 2))
         story.start()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await story.close()

@@ -17,7 +17,7 @@ from gpudeck.database.engine import Database
 from gpudeck.events import log
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
@@ -63,24 +63,24 @@ SOME = [
 @pytest.mark.parametrize(
     ("ask", "found"),
     [
-        (EventAsk(), [4, 3, 2, 1, 0]),
-        (EventAsk(start=NOW + 10, end=NOW + 30), [2, 1]),
-        (EventAsk(host="gpu01"), [2, 1, 0]),
-        (EventAsk(host="machine-2"), [3]),
-        (EventAsk(gpu="GPU-0"), [2]),
-        (EventAsk(user="bob"), [2]),
-        (EventAsk(kinds=("xid", "host_up")), [3, 2]),
-        (EventAsk(severities=("critical", "warning")), [1]),
-        (EventAsk(text="mmu fault 100%"), [2]),
-        (EventAsk(text="BOB"), [2]),
-        (EventAsk(text="%"), [2]),
-        (EventAsk(host="\0", gpu="\0", user="\0", kinds=("\0",), text="\0", before="\0"), []),
-        (EventAsk(limit=2), [4, 3]),
-        (EventAsk(limit=2, before=SOME[3].id), [2, 1]),
-        (EventAsk(text="'; DROP TABLE events; --"), []),
+        (EventQuery(), [4, 3, 2, 1, 0]),
+        (EventQuery(start=NOW + 10, end=NOW + 30), [2, 1]),
+        (EventQuery(host="gpu01"), [2, 1, 0]),
+        (EventQuery(host="machine-2"), [3]),
+        (EventQuery(gpu="GPU-0"), [2]),
+        (EventQuery(user="bob"), [2]),
+        (EventQuery(kinds=("xid", "host_up")), [3, 2]),
+        (EventQuery(severities=("critical", "warning")), [1]),
+        (EventQuery(text="mmu fault 100%"), [2]),
+        (EventQuery(text="BOB"), [2]),
+        (EventQuery(text="%"), [2]),
+        (EventQuery(host="\0", gpu="\0", user="\0", kinds=("\0",), text="\0", before="\0"), []),
+        (EventQuery(limit=2), [4, 3]),
+        (EventQuery(limit=2, before=SOME[3].id), [2, 1]),
+        (EventQuery(text="'; DROP TABLE events; --"), []),
     ],
 )
-def test_events_are_found_by_what_is_asked(database: Database, ask: EventAsk, found: list[int]) -> None:
+def test_events_are_found_by_what_is_asked(database: Database, ask: EventQuery, found: list[int]) -> None:
     async def work() -> None:
         store = EventStore(database)
         await store.write(SOME)
@@ -103,7 +103,7 @@ def test_hostile_words_are_kept_as_a_database_can(database: Database) -> None:
     async def work() -> None:
         store = EventStore(database)
         await store.write([event(0, user="a\0b" * 500, gpu="\ud800", title="\x1b[2J")])
-        (kept,) = await store.find(EventAsk())
+        (kept,) = await store.find(EventQuery())
         assert len(kept.user or "") == 256
         assert kept.title == "�[2J"
 
@@ -113,7 +113,7 @@ def test_hostile_words_are_kept_as_a_database_can(database: Database) -> None:
 def test_simulated_fleet_is_not_mixed_with_the_real_one(database: Database) -> None:
     async def work() -> None:
         await EventStore(database, "demo-24").write(SOME)
-        assert await EventStore(database).find(EventAsk()) == []
+        assert await EventStore(database).find(EventQuery()) == []
         assert await EventStore(database).known_hosts() == {}
 
     run(work())
@@ -133,7 +133,7 @@ def test_old_events_go_but_a_first_sight_stays(database: Database) -> None:
         store = EventStore(database)
         await store.write(SOME)
         assert await store.trim(NOW + 25) == 2
-        assert [kept.kind for kept in await store.find(EventAsk())] == ["hub_started", "host_up", "host_seen"]
+        assert [kept.kind for kept in await store.find(EventQuery())] == ["hub_started", "host_up", "host_seen"]
 
     run(work())
 
@@ -166,7 +166,7 @@ def test_added_event_is_heard_at_once_and_found_at_once(database: Database) -> N
         events.subscribe(heard.append)
         events.add(SOME[1])
         assert heard == [SOME[1]]
-        assert await events.find(EventAsk()) == [SOME[1]]
+        assert await events.find(EventQuery()) == [SOME[1]]
 
     run(work())
 
@@ -215,7 +215,7 @@ def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
         )
         # It stays without its database, and so does no more than a process that was killed.
         events = EventLog(database, EventSettings(), spill=local, now=lambda: NOW)
-        assert await events.find(EventAsk()) == [SOME[1]]
+        assert await events.find(EventQuery()) == [SOME[1]]
         assert await EventStore(local).count() == 0
 
     run(work())
@@ -228,7 +228,7 @@ def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatc
         events = EventLog(database, EventSettings())
         for one in SOME:
             events.add(one)
-        assert await events.find(EventAsk()) == SOME[:1:-1]
+        assert await events.find(EventQuery()) == SOME[:1:-1]
 
     run(work())
 
@@ -269,13 +269,13 @@ def test_damaged_part_of_the_past_is_said_and_keeps_no_new_event_from_being_writ
         events = EventLog(open_file(tmp_path), EventSettings(keep=7190), now=lambda: NOW, retention=retention)
         events.start()
         with pytest.raises(Temporary):
-            await events.find(EventAsk(limit=1000))
+            await events.find(EventQuery(limit=1000))
         told = "some events of the past cannot be read from the hub's database: see the hub's log."
         assert events.problem == told
         events.add(event(1000))
         await until(lambda: events.waiting == 0)
         assert events.problem == told
-        assert len(await events.find(EventAsk(limit=5))) == 5
+        assert len(await events.find(EventQuery(limit=5))) == 5
         assert events.problem == told
         file.write_bytes(whole)
         await until(lambda: events.problem is None)
@@ -291,7 +291,7 @@ def test_damaged_text_hides_no_other_event(tmp_path: Path) -> None:
         connection.execute("UPDATE events SET title = CAST(x'676fff' AS TEXT) WHERE kind = 'xid'")
 
     async def work() -> None:
-        found = await EventStore(open_file(tmp_path)).find(EventAsk())
+        found = await EventStore(open_file(tmp_path)).find(EventQuery())
         assert [one.title for one in found if one.kind == "xid"] == ["go�"]
         assert len(found) == len(SOME)
 

@@ -12,7 +12,7 @@ from gpudeck.database.engine import Database, open_database
 from gpudeck.database.schema import name_fleet
 from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk
+from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
 
 
@@ -25,7 +25,7 @@ class HubWithEvents:
         self.service = EventService(self.hub, database, EventSettings(), fleet=name_fleet(demo), now=clock)
 
     async def kinds(self) -> list[str]:
-        return [event.kind for event in await self.service.events.find(EventAsk())][::-1]
+        return [event.kind for event in await self.service.events.find(EventQuery())][::-1]
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +66,7 @@ def test_hub_that_was_not_stopped_says_so_at_its_next_start(tmp_path: Path) -> N
             clock.advance(600)
             station = HubWithEvents(database, clock)
             await station.service.open()
-            newest = (await station.service.events.find(EventAsk()))[0]
+            newest = (await station.service.events.find(EventQuery()))[0]
             assert newest.detail.endswith("Before, it ended without being stopped.")
             await station.service.close()
 

@@ -5,20 +5,20 @@ from collections.abc import Iterator
 
 from gpudeck.history.base import (
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
+    HeatQuery,
     HeatRow,
-    MomentAsk,
+    MomentQuery,
     Overview,
-    OverviewAsk,
+    OverviewQuery,
     PastHost,
     Run,
     Runs,
-    RunsAsk,
+    RunsQuery,
     Series,
+    SeriesQuery,
     StoreStats,
-    UsageAsk,
+    UsageQuery,
 )
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.view import Usage, UsageRow
@@ -81,28 +81,28 @@ class FakeStore:
     def take(self, samples: list[HostSample]) -> None:
         raise AssertionError("nobody samples here")
 
-    def series(self, ask: Ask) -> Answer:
+    def series(self, ask: SeriesQuery) -> Answer:
         self._take(ask)
         series = [Series([(ask.start, 50.0, None, 100.0)], gpu=ask.gpu)]
         return Answer(ask.metric, "percent", 60, ask.start, ask.end, "raw", series)
 
-    def heat(self, ask: HeatAsk) -> Heat:
+    def heat(self, ask: HeatQuery) -> Heat:
         self._take(ask)
         return Heat(ask.metric, "percent", ask.step, [ask.start], [HeatRow("id-1", "gpu01", [None])])
 
-    def usage(self, ask: UsageAsk) -> Usage:
+    def usage(self, ask: UsageQuery) -> Usage:
         self._take(ask)
         rows = [make_row(user) for user in self.users]
         return Usage(ask.by, ask.start, ask.end, 0.987, 20.0, "EUR", rows, make_row())
 
-    def overview(self, ask: OverviewAsk) -> Overview:
+    def overview(self, ask: OverviewQuery) -> Overview:
         self._take(ask)
         rows = [make_row(user) for user in self.users]
         usage = Usage(ask.by, ask.start, ask.end, 0.987, 20.0, "EUR", rows, make_row())
         series = [Answer("gpus_free", "gpus", 900, ask.start, ask.end, "quarter_hour", [])]
         return Overview(ask.end, series, usage, None)
 
-    def runs(self, ask: RunsAsk) -> Runs:
+    def runs(self, ask: RunsQuery) -> Runs:
         self._take(ask)
         return Runs([RUN], 7)
 
@@ -110,7 +110,7 @@ class FakeStore:
         self._take(key)
         return {7: RUN}.get(key)
 
-    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+    def moment(self, ask: MomentQuery) -> Iterator[PastHost]:
         self._take(ask)
         process = ProcessSample(4711, 1_790_000_000.0, "alice", "python train.py", None, None, 2**30, 40.0)
         values = {"utilization_percent": 97.0, "power_watts": 650.0, "temperature_celsius": 61.0}

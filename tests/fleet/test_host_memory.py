@@ -366,12 +366,12 @@ class Watched:
         self.engine = AlertEngine(AlertSettings(group_wait=0.0), self.events.append)
         self.selector = HostSelector(self.hub.hub.fleet)
 
-    def look(self, seconds: float = 1.0) -> None:
+    def evaluate(self, seconds: float = 1.0) -> None:
         self.hub.after(seconds)
         now = self.hub.clock()
         self.engine.begin(FleetContext(now=now))
         for host in list(self.hub.hub.fleet.hosts.values()):
-            self.engine.look(self.selector.see(host, now))
+            self.engine.evaluate(self.selector.snapshot(host, now))
         self.engine.finish()
 
     def restart(self) -> None:
@@ -386,22 +386,22 @@ class Watched:
 
 def test_alert_of_a_host_that_was_down_goes_on_and_ends_when_it_is_removed(hub: Restarting) -> None:
     watched = Watched(hub)
-    watched.look()
+    watched.evaluate()
     hub.after(1)
     hub.report()
     for _ in range(8):
-        watched.look(10)
+        watched.evaluate(10)
     assert watched.titles() == ["gpu01 has stopped reporting"]
     fired_at = watched.engine.firing()[0].fired_at
     watched.restart()
     for _ in range(20):
-        watched.look(10)
+        watched.evaluate(10)
     assert [(record.title, record.fired_at, record.note) for record in watched.engine.firing()] == [
         ("gpu01 has stopped reporting", fired_at, None)
     ]
     hub.hub.fleet.remove("gpu01")
     watched.engine.remove_hosts(["gpu01"], hub.clock())
-    watched.look()
+    watched.evaluate()
     assert watched.titles() == []
     assert watched.events[-1].title == "Resolved: gpu01 has stopped reporting (the host was removed)"
     assert watched.engine.outgoing[-1].message.title.endswith("(the host was removed)")
@@ -411,13 +411,13 @@ def test_host_that_does_not_come_back_is_told_once_after_its_time(hub: Restartin
     watched = Watched(hub)
     hub.report()
     reported_at = hub.clock()
-    watched.look()
+    watched.evaluate()
     watched.restart()
     for _ in range(11):
-        watched.look(10)
+        watched.evaluate(10)
     assert (watched.titles(), watched.events) == ([], [])
     for _ in range(3):
-        watched.look(10)
+        watched.evaluate(10)
     assert watched.titles() == ["gpu01 has stopped reporting"]
     assert watched.engine.firing()[0].since == reported_at
 
@@ -426,12 +426,12 @@ def test_host_that_comes_back_was_not_late(hub: Restarting) -> None:
     watched = Watched(hub)
     for _ in range(8):
         hub.report()
-        watched.look()
+        watched.evaluate()
         watched.restart()
-        watched.look()
+        watched.evaluate()
     hub.report()
-    watched.look()
-    seen = watched.selector.see(hub.hub.fleet.hosts["gpu01"], hub.clock())
+    watched.evaluate()
+    seen = watched.selector.snapshot(hub.hub.fleet.hosts["gpu01"], hub.clock())
     assert (seen.late_times, watched.titles()) == (0, [])
 
 
@@ -440,13 +440,13 @@ def test_alert_is_not_resolved_by_a_host_of_which_its_row_does_not_know_that_it_
     hub.report()
     hub.do(hub.memory.flush)
     for _ in range(8):
-        watched.look(10)
+        watched.evaluate(10)
     records = watched.engine.firing()
     hub.start()  # as after kill -9: the row says that it is up
     watched.start()
     watched.engine.load(records, hub.clock())
     for _ in range(20):
-        watched.look(10)
+        watched.evaluate(10)
     assert (watched.titles(), [event.kind for event in watched.events]) == (
         ["gpu01 has stopped reporting"],
         ["alert_fired"],
@@ -456,12 +456,12 @@ def test_alert_is_not_resolved_by_a_host_of_which_its_row_does_not_know_that_it_
 def test_gpu_that_was_lost_while_the_hub_was_away_is_missed(hub: Restarting) -> None:
     watched = Watched(hub)
     hub.report(gpus=[make_gpu(0, uuid="A"), make_gpu(1, uuid="B")])
-    watched.look()
+    watched.evaluate()
     watched.restart()
-    watched.look()
+    watched.evaluate()
     for _ in range(16):
         hub.report(gpus=[make_gpu(0, uuid="A")])
-        watched.look(5)
+        watched.evaluate(5)
     assert [record.rule for record in watched.engine.firing()] == ["gpu_lost"]
 
 

@@ -101,7 +101,7 @@ def test_better_way_counts_while_it_is_up_and_the_other_takes_over_when_it_ends(
     hub.fetch("gpu01", "ssh", "m1")
     assert hub.push("gpu01", "m1")
     assert not hub.fetch("gpu01", "ssh", "m1")
-    assert hub.fleet.has_better_way("gpu01", "ssh")
+    assert hub.fleet.has_better_source("gpu01", "ssh")
     assert hub.shown() == [("m1", "gpu01", "up", "push")]
     hub.wait(31)
     assert hub.fetch("gpu01", "ssh", "m1")

@@ -14,7 +14,7 @@ from fakes.waiting import wait_until
 from gpudeck.collectors.base import IdleWatch
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.state import FleetState
-from gpudeck.history.base import HeatAsk, RunsAsk, UsageAsk
+from gpudeck.history.base import HeatQuery, RunsQuery, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.recorder import Recorder
 from gpudeck.model.availability import FleetSettings
@@ -181,7 +181,7 @@ class Station:
         self.clock.advance(-3)
 
     def usage(self) -> Usage:
-        return self.store.usage(UsageAsk(by="user", start=START, end=END, daily=True))
+        return self.store.usage(UsageQuery(by="user", start=START, end=END, daily=True))
 
 
 @pytest.fixture(scope="module")
@@ -255,13 +255,13 @@ def test_late_day_is_accounted_as_if_it_had_come_in_time(late: Station, truth: S
 
 def test_late_runs_have_their_own_begin_and_end(late: Station, truth: Station) -> None:
     def runs(station: Station) -> list[tuple[int, str | None, float, float | None]]:
-        found = station.store.runs(RunsAsk(start=START, end=END)).runs
+        found = station.store.runs(RunsQuery(start=START, end=END)).runs
         return sorted((run.pid, run.user, round(run.seen_at, -1), round(run.ended_at or 0.0, -1)) for run in found)
 
     assert runs(late) == runs(truth)
     for run, right in zip(
-        sorted(late.store.runs(RunsAsk()).runs, key=lambda run: run.pid),
-        sorted(truth.store.runs(RunsAsk()).runs, key=lambda run: run.pid),
+        sorted(late.store.runs(RunsQuery()).runs, key=lambda run: run.pid),
+        sorted(truth.store.runs(RunsQuery()).runs, key=lambda run: run.pid),
         strict=True,
     ):
         assert run.gpu_seconds == pytest.approx(right.gpu_seconds, rel=0.001, abs=BEAT)
@@ -270,7 +270,7 @@ def test_late_runs_have_their_own_begin_and_end(late: Station, truth: Station) -
 
 def test_late_hours_are_drawn_as_if_they_had_come_in_time(late: Station, truth: Station) -> None:
     for metric in ("utilization_percent", "power_watts"):
-        ask = HeatAsk(metric, START, END)
+        ask = HeatQuery(metric, START, END)
         (told,), (right,) = late.store.heat(ask).rows, truth.store.heat(ask).rows
         assert told.values == pytest.approx(right.values, rel=0.002, abs=0.2)
 

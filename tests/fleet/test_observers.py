@@ -37,13 +37,13 @@ class Listing(FleetObserver):
         for report in reports:
             self._note(f"report of {report.host.name}{' from a backlog' if report.is_backlog else ''}")
 
-    def on_news(self, host: HostState, now: float) -> None:
+    def on_host_changed(self, host: HostState, now: float) -> None:
         self._note(f"news of {host.name}")
 
     def on_late_report(self, replay: HostState, observed_at: float) -> None:
         self._note(f"late report of {replay.name}")
 
-    def on_late_news(self, replay: HostState, observed_at: float) -> None:
+    def on_late_change(self, replay: HostState, observed_at: float) -> None:
         self._note(f"late news of {replay.name}")
 
     def on_backlog_start(self, host: HostState) -> None:

@@ -640,7 +640,7 @@ def summarize(gpus: list[dict[str, Any]]) -> tuple[float | None, float | None]:
 def test_totals_only(stage: Stage) -> None:
     viewer = stage.stream.watch(hosts=frozenset())
     stage.send(make_envelope())
-    stage.hub.fleet.say("database", ["it is away"])
+    stage.hub.fleet.set_problems("database", ["it is away"])
     stage.tick()
     snapshot, delta = (parse(event)[1] for event in drain(viewer))
     assert (snapshot["hosts"], snapshot["rows"]) == ([], [])

@@ -66,8 +66,8 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             observed_at = now - chance.choice((0.0, 0.0, 0.0, 8.0, 400.0))
             rejected += other.take(envelope, observed_at, machine.skew, now)
             one.take(envelope, observed_at, machine.skew, now)
-            one.hear(now)
-            other.hear(now)
+            one.note_report(now)
+            other.note_report(now)
         elif draw < 0.78:
             uuid = chance.choice([*old[machine.name].gpus, ""])
             table.scheduling.pop(uuid, None)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
-from gpudeck.history.base import STATE_METRICS, Answer, Ask, HistoryRefused, KnownRun, Point
+from gpudeck.history.base import STATE_METRICS, Answer, HistoryRefused, KnownRun, Point, SeriesQuery
 from gpudeck.history.hour import ABSENT, BUSY, FREE, IDLE, UNKNOWN, Hour, RunSlice
 
 HOUR = 3600
@@ -17,7 +17,7 @@ UTILIZATION = "utilization_percent"
 
 def ask(past: FakePast, metric: str = UTILIZATION, **more: object) -> Answer:
     given = {"start": T0, "end": T0 + HOUR, "points": 60} | more
-    return answer_series(past, Ask(metric=metric, **given), NOW)  # type: ignore[arg-type]
+    return answer_series(past, SeriesQuery(metric=metric, **given), NOW)  # type: ignore[arg-type]
 
 
 def points(answer: Answer) -> list[Point]:
@@ -232,7 +232,7 @@ def test_run_in_quarter_hours_is_there_from_its_first_to_its_last() -> None:
 def test_run_that_goes_on_is_shown_until_its_last_sample() -> None:
     past = FakePast(make_hour(utilization_percent=10, runs=[slice_of(7, 0, 0, 300)]))
     past.known_runs[7] = KnownRun(7, 1, (100,), None, float(T0), T0 + 10.0)
-    answer = answer_series(past, Ask(UTILIZATION, T0, T0 + HOUR, 4, run=7), T0 + 3600.0)
+    answer = answer_series(past, SeriesQuery(UTILIZATION, T0, T0 + HOUR, 4, run=7), T0 + 3600.0)
     assert [point[0] for point in points(answer)] == [T0, T0 + 900.0, T0 + 1800.0, T0 + 2700.0]
 
 

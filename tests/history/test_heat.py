@@ -5,7 +5,7 @@ import pytest
 
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_heat
-from gpudeck.history.base import Heat, HeatAsk, HistoryRefused
+from gpudeck.history.base import Heat, HeatQuery, HistoryRefused
 from gpudeck.history.hour import FREE, IDLE
 
 HOUR = 3600
@@ -13,7 +13,7 @@ NOW = T0 + 86_400.0
 
 
 def ask(past: FakePast, metric: str = "utilization_percent", hours: int = 3, step: int = HOUR) -> Heat:
-    return answer_heat(past, HeatAsk(metric, T0, T0 + hours * HOUR, step), NOW)
+    return answer_heat(past, HeatQuery(metric, T0, T0 + hours * HOUR, step), NOW)
 
 
 def cells(found: Heat) -> dict[str, list[float | None]]:
@@ -73,19 +73,19 @@ def test_host_that_was_not_there_has_no_row() -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        (HeatAsk("utilization", T0, T0 + HOUR), "unknown_metric"),
-        (HeatAsk("gpus_used", T0, T0 + HOUR), "unknown_metric"),
-        (HeatAsk("power_watts", T0, T0), "bad_range"),
-        (HeatAsk("power_watts", float("nan"), T0), "bad_range"),
-        (HeatAsk("power_watts", T0, T0 + HOUR, 0), "bad_step"),
-        (HeatAsk("power_watts", T0, T0 + HOUR, -HOUR), "bad_step"),
-        (HeatAsk("power_watts", T0, T0 + HOUR, 1800), "bad_step"),
-        (HeatAsk("power_watts", T0, T0 + HOUR, 10**12), "bad_step"),
-        (HeatAsk("power_watts", T0 - 8e7, T0), "too_many_points"),
-        (HeatAsk("power_watts", 0, 9e8), "too_long"),
+        (HeatQuery("utilization", T0, T0 + HOUR), "unknown_metric"),
+        (HeatQuery("gpus_used", T0, T0 + HOUR), "unknown_metric"),
+        (HeatQuery("power_watts", T0, T0), "bad_range"),
+        (HeatQuery("power_watts", float("nan"), T0), "bad_range"),
+        (HeatQuery("power_watts", T0, T0 + HOUR, 0), "bad_step"),
+        (HeatQuery("power_watts", T0, T0 + HOUR, -HOUR), "bad_step"),
+        (HeatQuery("power_watts", T0, T0 + HOUR, 1800), "bad_step"),
+        (HeatQuery("power_watts", T0, T0 + HOUR, 10**12), "bad_step"),
+        (HeatQuery("power_watts", T0 - 8e7, T0), "too_many_points"),
+        (HeatQuery("power_watts", 0, 9e8), "too_long"),
     ],
 )
-def test_absurd_maps_are_refused(asked: HeatAsk, code: str) -> None:
+def test_absurd_maps_are_refused(asked: HeatQuery, code: str) -> None:
     with pytest.raises(HistoryRefused) as refused:
         answer_heat(FakePast(make_hour()), asked, NOW)
     assert refused.value.code == code
@@ -95,4 +95,4 @@ def test_absurd_maps_are_refused(asked: HeatAsk, code: str) -> None:
 def test_map_that_costs_too_much_is_refused() -> None:
     hours = [make_hour(host=host, every=900) for host in range(1, 131)]
     with pytest.raises(HistoryRefused, match="shorter range"):
-        answer_heat(FakePast(*hours), HeatAsk("power_watts", T0 - 4_000 * HOUR, T0 + HOUR), NOW)
+        answer_heat(FakePast(*hours), HeatQuery("power_watts", T0 - 4_000 * HOUR, T0 + HOUR), NOW)

@@ -11,7 +11,7 @@ import pytest
 from contract.history_fleet import END, START, STRANGE, VANISHING, samples
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import HistoryRefused, MomentAsk, PastHost
+from gpudeck.history.base import HistoryRefused, MomentQuery, PastHost
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATES, GpuSample, HostSample
@@ -62,7 +62,7 @@ def store(
 
 
 def hosts_at(store: EmbeddedStore, at: float, metrics: frozenset[str] | None = None) -> dict[str, PastHost]:
-    return {one.sample.host_id: one for one in store.moment(MomentAsk(at, metrics))}
+    return {one.sample.host_id: one for one in store.moment(MomentQuery(at, metrics))}
 
 
 def plain(gpu: GpuSample) -> tuple[object, ...]:
@@ -136,7 +136,7 @@ def test_an_empty_history_says_so(tmp_path: Path) -> None:
 
 def show(store: EmbeddedStore, at: float) -> tuple[PastFleet, dict[str, Host]]:
     builder = PastFleetBuilder(at, FleetSettings(), lambda _: None)
-    hosts = [builder.add(past) for past in store.moment(MomentAsk(at))]
+    hosts = [builder.add(past) for past in store.moment(MomentQuery(at))]
     return builder.finish(demo=False, version="1"), {host.name: host for host in hosts}
 
 

@@ -12,7 +12,7 @@ from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.demo.past_file import PastFile
-from gpudeck.history.base import MomentAsk, UsageAmounts, UsageAsk
+from gpudeck.history.base import MomentQuery, UsageAmounts, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import STATES
 from gpudeck.history.settings import HistorySettings
@@ -69,7 +69,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory, fleet: SimulatedFleet) -> Iter
 
 
 def ask(kept: Kept, days: int, **question: str) -> Usage:
-    return kept[0].usage(UsageAsk(by="user", start=START, end=START + days * DAY, **question))
+    return kept[0].usage(UsageQuery(by="user", start=START, end=START + days * DAY, **question))
 
 
 def by_user(usage: Usage) -> dict[str | None, UsageRow]:
@@ -110,7 +110,7 @@ def test_any_moment_of_the_month_shows_who_was_on_which_gpu(month: Kept, fleet: 
     (number,) = HOSTS
     for _ in range(200):
         at = rng.uniform(START + HOUR, START + DAYS * DAY - HOUR)
-        (past,) = month[0].moment(MomentAsk(at))
+        (past,) = month[0].moment(MomentQuery(at))
         assert at - STEP - 1 <= past.sample.at <= at
         jobs = fleet.runs(number, past.sample.at, past.sample.at + 0.001)
         there = [(slot, job) for job in jobs for slot in job.slots if job.start <= past.sample.at < job.end]
@@ -164,7 +164,7 @@ def test_a_past_that_was_written_at_once_is_the_same(tmp_path: Path) -> None:
     past.write_rest(tmp_path / "history.db")
     fleet, hosts = SimulatedFleet(12, seed=1), tuple(range(12))
     with closing(EmbeddedStore(tmp_path / "history.db", now=FakeClock(end))) as store:
-        usage = store.usage(UsageAsk(by="user", start=START, end=end))
+        usage = store.usage(UsageQuery(by="user", start=START, end=end))
     truth = true_total(true_use(fleet, hosts, START, end))
     assert usage.coverage > 0.97
     assert (usage.total.gpu_hours, usage.total.idle_hours) == pytest.approx(

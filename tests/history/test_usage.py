@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageAsk, UseKey
+from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageQuery, UseKey
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
 from gpudeck.model.view import Usage, UsageRow
@@ -80,7 +80,7 @@ def ask_for(
     now: float = T0 + 90 * DAY,
     **others: Any,
 ) -> Usage:
-    ask = UsageAsk(by=by, start=start, end=end, **others)
+    ask = UsageQuery(by=by, start=start, end=end, **others)
     found: Any = past
     return usage(found, ask, settings or UsageSettings(), (groups or {}).get, now)
 
@@ -298,7 +298,7 @@ def test_too_many_days_in_too_many_rows_are_refused() -> None:
 
 def test_facts_of_any_store_are_folded_and_those_of_other_times_left_out() -> None:
     facts = [fact(-1, "alice"), fact(0, "alice"), fact(0, "alice"), fact(9, "alice")]
-    ask = UsageAsk(by="user", start=T0, end=T0 + HOUR)
+    ask = UsageQuery(by="user", start=T0, end=T0 + HOUR)
     answer = fold(facts, ask, UsageSettings(), lambda _: None, T0 + DAY, hosts={}, observed=4 * HOUR, had=8 * HOUR)
     assert (hours(answer), answer.coverage, answer.rows[0].share) == ({"alice": 2}, 0.5, 0.5)
 

@@ -5,7 +5,7 @@ import pytest
 
 from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
-from gpudeck.history.base import Answer, Ask, HistoryRefused, Point, UsageAmounts
+from gpudeck.history.base import Answer, HistoryRefused, Point, SeriesQuery, UsageAmounts
 from gpudeck.history.hour import BUSY, FREE, UNKNOWN, RunSlice
 
 HOUR = 3600
@@ -14,7 +14,7 @@ GB = 1e9
 
 
 def ask_user(past: FakePast, metric: str, user: str = "alice", points: int = 4, now: float = NOW) -> list[Point]:
-    answer = answer_series(past, Ask(metric, T0, T0 + 4 * HOUR, points, user=user), now)
+    answer = answer_series(past, SeriesQuery(metric, T0, T0 + 4 * HOUR, points, user=user), now)
     (one,) = answer.series
     assert (one.user, answer.resolution) == (user, "hour")
     return one.points
@@ -79,7 +79,7 @@ def run_on(run: int, first: int, end: int, memory: float, gpu: int = 0) -> RunSl
 
 
 def ask_memory(past: FakePast, points: int = 2) -> Answer:
-    return answer_series(past, Ask("memory_used_bytes", T0, T0 + HOUR, points, gpu="GPU-100", by="user"), NOW)
+    return answer_series(past, SeriesQuery("memory_used_bytes", T0, T0 + HOUR, points, gpu="GPU-100", by="user"), NOW)
 
 
 def shares(answer: Answer) -> dict[str | None, list[Point]]:
@@ -133,4 +133,4 @@ def test_users_before_the_oldest_sample_are_refused_with_the_first_moment_that_i
 def test_users_of_many_weeks_are_refused() -> None:
     past = FakePast(make_hour(memory_used_bytes=0))
     with pytest.raises(HistoryRefused, match="at most 41 days"):
-        answer_series(past, Ask("memory_used_bytes", T0, T0 + 5e6, gpu="GPU-100", by="user"), T0 + 5e6)
+        answer_series(past, SeriesQuery("memory_used_bytes", T0, T0 + 5e6, gpu="GPU-100", by="user"), T0 + 5e6)

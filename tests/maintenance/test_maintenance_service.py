@@ -60,7 +60,7 @@ class Site:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.service.look()
+        self.service.update()
 
     async def drain(self, host: str = "gpu01", **changes: Any) -> MaintenanceWindow:
         wanted = MaintenanceRequest(**{"host": host, "reason": "new fans"} | changes)
@@ -139,7 +139,7 @@ def test_host_that_is_installed_anew_or_comes_back_is_still_drained(tmp_path: Pa
     async def scene(site: Site) -> None:
         await site.drain()
         site.hub.fleet.remove("id-gpu01")
-        site.service.look()
+        site.service.update()
         assert [one.is_there for one in site.service.windows.show_all().maintenance] == [False]
         site.report("gpu01", host_id="another-id")
         assert site.states() == ["drained", "drained"]
@@ -240,7 +240,7 @@ def test_note_stays_with_a_host_that_is_installed_anew_and_after_a_restart(tmp_p
         await site.service.notes.write("id-gpu01", "gpu01", "loud fan", "root")
         site.hub.fleet.remove("id-gpu01")
         site.report("gpu01", host_id="another-id")
-        site.service.look()
+        site.service.update()
         assert site.host().note is not None
         again = Site(tmp_path)
         await again.service.open()

@@ -73,7 +73,7 @@ class Waiter(threading.Thread):
     def run(self) -> None:
         deadline = time.monotonic() + SECONDS
         while self.granted is None and time.monotonic() < deadline:
-            self.place = self._line.look(5.0) or self.place
+            self.place = self._line.poll(5.0) or self.place
             self.granted = self.place.granted if self.place is not None else None
         if self.granted is not None:
             self._use([gpu.uuid for gpu in self.granted.gpus])

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.offers import make_offer, make_request
 from gpudeck.model.gpu_request import CandidateGpu
-from gpudeck.queueing.scheduler import Estimator, RunLengths, WaitEstimate, count_stays
+from gpudeck.queueing.scheduler import Estimator, RunLengths, WaitEstimate, count_run_lengths
 
 BUSY = [make_offer(index=index, state="taken") for index in range(4)]
 
@@ -63,4 +63,7 @@ def test_no_guess_stands_beside_its_reason(wish: dict[str, Any], stays: Any, rea
 
 
 def test_program_on_several_gpus_counts_for_each() -> None:
-    assert count_stays([(["a", "b"], 10.0), (["a"], 20.0)]) == {"a": RunLengths(2, 30.0), "b": RunLengths(1, 10.0)}
+    assert count_run_lengths([(["a", "b"], 10.0), (["a"], 20.0)]) == {
+        "a": RunLengths(2, 30.0),
+        "b": RunLengths(1, 10.0),
+    }

@@ -13,7 +13,7 @@ from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import Requester, ReservationRefused
-from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.store import ReservationQuery
 from reservations.fleet import (
     ADA,
     BOB,
@@ -51,7 +51,7 @@ def test_what_is_reserved_is_kept_and_counts_at_once(database: Database) -> None
     made = reserve(calendar, "A0", "A1", note="a night's training")
     assert (made.user, made.start, made.end, made.version) == ("ada", NOW, NOW + 4 * HOUR, 1)
     assert heard == [2]
-    assert run(calendar.search(ReservationAsk())) == [made]
+    assert run(calendar.search(ReservationQuery())) == [made]
     again = make_calendar(database)
     run(again.load())
     assert again.current() == {"A0": made, "A1": made}
@@ -219,7 +219,7 @@ def test_what_cannot_be_is_refused_with_the_reason(
     error = refused(calendar.reserve(wanted, ADA, FLEET))
     assert error.code == code
     assert words in str(error)
-    assert run(calendar.search(ReservationAsk())) == []
+    assert run(calendar.search(ReservationQuery())) == []
 
 
 def test_limit_of_gpus_is_about_one_time(database: Database) -> None:
@@ -258,7 +258,7 @@ def test_group_moves_as_one(database: Database) -> None:
     assert (moved.start, moved.end, uuids(moved)) == (NOW + 5 * HOUR, NOW + 9 * HOUR, ["A0", "A1"])
     moved = run(calendar.change(made.id, Change(wanted=ReservationRequest(host="gpu02")), ADA, FLEET)).after
     assert (moved.id, uuids(moved)) == (made.id, ["B0", "B1"])
-    assert run(calendar.search(ReservationAsk())) == [moved]
+    assert run(calendar.search(ReservationQuery())) == [moved]
 
 
 def test_one_that_runs_leaves_its_past_where_it_was(database: Database) -> None:
@@ -267,7 +267,7 @@ def test_one_that_runs_leaves_its_past_where_it_was(database: Database) -> None:
     made = reserve(calendar, "A0")
     clock.advance(HOUR)
     moved = run(calendar.change(made.id, Change(wanted=ReservationRequest(gpus=("B0",))), ADA, FLEET)).after
-    past, rest = run(calendar.search(ReservationAsk()))
+    past, rest = run(calendar.search(ReservationQuery()))
     assert (uuids(past), past.start, past.end) == (["A0"], NOW, NOW + HOUR)
     assert (rest, uuids(rest), rest.start, rest.end) == (moved, ["B0"], NOW + HOUR, NOW + 4 * HOUR)
     reserve(calendar, "A0", who=BOB, start=1)
@@ -318,7 +318,7 @@ def test_release_of_one_that_runs_keeps_its_past(database: Database) -> None:
         "given back by ada",
     )
     assert calendar.current() == {}
-    assert run(calendar.search(ReservationAsk())) == [after]
+    assert run(calendar.search(ReservationQuery())) == [after]
     # Free for others in the same second.
     reserve(calendar, "A0", who=BOB, start=None)
 
@@ -327,7 +327,7 @@ def test_release_before_the_beginning_leaves_nothing_in_the_calendar(database: D
     calendar = make_calendar(database)
     made = reserve(calendar, "A0", start=2)
     assert run(calendar.release(made.id, ROOT)).after.state_at(NOW) == "cancelled"
-    assert run(calendar.search(ReservationAsk())) == []
+    assert run(calendar.search(ReservationQuery())) == []
     assert run(calendar.find(made.id)).is_cancelled
     assert refused(calendar.release(made.id, ADA)).code == "over"
     assert refused(calendar.release(99, ADA)).code == "not_found"
@@ -404,7 +404,7 @@ def test_only_what_is_asked_for_is_found(database: Database) -> None:
     first, second = reserve(calendar, "A0", hours=1), reserve(calendar, "B0", who=BOB, start=2, hours=1)
 
     def find(**ask: Any) -> list[Reservation]:
-        return run(calendar.search(ReservationAsk(**ask)))
+        return run(calendar.search(ReservationQuery(**ask)))
 
     assert find(start=NOW + HOUR) == [second]
     assert find(end=NOW + 2 * HOUR) == [first]

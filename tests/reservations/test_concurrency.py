@@ -12,7 +12,7 @@ from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.requests import Change
 from gpudeck.reservations.rules import Requester, ReservationChanged, ReservationRefused
-from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.store import ReservationQuery
 from reservations.fleet import ADA, FLEET, HOUR, NOW, draft, make_calendar
 
 PEOPLE = [Requester(f"user{number}") for number in range(100)]
@@ -36,7 +36,7 @@ def test_of_a_hundred_who_reserve_one_gpu_at_once_one_wins(
             for number, person in enumerate(PEOPLE)
         ]
         answers = await asyncio.gather(*tries, return_exceptions=True)
-        kept = await calendars[0].search(ReservationAsk())
+        kept = await calendars[0].search(ReservationQuery())
         for hub in hubs:
             await hub.close()
         return answers, kept
@@ -114,6 +114,6 @@ def test_reservations_of_a_simulated_fleet_are_apart(database: Database) -> None
         simulated = make_calendar(database, fleet="demo-24")
         await simulated.reserve(draft("A0"), ADA, FLEET)
         real = make_calendar(database)
-        return len(await real.search(ReservationAsk())), len(await simulated.search(ReservationAsk()))
+        return len(await real.search(ReservationQuery())), len(await simulated.search(ReservationQuery()))
 
     assert asyncio.run(ask()) == (0, 1)

@@ -41,14 +41,14 @@ class Watch:
         self.reservations = reservations
         self.now = NOW
 
-    def look(self, *gpus: ObservedGpu) -> ReconcileResult:
-        return self.rules.look(self.reservations, make_fleet(*gpus), self.now)
+    def reconcile(self, *gpus: ObservedGpu) -> ReconcileResult:
+        return self.rules.reconcile(self.reservations, make_fleet(*gpus), self.now)
 
     def watch(self, minutes: int, *gpus: ObservedGpu) -> list[ReconcileResult]:
         found = []
         for _ in range(minutes):
             self.now += 60
-            found.append(self.look(*gpus))
+            found.append(self.reconcile(*gpus))
         return found
 
 
@@ -62,7 +62,7 @@ UNREADABLE = make_gpu("A0", availability="unknown", occupants=None)
 
 def test_stranger_on_a_reserved_gpu_is_shown_and_told_once() -> None:
     watch = Watch(make_reservation())
-    found = [watch.look(make_gpu("A0", "gpu01", 0, "bob")), *watch.watch(5, make_gpu("A0", "gpu01", 0, "bob"))]
+    found = [watch.reconcile(make_gpu("A0", "gpu01", 0, "bob")), *watch.watch(5, make_gpu("A0", "gpu01", 0, "bob"))]
     assert {one.marks["A0"].conflict for one in found} == {"bob is on it, though it is reserved by ada"}
     assert kinds(found) == ["reservation_conflict"]
     (event,) = found[0].events
@@ -90,7 +90,7 @@ def test_owner_without_a_login_is_taken_for_whoever_is_there() -> None:
 
 def test_claim_is_shown_as_such() -> None:
     claim = make_reservation(kind="claim", end=NOW + 120)
-    found = Watch(claim).look(make_gpu("A0", "gpu01", 0, "bob"))
+    found = Watch(claim).reconcile(make_gpu("A0", "gpu01", 0, "bob"))
     assert found.marks["A0"].conflict == "bob is on it, though it is claimed for ada"
     assert found.marks["A0"].reservation is not None
     assert found.marks["A0"].reservation.kind == "claim"
@@ -150,7 +150,7 @@ def test_who_stays_into_the_reservation_of_another_is_in_conflict() -> None:
     ended = make_reservation(id=6, end=NOW + HOUR)
     mine = make_reservation(id=7, user="bob", start=NOW + HOUR, end=NOW + 2 * HOUR)
     rules = Reconciler(ReservationSettings(), lambda user: frozenset({user}))
-    found = rules.look([ended, mine], make_fleet(make_gpu("A0", "gpu01", 0, "ada")), NOW + HOUR)
+    found = rules.reconcile([ended, mine], make_fleet(make_gpu("A0", "gpu01", 0, "ada")), NOW + HOUR)
     assert found.marks["A0"].conflict == "ada is on it, though it is reserved by bob"
     assert [event.kind for event in found.events] == ["reservation_conflict"]
 
@@ -164,4 +164,4 @@ def test_gpu_that_has_vanished_keeps_its_reservation() -> None:
 def test_planned_and_cancelled_ones_show_nothing() -> None:
     planned = make_reservation(id=1, start=NOW + HOUR)
     cancelled = make_reservation(id=2, released_at=NOW - 60)
-    assert Watch(planned, cancelled).look(EMPTY) == ReconcileResult()
+    assert Watch(planned, cancelled).reconcile(EMPTY) == ReconcileResult()

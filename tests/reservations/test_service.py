@@ -27,7 +27,7 @@ from gpudeck.reservations.requests import Change, ReservationDraft, ReservationR
 from gpudeck.reservations.rules import Requester, ReservationRefused
 from gpudeck.reservations.service import ReservationService, observe
 from gpudeck.reservations.settings import ReservationSettings
-from gpudeck.reservations.store import ReservationAsk, ReservationStore
+from gpudeck.reservations.store import ReservationQuery, ReservationStore
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -99,7 +99,7 @@ def test_reservation_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Pat
         assert house.gpu["availability"] == "reserved"
         assert (house.gpu["reservation"]["id"], house.gpu["reservation"]["until"]) == (made.id, NOW + 4 * HOUR)
         house.clock.advance(4 * HOUR)
-        house.reservations.look()
+        house.reservations.reconcile()
         assert (house.gpu["availability"], house.gpu["reservation"]) == ("free", None)
 
     asyncio.run(play())
@@ -238,10 +238,10 @@ def test_a_reservation_of_a_scheduler_is_listed_and_shown_and_is_nobodys_to_chan
         await house.reservations.open()
         foreign = make_foreign(NOW + HOUR, NOW + 2 * HOUR)
         house.of_schedulers = [foreign]
-        house.reservations.look()
+        house.reservations.reconcile()
         calendar = house.reservations.calendar
-        assert await calendar.search(ReservationAsk(start=NOW, user="bob")) == [foreign]
-        assert await calendar.search(ReservationAsk(start=NOW, user="eve")) == []
+        assert await calendar.search(ReservationQuery(start=NOW, user="bob")) == [foreign]
+        assert await calendar.search(ReservationQuery(start=NOW, user="eve")) == []
         assert await calendar.find(foreign.id) == foreign
         for refused in (
             calendar.release(foreign.id, Requester("root", is_admin=True)),
@@ -261,14 +261,14 @@ def test_a_reservation_of_a_scheduler_is_listed_and_shown_and_is_nobodys_to_chan
             await calendar.claim(foreign.gpus, "ada", 2 * HOUR)
         assert house.gpu["availability"] == "free"
         house.clock.advance(HOUR)
-        house.reservations.look()
+        house.reservations.reconcile()
         assert house.gpu["availability"] == "reserved"
         assert (house.gpu["reservation"]["user"], house.gpu["reservation"]["scheduler"]) == ("ada, bob", "slurm")
         (host,) = house.hub.fleet.hosts.values()
         (candidate,) = candidates([host.view()])
         assert not is_usable(candidate, {"ada"})
         house.clock.advance(HOUR)
-        house.reservations.look()
+        house.reservations.reconcile()
         assert house.gpu["availability"] == "free"
         assert house.kinds() == []
 

@@ -10,7 +10,7 @@ from fakes.clock import FakeClock
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.database.engine import Database
 from gpudeck.fleet.hub import Hub
-from gpudeck.history.base import HistoryRefused, UsageAsk
+from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.job import JobReport
@@ -19,8 +19,8 @@ from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_report import JobReporter, find_hints
-from gpudeck.schedulers.job_store import JobAsk, JobStore
-from gpudeck.schedulers.job_usage import AllocatedTime, base_ask, read_sums
+from gpudeck.schedulers.job_store import JobQuery, JobStore
+from gpudeck.schedulers.job_usage import AllocatedTime, base_query, read_sums
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
 
 HOUR = 3600.0
@@ -82,10 +82,10 @@ class JobSite:
 
     def usage(self, by: Any, start: float = START, **others: Any) -> Usage:
         """Of a history that knows nothing."""
-        ask = UsageAsk(by, start, self.clock(), **others)
+        ask = UsageQuery(by, start, self.clock(), **others)
         sums = asyncio.run(read_sums(self.service.store, ask, self.clock()))
         total = UsageRow(0.0, 0.0, None, 0.0, None, None, None)
-        nothing = Usage(base_ask(ask).by, ask.start, ask.end, None, 10.0, "EUR", [], total)
+        nothing = Usage(base_query(ask).by, ask.start, ask.end, None, 10.0, "EUR", [], total)
         return AllocatedTime(PRICES, lambda _: None).add(nothing, ask, sums, self.clock())
 
 
@@ -195,8 +195,8 @@ def test_a_job_ends_when_its_gpus_are_known_to_be_given_back(site: JobSite) -> N
     job = site.job()
     assert (job.state, job.ended_at) == ("ended", START + 1800 + TICK_SECONDS)
     assert job.allocated_hours * HOUR == pytest.approx(2 * 1200)
-    assert asyncio.run(site.reporter.search(JobAsk(is_running=True), site.clock())) == []
-    (found,) = asyncio.run(site.reporter.search(JobAsk(user="ann", account="lab1"), site.clock()))
+    assert asyncio.run(site.reporter.search(JobQuery(is_running=True), site.clock())) == []
+    (found,) = asyncio.run(site.reporter.search(JobQuery(user="ann", account="lab1"), site.clock()))
     assert (found.job, found.allocated_hours) == ("7", job.allocated_hours)
 
 
@@ -308,7 +308,7 @@ def test_jobs_that_may_not_be_seen_count_for_their_gpus_and_are_not_listed(site:
     site.allocate(hidden, ANN)
     site.run(1800)
     site.write()
-    assert [job.job for job in asyncio.run(site.reporter.search(JobAsk(), site.clock()))] == ["7"]
+    assert [job.job for job in asyncio.run(site.reporter.search(JobQuery(), site.clock()))] == ["7"]
     rows = site.usage("user").rows
     assert [(row.user, row.unknown, row.allocated_hours) for row in sorted(rows, key=lambda row: row.unknown)] == [
         ("ann", False, pytest.approx(0.5)),
@@ -338,15 +338,15 @@ def test_usage_by_the_names_of_schedulers(site: JobSite) -> None:
     assert usage.total.never_used_hours == pytest.approx(2.0)
     assert [len(row.days) for row in usage.rows] == [1, 1]
     with pytest.raises(HistoryRefused, match="needs the name of a label"):
-        asyncio.run(site.reporter.read_sums(UsageAsk("label", START, site.clock()), site.clock()))
+        asyncio.run(site.reporter.read_sums(UsageQuery("label", START, site.clock()), site.clock()))
 
 
 def test_a_site_without_schedulers_has_no_allocated_time(site: JobSite) -> None:
     site.run(60)
-    asked = UsageAsk("user", START, site.clock())
+    asked = UsageQuery("user", START, site.clock())
     assert asyncio.run(site.reporter.read_sums(asked, site.clock())) is None
     with pytest.raises(HistoryRefused, match="no scheduler"):
-        asyncio.run(site.reporter.read_sums(UsageAsk("account", START, site.clock()), site.clock()))
+        asyncio.run(site.reporter.read_sums(UsageQuery("account", START, site.clock()), site.clock()))
 
 
 def test_old_hours_are_joined_to_days_without_changing_sums(site: JobSite) -> None:

@@ -169,7 +169,9 @@ def test_a_scheduler_that_cannot_be_read_makes_empty_gpus_of_its_hosts_unknown()
     assert site.states() == ["unknown", "unknown", "unknown", "busy"]
     assert site.states("other") == ["free"] * 4
     assert site.reasons()[0] == "Slurm (test) cannot be read: squeue did not answer within 20 s"
-    assert site.hub.fleet.said("schedulers") == ["Slurm (test) cannot be read: squeue did not answer within 20 s."]
+    assert site.hub.fleet.problems_of("schedulers") == [
+        "Slurm (test) cannot be read: squeue did not answer within 20 s."
+    ]
 
 
 def test_one_that_was_never_read_may_have_any_host() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpudeck.alerts.record import AlertRecord
-from gpudeck.history.base import Ask, HeatAsk, RunsAsk, UsageAsk
+from gpudeck.history.base import HeatQuery, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.event import Event
 from gpudeck.model.view import By, UsageRow
@@ -82,7 +82,7 @@ def tell_record(record: AlertRecord) -> str:
 
 
 def tell_usage(store: EmbeddedStore, by: By, end: float) -> Iterator[str]:
-    usage = store.usage(UsageAsk(by=by, start=START, end=end, daily=True))
+    usage = store.usage(UsageQuery(by=by, start=START, end=end, daily=True))
     yield f"coverage {number(usage.coverage)}, {number(usage.monitored_gpu_hours)} GPU-hours observed"
     for row in (*sorted(usage.rows, key=lambda row: str(row.name_by(by))), usage.total):
         yield f"{'total' if row is usage.total else row.name_by(by)}: {tell_row(row)}"
@@ -106,13 +106,13 @@ def tell_series(store: EmbeddedStore, end: float) -> Iterator[tuple[str, list[st
     """Samples of a few hours, quarter hours, and hours of the whole time."""
     monday = {"start": START + 9.5 * HOUR, "end": START + 13 * HOUR, "points": 84}
     asks = [
-        Ask("temperature_celsius", gpu="GPU-a01-1", **monday),
-        Ask("utilization_percent", gpu="GPU-far-0", start=START + 2 * HOUR, end=START + 7 * HOUR, points=60),
-        Ask("host_cpu_percent", host="a01", start=START, end=end, points=48),
-        *(Ask(metric, fleet=True, start=START, end=end, points=48) for metric in ("gpus_busy", "gpus_idle")),
-        Ask("gpus_unknown", fleet=True, start=START, end=end, points=48),
-        Ask("gpus_used", user="alice", start=START, end=end, points=48),
-        Ask("memory_used_bytes", gpu="GPU-a01-3", by="user", start=START, end=START + 24 * HOUR, points=48),
+        SeriesQuery("temperature_celsius", gpu="GPU-a01-1", **monday),
+        SeriesQuery("utilization_percent", gpu="GPU-far-0", start=START + 2 * HOUR, end=START + 7 * HOUR, points=60),
+        SeriesQuery("host_cpu_percent", host="a01", start=START, end=end, points=48),
+        *(SeriesQuery(metric, fleet=True, start=START, end=end, points=48) for metric in ("gpus_busy", "gpus_idle")),
+        SeriesQuery("gpus_unknown", fleet=True, start=START, end=end, points=48),
+        SeriesQuery("gpus_used", user="alice", start=START, end=end, points=48),
+        SeriesQuery("memory_used_bytes", gpu="GPU-a01-3", by="user", start=START, end=START + 24 * HOUR, points=48),
     ]
     for ask in asks:
         answer = store.series(ask)
@@ -129,7 +129,7 @@ def tell_point(point: tuple[float, float | None, float | None, float | None]) ->
 
 
 def tell_heat(store: EmbeddedStore, end: float) -> Iterator[str]:
-    heat = store.heat(HeatAsk("utilization_percent", START, end, step=6 * 3600))
+    heat = store.heat(HeatQuery("utilization_percent", START, end, step=6 * 3600))
     for row in sorted(heat.rows, key=lambda row: row.name):
         yield f"{row.name}: {' '.join(map(number, row.values))}"
 
@@ -137,7 +137,7 @@ def tell_heat(store: EmbeddedStore, end: float) -> Iterator[str]:
 def tell_runs(store: EmbeddedStore, end: float) -> Iterator[str]:
     """Of two hosts: one that was away, and one whose card was moved."""
     for host in ("far01", "m-old"):
-        found = store.runs(RunsAsk(start=START, end=end, host=host, limit=1000))
+        found = store.runs(RunsQuery(start=START, end=end, host=host, limit=1000))
         for run in sorted(found.runs, key=lambda run: (run.seen_at, run.pid)):
             times = f"{clock(run.started_at)} until {clock(run.ended_at)}"
             figures = (run.gpu_seconds / HOUR, run.mean_utilization_percent, run.idle_seconds / HOUR)

@@ -144,7 +144,7 @@ class Side:
 
     def reconcile(self, now: float) -> ReconcileResult:
         uuids = {gpu.uuid for one in self.reservations for gpu in one.gpus}
-        found = self.reconciler.look(self.reservations, observe(self.fleet, uuids), now)
+        found = self.reconciler.reconcile(self.reservations, observe(self.fleet, uuids), now)
         self.events += found.events
         for one in (*found.used, *found.unused):
             self.reservations[one.id - 1] = self._settle(one, now, is_used=one in found.used)
@@ -192,19 +192,19 @@ class OldFollower(FleetObserver):
             host = cast("BothHosts", report.host)
             self.compare(host)
             self._side.recorder.record(host.old, report.observed_at, is_backlog=report.is_backlog)
-            self.on_news(host, self._clock.now)
+            self.on_host_changed(host, self._clock.now)
 
-    def on_news(self, host: BothHosts, now: float) -> None:
-        if host.old.has_news:
-            host.old.state.has_news = False
-            self._side.detector.on_news(host.old, now)
+    def on_host_changed(self, host: BothHosts, now: float) -> None:
+        if host.old.has_changed:
+            host.old.state.has_changed = False
+            self._side.detector.on_host_changed(host.old, now)
 
     def on_late_report(self, replay: BothHosts, observed_at: float) -> None:
         self.compare(replay)
         self._side.recorder.on_late_report(replay.old, observed_at)
-        if replay.old.has_news:
-            replay.old.state.has_news = False
-            self._side.detector.on_late_news(replay.old, observed_at)
+        if replay.old.has_changed:
+            replay.old.state.has_changed = False
+            self._side.detector.on_late_change(replay.old, observed_at)
 
     def on_backlog_start(self, host: BothHosts) -> None:
         self._side.detector.on_backlog_start(host.old)
@@ -371,12 +371,12 @@ class WeekHub:
         new.look_around(now, self._limits, totals.free, totals.gpus - totals.unknown)
         chosen = new.selector.choose(new.engine.preselect(self.fleet.table), new.engine.active_hosts(), now)
         for host_id, uuids in chosen.items():
-            new.engine.look(new.selector.see(self.fleet.hosts[host_id], now, uuids))
+            new.engine.evaluate(new.selector.snapshot(self.fleet.hosts[host_id], now, uuids))
         counts = [host.state.counts for host in self.old_fleet.hosts.values()]
         free, unknown = (sum(one[word] for one in counts) for word in ("free", "unknown"))
         old.look_around(now, self._limits, free, sum(sum(one.values()) for one in counts) - unknown)
         for host in sorted(self.fleet.hosts.values(), key=lambda host: host.row):
-            old.engine.look(self._see_old(host, now))
+            old.engine.evaluate(self._see_old(host, now))
         for side in (new, old):
             if self.hour >= ACKNOWLEDGED and not self._is_acknowledged:
                 for record in side.engine.firing():
@@ -386,7 +386,7 @@ class WeekHub:
         self._is_acknowledged = self.hour >= ACKNOWLEDGED
 
     def _see_old(self, host: HostState, now: float) -> HostSnapshot:
-        return self.old.selector.see(host.old, now)  # type: ignore[attr-defined]
+        return self.old.selector.snapshot(host.old, now)  # type: ignore[attr-defined]
 
     def _note_hour(self) -> None:
         """Once an hour everything is compared, and every three hours it is noted how the fleet is."""

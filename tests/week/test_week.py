@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpudeck.history.base import UsageAsk
+from gpudeck.history.base import UsageQuery
 from week.answers import DAY_HOURS, WEEK_HOURS, collect, read
 from week.hosts import HOUR, START, Card, Job, machines
 from week.hub import WeekHub, both_fleets
@@ -68,7 +68,7 @@ def check_hours_of_people(hub: WeekHub, hours: float) -> None:
     """What the history says that people used is what they did: their jobs, to the beat."""
     for machine in machines():
         if machine.name in _QUIET:
-            usage = hub.store.usage(UsageAsk(by="user", start=START, end=START + hours * HOUR, host=machine.name))
+            usage = hub.store.usage(UsageQuery(by="user", start=START, end=START + hours * HOUR, host=machine.name))
             found = {row.user: row.gpu_hours for row in usage.rows}
             truth, jobs = true_hours(machine.cards, hours)
             # A job is seen with the first report after its start, and until the one after its end.

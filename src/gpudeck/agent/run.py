@@ -85,7 +85,7 @@ def run_agent(
                     parent = threading.Thread(target=_wait_for_parent, args=(signals.end,), daemon=True)
                     parent.start()
                 outbox = open_outbox(settings, outbox, reporters[0].host, simulate)
-                takers, threads = _open_ways_out(settings, parts, reporters, outbox, make_posts=make_posts)
+                takers, threads = _open_outputs(settings, parts, reporters, outbox, make_posts=make_posts)
                 supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
                 pulse = partial(_pulse, supervisor, threads)
                 loop = ReportLoop(reporters, takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
@@ -185,7 +185,7 @@ def check_settings(settings: AgentSettings, simulate: int | None) -> None:
         )
 
 
-def _open_ways_out(
+def _open_outputs(
     settings: AgentSettings,
     parts: contextlib.ExitStack,
     reporters: Sequence[Reporter],

@@ -1,7 +1,7 @@
 """The alert engine: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
 
-Once a second: `begin`, `look` at every host that may be of interest, `finish`. In between others may have their turn.
-Of interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires
+Once a second: `begin`, `evaluate` for every host that may be of interest, `finish`. Other tasks may run in between. Of
+interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires
 and whose rule `reads` nothing but numbers there is nothing to look at until one of them changes. What is not known
 neither fires nor resolves anything: an alert whose host stopped reporting goes on, and says so.
 """
@@ -178,13 +178,13 @@ class AlertEngine(AlertStateMachine):
             if host_id
         }
 
-    def look(self, host: HostSnapshot) -> None:
+    def evaluate(self, host: HostSnapshot) -> None:
         self._seen.add(host.id)
         active = self._active.get(host.id)
         if host.status != "never_seen" and host.name != host.id and host.name in self._active:
             self._note_first_seen(host.name)
         if host.status != "up":
-            self._look_at_silent(host, active)
+            self._evaluate_silent(host, active)
             return
         limits = self.thresholds.of(host.name, host.labels)
         gpus = host.gpus
@@ -197,7 +197,7 @@ class AlertEngine(AlertStateMachine):
         # Where nothing was preselected, rules find nothing: there are alerts that may be over, at most.
         rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one.name in active]
         if self._by_model:
-            self._look_by_model(rules, host, active)
+            self._evaluate_by_model(rules, host, active)
         else:
             self._apply(rules, host, gpus, limits, active)
 
@@ -247,7 +247,7 @@ class AlertEngine(AlertStateMachine):
             record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by
             self._note(record)
             if len(firing) <= _MOST_TOLD:
-                self._tell_of(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
+                self._emit_event(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
         if len(firing) > _MOST_TOLD:
             self._emit(make_event(now, "alert_acknowledged", f"{by} acknowledged {len(firing)} alerts"))
         return len(firing)
@@ -259,7 +259,9 @@ class AlertEngine(AlertStateMachine):
             record.state, record.acknowledged_at, record.acknowledged_by = "firing", None, None
             self._note(record)
             if len(own) <= _MOST_TOLD:
-                self._tell_of(record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now)
+                self._emit_event(
+                    record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now
+                )
         if len(own) > _MOST_TOLD:
             self._emit(make_event(now, "alert_unacknowledged", f"{by} withdrew {len(own)} acknowledgements"))
         return own
@@ -280,10 +282,10 @@ class AlertEngine(AlertStateMachine):
                 self._resolve(record, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
             else:
                 self._drop(record)
-        self._tell_removed(len(firing), now)
+        self._emit_removed(len(firing), now)
         return len(firing)
 
-    def _tell_removed(self, count: int, now: float) -> None:
+    def _emit_removed(self, count: int, now: float) -> None:
         """So many alerts have ended with their hosts."""
         if count > _MOST_TOLD:
             self._emit(make_event(now, "alert_resolved", f"Resolved: {count} alerts (their hosts were removed)"))
@@ -306,7 +308,7 @@ class AlertEngine(AlertStateMachine):
                 record.told_at = now
             self.changed[record.id] = record
 
-    def _look_at_silent(self, host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
+    def _evaluate_silent(self, host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
         may_return = self._may_return(host)
         rules = [
             rule for rule in self._of_hosts if rule.sees_silent and (rule.name in (active or ()) or not may_return)
@@ -327,7 +329,9 @@ class AlertEngine(AlertStateMachine):
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
         return self._context.now < self._returning_since + seconds
 
-    def _look_by_model(self, rules: Sequence[Rule], host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
+    def _evaluate_by_model(
+        self, rules: Sequence[Rule], host: HostSnapshot, active: Mapping[str, Subjects] | None
+    ) -> None:
         """Each model has limits of its own, also where all GPUs of it are gone. What a rule says of GPUs that are gone
         it says each time: the one with their model counts."""
         models: dict[str, list[Gpu]] = {gpu.model: [] for gpu in host.gone}
@@ -418,7 +422,7 @@ class AlertEngine(AlertStateMachine):
                 else:
                     self._drop(record)
             yield
-        self._tell_removed(firing, now)
+        self._emit_removed(firing, now)
 
     def _of(self, host_id: str) -> list[AlertRecord]:
         return [record for subjects in self._active.get(host_id, {}).values() for record in subjects.values()]

@@ -13,7 +13,7 @@ from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.message import Message
 from gpudeck.alerts.record import AlertRecord, describe
-from gpudeck.alerts.store import AlertAsk, AlertStore
+from gpudeck.alerts.store import AlertQuery, AlertStore
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
 from gpudeck.model.alert import Alert, AlertState, Mute
@@ -112,7 +112,7 @@ class AlertManager:
         records = [*self.engine.firing(), *self.engine.pending()]
         return [record.show() for record in records if record.state in states]
 
-    async def find_resolved(self, ask: AlertAsk) -> list[Alert]:
+    async def find_resolved(self, ask: AlertQuery) -> list[Alert]:
         """Resolved ones, the newest first. Raises Temporary."""
         return await self._store.find_resolved(ask)
 

@@ -38,7 +38,7 @@ class _Past:
 
 
 class HostSelector:
-    """Once a second, `choose` hosts and `see` each of them. One event loop owns it, and nothing here blocks."""
+    """Once a second, `choose` hosts and `snapshot` each of them. One event loop owns it, and nothing here blocks."""
 
     def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
@@ -90,7 +90,7 @@ class HostSelector:
             for host in sorted(found, key=lambda host: host.row)
         }
 
-    def see(self, host: HostState, now: float, uuids: Collection[str] | None = None) -> HostSnapshot:
+    def snapshot(self, host: HostState, now: float, uuids: Collection[str] | None = None) -> HostSnapshot:
         """The host as it is now, with all of its GPUs or with these."""
         past = self._note(host, now)
         late_times = count_recent(past.returns, now, HOUR) if past.returns else 0

@@ -122,7 +122,7 @@ class AlertService(Service):
         """Start a look of the rules, unless the last one is still going on, or had to see thousands of hosts just
         now: while all of a large fleet is away, the reports of those that return come first."""
         problem = self.alerts.problem
-        self._hub.fleet.say("alerts", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("alerts", [] if problem is None else [problem])
         if not self._duty.is_held:
             self._has_duty = False
             return
@@ -149,7 +149,7 @@ class AlertService(Service):
         try:
             if not self._has_duty:
                 await self._take_over()
-            await self._look_at_all()
+            await self._evaluate_all()
         except Temporary as error:
             log.warning("alerts cannot be taken over: %s", error)
         except Exception:
@@ -163,7 +163,7 @@ class AlertService(Service):
         await self._load()
         self._has_duty, self._shown = True, -1
 
-    async def _look_at_all(self) -> None:
+    async def _evaluate_all(self) -> None:
         engine, fleet, now = self.alerts.engine, self._hub.fleet, self._now()
         fleet.settle()
         self._care(now)
@@ -176,7 +176,7 @@ class AlertService(Service):
             # One may have been removed while others had their turn.
             host = fleet.hosts.get(host_id)
             if host is not None:
-                engine.look(self._selector.see(host, now, uuids))
+                engine.evaluate(self._selector.snapshot(host, now, uuids))
         await run_in_steps(engine.finish_in_steps(fleet.hosts))
         await asyncio.sleep(0)
         self._show()

@@ -124,7 +124,7 @@ class AlertStateMachine:
             return
         record.severity, record.state, record.acknowledged_at, record.acknowledged_by = severity, "firing", None, None
         self._send_again(record, self._context.now)
-        self._tell_of(record, "alert_fired", f"It got worse: {record.title}", self._context.now, record.action)
+        self._emit_event(record, "alert_fired", f"It got worse: {record.title}", self._context.now, record.action)
 
     def _fire(self, record: AlertRecord) -> None:
         now = self._context.now
@@ -139,7 +139,7 @@ class AlertStateMachine:
         if not record.is_personal or record.accounts:
             self._grouping.add(record)
         self._note(record)
-        self._tell_of(record, "alert_fired", record.title, now, record.action)
+        self._emit_event(record, "alert_fired", record.title, now, record.action)
 
     def _ease(self, record: AlertRecord, limits: Limits) -> None:
         """It is not so any more; how long that has to last depends on how often it came back."""
@@ -165,7 +165,7 @@ class AlertStateMachine:
         self._note(record)
         why = f" ({end})" if end else ""
         if is_told:
-            self._tell_of(record, "alert_resolved", f"Resolved: {record.title}{why}", now)
+            self._emit_event(record, "alert_resolved", f"Resolved: {record.title}{why}", now)
 
     def _note_unknown(self, record: AlertRecord, why: str) -> None:
         now = self._context.now
@@ -230,7 +230,7 @@ class AlertStateMachine:
         self.changed[record.id] = record
         self.version += 1
 
-    def _tell_of(self, record: AlertRecord, kind: str, title: str, now: float, detail: str = "") -> None:
+    def _emit_event(self, record: AlertRecord, kind: str, title: str, now: float, detail: str = "") -> None:
         where: dict[str, Any] = {"host": record.host, "host_id": record.host_id or None, "gpu": record.gpu or None}
         user = record.users[0] if record.users else None
         severity = record.severity if kind == "alert_fired" else "info"

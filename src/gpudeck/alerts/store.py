@@ -27,7 +27,7 @@ _life = msgspec.json.Decoder(AlertRecord, strict=False)
 _mute = msgspec.json.Decoder(Mute)
 
 
-class AlertAsk(Struct, frozen=True, kw_only=True):
+class AlertQuery(Struct, frozen=True, kw_only=True):
     """Which resolved alerts are wanted: the newest first."""
 
     severities: tuple[str, ...] = ()
@@ -59,17 +59,17 @@ class AlertStore(FleetStore):
             )
             await self._database.execute(upsert, rows)
 
-    async def find_resolved(self, ask: AlertAsk) -> list[Alert]:
+    async def find_resolved(self, query: AlertQuery) -> list[Alert]:
         conditions: list[ColumnElement[bool]] = [alerts.c.fleet == self._fleet, alerts.c.state == "resolved"]
-        if ask.severities:
-            conditions.append(alerts.c.severity.in_(ask.severities))
-        if ask.host is not None:
-            name = clean(ask.host)
+        if query.severities:
+            conditions.append(alerts.c.severity.in_(query.severities))
+        if query.host is not None:
+            name = clean(query.host)
             conditions.append(or_(alerts.c.host == name, alerts.c.host_id == name))
-        if ask.rule is not None:
-            conditions.append(alerts.c.rule == clean(ask.rule))
+        if query.rule is not None:
+            conditions.append(alerts.c.rule == clean(query.rule))
         wanted = select(alerts.c.body).where(*conditions).order_by(alerts.c.resolved_at.desc())
-        rows = (await self._database.execute(wanted.limit(max(1, min(ask.limit, MOST_LISTED))))).scalars().all()
+        rows = (await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_LISTED))))).scalars().all()
         return [record.show() for row in rows if (record := _read(row)) is not None]
 
     async def find_firing(self, at: float) -> list[AlertRecord]:

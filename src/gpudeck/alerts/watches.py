@@ -137,7 +137,7 @@ class Watches:
         self._known.pop(number, None)
         return is_there
 
-    def look(
+    def evaluate(
         self, gpus: Sequence[CandidateGpu], claimed: Collection[str] = frozenset()
     ) -> list[tuple[Watch, list[CandidateGpu]]]:
         """The watches whose GPUs are free, and have been for a moment. `gpus` are those that are free or reserved;

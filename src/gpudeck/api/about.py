@@ -127,7 +127,7 @@ class HubAbout:
         self._history: HistoryState | None = None
         self._history_at = 0.0
 
-    async def look(self, *, is_admin: bool) -> About:
+    async def collect(self, *, is_admin: bool) -> About:
         hub = self._hub
         return About(
             version=__version__,
@@ -175,7 +175,7 @@ class HubAbout:
 @get("/api/v1/about", opt=access("read"))
 async def read_about(request: HubRequest, about: NamedDependency[HubAbout]) -> About:
     """How the hub runs, what it takes in and what it keeps."""
-    return await about.look(is_admin=caller_of(request).is_at_least("admin"))
+    return await about.collect(is_admin=caller_of(request).is_at_least("admin"))
 
 
 def _list_sources(hub: Hub) -> list[SourceCount]:
@@ -283,7 +283,7 @@ def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
     away = auth.database.away
     effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind] if away.trouble.stops_all else _READ_ONLY
     for name in PARTS:
-        said = auth.problem or "" if name == "database" else " ".join(hub.fleet.said(name))
+        said = auth.problem or "" if name == "database" else " ".join(hub.fleet.problems_of(name))
         if not said:
             yield Check(name, "ok")
         elif name == "database":

@@ -19,7 +19,7 @@ from gpudeck.alerts.notifiers.settings import TOPICS
 from gpudeck.alerts.notifiers.store import MOST_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
-from gpudeck.alerts.store import MOST_LISTED, AlertAsk
+from gpudeck.alerts.store import MOST_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.login import AuthRequest, TheAuth
@@ -111,7 +111,7 @@ async def list_alerts(
         and (rule is None or alert.rule == rule)
     ][:limit]
     if "resolved" in states and len(found) < limit:
-        ask = AlertAsk(severities=severities, host=host, rule=rule, limit=limit - len(found))
+        ask = AlertQuery(severities=severities, host=host, rule=rule, limit=limit - len(found))
         found += await alerts.find_resolved(ask)
     return await answer_json(request, msgspec.json.encode(AlertList(found, clock.wall())))
 

@@ -14,7 +14,7 @@ from litestar.params import QueryParameter
 from gpudeck.api.access import Policy, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
 from gpudeck.api.history import HistoryQueries, TheHistory
-from gpudeck.history.base import Ask, HistoryRefused
+from gpudeck.history.base import HistoryRefused, SeriesQuery
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Fleet
 from gpudeck.views.badge import (
@@ -95,7 +95,9 @@ async def _read_curve(history: HistoryQueries) -> Curve | None:
     """None where the hub keeps no history, or cannot read it now: the numbers of now do not depend on it."""
     end = history.now()
     try:
-        found = await history.ask(lambda store: store.series(Ask("gpus_free", end - _DAY, end, _POINTS, fleet=True)))
+        found = await history.ask(
+            lambda store: store.series(SeriesQuery("gpus_free", end - _DAY, end, _POINTS, fleet=True))
+        )
     except (HistoryRefused, Temporary):
         return None
     return [(point[0], point[1]) for series in found.series[:1] for point in series.points]

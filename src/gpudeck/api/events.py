@@ -12,7 +12,7 @@ from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time, read_words, word_list
 from gpudeck.events.log import EventLog
-from gpudeck.events.store import MOST_EVENTS, EventAsk
+from gpudeck.events.store import MOST_EVENTS, EventQuery
 from gpudeck.model import clock
 from gpudeck.model.event import SEVERITIES, Event
 from gpudeck.views.csv import write_events
@@ -55,7 +55,7 @@ async def list_events(
     """Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met."""
     now = clock.wall()
     found = await events.find(
-        EventAsk(
+        EventQuery(
             start=None if start is None else read_time("start", start, now),
             end=None if end is None else read_time("end", end, now),
             host=host,

@@ -41,7 +41,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import MomentAsk
+from gpudeck.history.base import MomentQuery
 from gpudeck.model.availability import Availability
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
 from gpudeck.model.target import Target
@@ -230,7 +230,7 @@ async def read_fleet(
         if shape == "columns":
             raise ValidationException("shape: the fleet of a past moment is not available as columns")
         now = history.now()
-        ask = MomentAsk(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
+        ask = MomentQuery(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
         context = await read_context(services, ask.at, now)
         body = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
         return await answer_past(request, body, is_over=ask.at < now - SETTLED_SECONDS)

@@ -25,17 +25,17 @@ from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import (
     MOST_POINTS,
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
+    HeatQuery,
     HistoryRefused,
     Overview,
-    OverviewAsk,
+    OverviewQuery,
     Run,
     Runs,
-    RunsAsk,
+    RunsQuery,
+    SeriesQuery,
     Store,
-    UsageAsk,
+    UsageQuery,
 )
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
@@ -190,9 +190,9 @@ async def read_history(
     """A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours."""
     now = history.now()
     moments = read_time("start", start, now), read_time("end", end, now)
-    ask = Ask(metric, *moments, points, gpu=gpu, host=host, user=user, run=run, fleet=fleet, by=by)
-    body = await history.ask(lambda store: msgspec.json.encode(store.series(ask)))
-    return await answer_past(request, body, is_over=ask.end <= now)
+    query = SeriesQuery(metric, *moments, points, gpu=gpu, host=host, user=user, run=run, fleet=fleet, by=by)
+    body = await history.ask(lambda store: msgspec.json.encode(store.series(query)))
+    return await answer_past(request, body, is_over=query.end <= now)
 
 
 @get(
@@ -226,11 +226,11 @@ async def read_overview(
     with the last quarter hour that is over."""
     history.check_kept()
     now, where = history.now(), load_zone(zone)
-    ask = OverviewAsk(
+    query = OverviewQuery(
         read_time("start", start, now, where), read_time("end", end, now, where), by, points, zone, heat=heat
     )
-    body = await history.ask(lambda store: msgspec.json.encode(store.overview(ask)))
-    return await answer_past(request, body, is_over=ask.end <= now)
+    body = await history.ask(lambda store: msgspec.json.encode(store.overview(query)))
+    return await answer_past(request, body, is_over=query.end <= now)
 
 
 @get(
@@ -258,9 +258,9 @@ async def read_heat(
 ) -> Response[bytes]:
     """A metric as a map of hosts × time. Without a range, the last seven days."""
     now = history.now()
-    ask = HeatAsk(metric, read_time("start", start, now), read_time("end", end, now), step)
-    body = await history.ask(lambda store: msgspec.json.encode(store.heat(ask)))
-    return await answer_past(request, body, is_over=ask.end <= now)
+    query = HeatQuery(metric, read_time("start", start, now), read_time("end", end, now), step)
+    body = await history.ask(lambda store: msgspec.json.encode(store.heat(query)))
+    return await answer_past(request, body, is_over=query.end <= now)
 
 
 @get(
@@ -290,9 +290,9 @@ async def list_runs(
     moment = history.now()
     first = None if start is None else read_time("start", start, moment)
     last = None if end is None else read_time("end", end, moment)
-    ask = RunsAsk(first, last, user, host, gpu, now, limit, before)
+    query = RunsQuery(first, last, user, host, gpu, now, limit, before)
     visibility = policy.visibility(caller_of(request))
-    return await answer_json(request, await history.ask(lambda store: _encode_page(store.runs(ask), visibility)))
+    return await answer_json(request, await history.ask(lambda store: _encode_page(store.runs(query), visibility)))
 
 
 @get(
@@ -358,11 +358,11 @@ async def read_usage(
     history.check_kept()
     now, where = history.now(), load_zone(zone)
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
-    ask = UsageAsk(by, *moments, user, host, model, group, daily, zone, label)
-    sums = await jobs.read_sums(ask, now)
+    query = UsageQuery(by, *moments, user, host, model, group, daily, zone, label)
+    sums = await jobs.read_sums(query, now)
     if format == "csv":
-        text = await history.ask(lambda store: to_csv(jobs.add_allocated(store, ask, sums, now), daily=daily))
+        text = await history.ask(lambda store: to_csv(jobs.add_allocated(store, query, sums, now), daily=daily))
         headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
         return Response(text.encode(), media_type="text/csv", headers=headers)
-    body = await history.ask(lambda store: msgspec.json.encode(jobs.add_allocated(store, ask, sums, now)))
-    return await answer_past(request, body, is_over=ask.end <= now)
+    body = await history.ask(lambda store: msgspec.json.encode(jobs.add_allocated(store, query, sums, now)))
+    return await answer_past(request, body, is_over=query.end <= now)

@@ -21,7 +21,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport, JobList, JobReports
 from gpudeck.schedulers.imported_jobs import import_jobs
 from gpudeck.schedulers.job_report import add_stretches, find_hints
-from gpudeck.schedulers.job_store import JobAsk
+from gpudeck.schedulers.job_store import JobQuery
 
 _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only jobs of this one")]
 
@@ -57,7 +57,7 @@ async def list_jobs(
 ) -> Response[bytes]:
     """Jobs that had GPUs of this fleet, with what of them was used."""
     now = clock.wall()
-    ask = JobAsk(
+    ask = JobQuery(
         user=user,
         account=account,
         partition=partition,

@@ -29,7 +29,7 @@ from gpudeck.model.reservation import ShownReservation
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar
-from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.store import ReservationQuery
 
 _REFUSED = {404: "No such host or GPU", 409: "Two hosts have that name, or too many"}
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
@@ -162,7 +162,7 @@ async def _find_conflicts(
 ) -> list[ShownReservation]:
     """The reservations of its GPUs within it. Claims last for seconds."""
     gpus, now = maintenance.find_gpus(window), clock.wall()
-    found = await reservations.search(ReservationAsk(start=max(window.start, now), end=window.end))
+    found = await reservations.search(ReservationQuery(start=max(window.start, now), end=window.end))
     return [
         ShownReservation(**msgspec.structs.asdict(one), state=one.state_at(now), is_read_only=one.scheduler is not None)
         for one in found

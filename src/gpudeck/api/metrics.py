@@ -181,7 +181,7 @@ class MetricsPage:
         yield from write_family(
             "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
         )
-        parts: list[Sample] = [({"part": part}, 0 if fleet.said(part) else 1) for part in PARTS]
+        parts: list[Sample] = [({"part": part}, 0 if fleet.problems_of(part) else 1) for part in PARTS]
         yield from write_family("gpudeck_hub_part_up", "gauge", "1: that part of the hub works", parts)
         if self._alerts is not None:
             yield from _write_alerts(self._alerts)

@@ -32,7 +32,7 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import HistoryRefused, MomentAsk
+from gpudeck.history.base import HistoryRefused, MomentQuery
 from gpudeck.model.text import clean
 from gpudeck.model.text import propose as propose_parameter
 from gpudeck.model.times import parse_time
@@ -345,7 +345,7 @@ async def _render_past(
     """The fleet as it was recorded. Raises NotUnderstood."""
     hub, now = services.hub, history.now()
     try:
-        ask = MomentAsk(parse_time(at, now), None, hub.fleet.settings.forget_after)
+        ask = MomentQuery(parse_time(at, now), None, hub.fleet.settings.forget_after)
         context = await read_context(services, ask.at, now)
         return await history.ask(lambda store: render_text(view_past(store, hub, ask, visibility, context), options))
     except ValueError as error:

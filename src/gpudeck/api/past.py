@@ -13,10 +13,10 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.api.services import ApiServices
-from gpudeck.events.store import MOST_EVENTS, EventAsk
+from gpudeck.events.store import MOST_EVENTS, EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import HistoryRefused, MomentAsk, Store
+from gpudeck.history.base import HistoryRefused, MomentQuery, Store
 from gpudeck.history.metrics import suggest
 from gpudeck.history.past_fleet import PastContext, PastFleetBuilder
 from gpudeck.history.sample import ALL_NAMES
@@ -28,7 +28,7 @@ from gpudeck.model.report import GpuEvent
 from gpudeck.model.view import Host, PastFleet
 from gpudeck.reservations.calendar import show_at_gpu
 from gpudeck.reservations.store import MOST_LISTED as MOST_RESERVATIONS
-from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.store import ReservationQuery
 
 _XID: Final = re.compile(r"XID (\d{1,9}) ")
 _encoder = msgspec.json.Encoder()
@@ -63,7 +63,7 @@ async def read_context(services: ApiServices, at: float, now: float) -> PastCont
 
 
 async def _add_reservations(context: PastContext, services: ApiServices, at: float, now: float) -> None:
-    found = await services.reservations.search(ReservationAsk(start=at, end=math.nextafter(at, math.inf)))
+    found = await services.reservations.search(ReservationQuery(start=at, end=math.nextafter(at, math.inf)))
     context.reservations |= {gpu.uuid: show_at_gpu(one) for one in found for gpu in one.gpus}
     if len(found) >= MOST_RESERVATIONS:
         context.problems.append(f"Only {MOST_RESERVATIONS:,} reservations of that moment are shown.")
@@ -77,7 +77,7 @@ async def _add_alerts(context: PastContext, services: ApiServices, at: float, no
 
 
 async def _add_faults(context: PastContext, services: ApiServices, at: float, now: float) -> None:
-    ask = EventAsk(start=at - FAULT_SECONDS, end=at + 0.001, kinds=("xid",), limit=MOST_EVENTS)
+    ask = EventQuery(start=at - FAULT_SECONDS, end=at + 0.001, kinds=("xid",), limit=MOST_EVENTS)
     found = await services.events.find(ask)
     for event in reversed(found):
         code = _XID.match(event.title)
@@ -91,7 +91,7 @@ async def _add_faults(context: PastContext, services: ApiServices, at: float, no
         context.problems.append("Driver errors of that time are no longer kept.")
 
 
-def encode_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, context: PastContext) -> bytes:
+def encode_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, context: PastContext) -> bytes:
     """As JSON (see model.view.PastFleet), the hosts by name. Raises HistoryRefused."""
     builder = _builder(hub, ask, context)
     hosts = [
@@ -102,7 +102,7 @@ def encode_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, 
     return b"".join((head[:begin], b",".join([encoded for _, encoded in sorted(hosts)]), head[begin:]))
 
 
-def view_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, context: PastContext) -> PastFleet:
+def view_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, context: PastContext) -> PastFleet:
     """The same as structs."""
     builder = _builder(hub, ask, context)
     hosts = sorted(_make_hosts(store, ask, builder), key=attrgetter("name", "id"))
@@ -111,9 +111,9 @@ def view_past(store: Store, hub: Hub, ask: MomentAsk, visibility: Visibility, co
     return fleet
 
 
-def _builder(hub: Hub, ask: MomentAsk, context: PastContext) -> PastFleetBuilder:
+def _builder(hub: Hub, ask: MomentQuery, context: PastContext) -> PastFleetBuilder:
     return PastFleetBuilder(ask.at, hub.fleet.settings, hub.fleet.hosts.get, ask.metrics, context)
 
 
-def _make_hosts(store: Store, ask: MomentAsk, builder: PastFleetBuilder) -> Iterator[Host]:
+def _make_hosts(store: Store, ask: MomentQuery, builder: PastFleetBuilder) -> Iterator[Host]:
     return map(builder.add, store.moment(ask))

@@ -57,7 +57,7 @@ class ReportsRoute:
         except ReportRefused as refusal:
             return self._refuse(refusal)
         except Exception as error:  # noqa: BLE001 - logged
-            return _tell_bug(error)
+            return _log_bug(error)
 
     @property
     def has_unsaved_backlog(self) -> bool:
@@ -80,7 +80,7 @@ class ReportsRoute:
         except ReportRefused as refusal:
             return self._refuse(refusal)
         except Exception as error:  # noqa: BLE001 - logged
-            return _tell_bug(error)
+            return _log_bug(error)
         return _TAKEN if taken else _REPEATED
 
     def _refuse(self, refusal: ReportRefused) -> Response:
@@ -102,7 +102,7 @@ class ReportsRoute:
         return token
 
 
-def _tell_bug(error: Exception) -> Response:
+def _log_bug(error: Exception) -> Response:
     """The framework catches its own errors; here nothing else would, and the sender needs an answer that it knows."""
     log.error("bug while taking a report", exc_info=error)
     return make_error(500, "bug", "the hub made a mistake with this report", "Its log has the details.")

@@ -47,7 +47,7 @@ from gpudeck.reservations.ics import CONTENT_TYPE, write_calendar
 from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import FURTHEST, Requester, ReservationChanged, ReservationRefused, describe
 from gpudeck.reservations.service import observe
-from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationAsk, tidy
+from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationQuery, tidy
 from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import ErrorDetail
 from gpudeck.server.rate_limits import RateLimiter
@@ -60,7 +60,7 @@ _STATUSES = (
 
 
 _ONE_OF = "give one of gpus, host (with indexes) and any"
-STRANGERS_BURST = 20
+ANONYMOUS_BURST = 20
 STRANGERS_PER_SECOND = 1 / 60
 """How much is reserved, changed and given back from one address without an account."""
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
@@ -129,7 +129,7 @@ class ReservationHandler:
         self._hub = hub
         self._auth = auth
         self.calendar = calendar
-        self._strangers = RateLimiter("reservations without an account", STRANGERS_PER_SECOND, STRANGERS_BURST)
+        self._strangers = RateLimiter("reservations without an account", STRANGERS_PER_SECOND, ANONYMOUS_BURST)
 
     def now(self) -> float:
         return self.calendar.now()
@@ -141,7 +141,7 @@ class ReservationHandler:
         slot = await self.calendar.next_free(wanted, length, observe(self._hub.fleet), start=start)
         return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
 
-    async def check_stranger(self, user: str | None) -> str:
+    async def check_anonymous(self, user: str | None) -> str:
         """The name by which a caller without an account reserves. Raises ValidationException where none is given, and
         NotAuthorizedException for that of an account."""
         if user is None:
@@ -152,7 +152,7 @@ class ReservationHandler:
             raise NotAuthorizedException(f"{user} has an account here: log in to reserve by that name")
         return user
 
-    def count_stranger(self, address: str) -> None:
+    def count_anonymous(self, address: str) -> None:
         """Raises TooManyRequestsException where too much was asked from there without an account."""
         wait = self._strangers.take(address, self.now())
         if wait:
@@ -348,7 +348,7 @@ async def list_reservations(
 ) -> Response[bytes]:
     """Who has which GPUs when. Without a range, from now on."""
     now = reservations.now()
-    ask = ReservationAsk(
+    ask = ReservationQuery(
         start=now if start is None else read_time("start", start, now),
         end=None if end is None else read_time("end", end, now),
         host=host,
@@ -370,7 +370,7 @@ async def reserve(
 ) -> ShownReservation:
     """Reserve GPUs: those that are named, or any that fit."""
     caller = _find_asker(request, reservations)
-    user = _read_owner(data.user, caller) if caller.name else await reservations.check_stranger(_tidy(data.user))
+    user = _read_owner(data.user, caller) if caller.name else await reservations.check_anonymous(_tidy(data.user))
     return await reservations.reserve(_read_draft(data, reservations.now()), caller, user)
 
 
@@ -518,7 +518,7 @@ def _find_asker(request: AuthRequest, reservations: ReservationHandler) -> Calle
     if caller.name:
         return caller
     address = request.client.host if request.client else ""
-    reservations.count_stranger(count_as(address))
+    reservations.count_anonymous(count_as(address))
     return msgspec.structs.replace(caller, address=address)
 
 
@@ -555,7 +555,7 @@ async def read_calendar(
     if caller.role != "calendar":
         policy.check("read", caller)
     found = await reservations.calendar.search(
-        ReservationAsk(start=reservations.now() - KEPT_SECONDS, user=user, host=host)
+        ReservationQuery(start=reservations.now() - KEPT_SECONDS, user=user, host=host)
     )
     name = " ".join(filter(None, ["GPUs", user, host and f"on {host}"]))
     headers = {"Cache-Control": "private, no-store", "Content-Disposition": 'inline; filename="reservations.ics"'}

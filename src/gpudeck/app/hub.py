@@ -233,7 +233,7 @@ class HubServer:
         errors = find_missing_extras(self._settings)
         for error in errors:
             log.warning("%s", error)
-        self.hub.fleet.say("extras", [error.message for error in errors])
+        self.hub.fleet.set_problems("extras", [error.message for error in errors])
 
     def _make_reload(self, auth: Auth) -> HubReload:
         """What can change while the hub runs. A part of which nothing stands here needs a restart."""
@@ -242,7 +242,7 @@ class HubServer:
             self._lists.change(settings.hosts, settings.discovery)
             await self._watching.change(self._lists.providers)
 
-        async def change_ways(settings: Settings) -> None:
+        async def change_sources(settings: Settings) -> None:
             self._agent_port = settings.pull.port
             await self._watching.change(self._lists.providers, self._make_poll_methods(settings))
 
@@ -265,14 +265,16 @@ class HubServer:
             self._reread or (lambda: self._settings),
             [
                 ReloadablePart(("hosts", "discovery"), change_hosts),
-                ReloadablePart(("ssh", "pull", "scrape"), change_ways),
+                ReloadablePart(("ssh", "pull", "scrape"), change_sources),
                 ReloadablePart(("names",), change_names),
                 ReloadablePart(("users",), change_users),
                 ReloadablePart(("alerts",), change_alerts),
                 ReloadablePart(("agent",), change_agent),
             ],
             supervisor=self._systemd,
-            report_problem=lambda problem: self.hub.fleet.say("settings", [] if problem is None else [problem]),
+            report_problem=lambda problem: self.hub.fleet.set_problems(
+                "settings", [] if problem is None else [problem]
+            ),
             note=lambda: note_configuration(auth, self._data_dir, self._config),
         )
 

@@ -51,7 +51,7 @@ class HubReload:
         self._note = note
         self._turn = asyncio.Lock()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Read them again, and let count what can. Whatever goes wrong is logged."""
         async with self._turn:
             self._supervisor.reloading()
@@ -100,7 +100,7 @@ def handle_sighup(reload: HubReload, end: Callable[[], None]) -> Iterator[None]:
 
     def hang_up() -> None:
         if not terminal.is_gone():
-            look = loop.create_task(reload.look())
+            look = loop.create_task(reload.check())
             looks.add(look)
             look.add_done_callback(looks.discard)
         elif not outlives_terminal:

@@ -20,7 +20,7 @@ from gpudeck.chat.service import ChatService
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.service import DemoService, DemoStory
+from gpudeck.demo.service import DemoScenario, DemoService
 from gpudeck.demo.story import SHORTEST_DAYS, priced
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
 from gpudeck.events.service import EventService
@@ -199,11 +199,11 @@ class HubServices:
             chat,
         ]
         if past is not None and store is not None:
-            self._all.append(DemoService(past, events, partial(hub.fleet.say, "simulated past")))
+            self._all.append(DemoService(past, events, partial(hub.fleet.set_problems, "simulated past")))
         if demo is not None:
             calendar, queue = self.reservations.calendar, self.queue.queue
             windows = self.maintenance.windows
-            self._all.append(DemoStory(demo, plan.demo_days, auth.database, calendar, queue, maintenance=windows))
+            self._all.append(DemoScenario(demo, plan.demo_days, auth.database, calendar, queue, maintenance=windows))
         for observer in (
             EverySecond("clock", partial(clock.tick, hub.fleet)),
             EverySecond("database", self._check_database),
@@ -273,7 +273,7 @@ class HubServices:
 
     def _check_database(self) -> None:
         problem = self._auth.problem
-        self._hub.fleet.say("database", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("database", [] if problem is None else [problem])
 
 
 def _make_cluster(hub: Hub, auth: Auth, settings: Settings, plan: Plan, data_dir: Path) -> "ClusterService | None":

@@ -128,12 +128,12 @@ class LoginThrottle:
         until = self._told.get(pair)
         if until is not None:
             return min(NAME_WAIT, max(0.0, until - now))
-        if not self._has_room_to_tell(now):
+        if not self._may_record_failure(now):
             return 0.0
         self._told[pair] = now + NAME_WAIT
         return NAME_WAIT
 
-    def _has_room_to_tell(self, now: float) -> bool:
+    def _may_record_failure(self, now: float) -> bool:
         """No turn is forgotten to note another one: in such a flood a name's own limit is of no use any more."""
         while len(self._told) >= MOST_KEPT:
             oldest = next(iter(self._told))

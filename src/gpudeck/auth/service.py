@@ -315,7 +315,7 @@ async def _keep_fresh(
             await copy.keep()
             await asyncio.sleep(REFRESH_SECONDS)
             if database is not None:
-                await database.look()
+                await database.check()
             if files is None:
                 files = await load()
             await files.follow()

@@ -43,7 +43,7 @@ from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.requests import ReservationDraft
-from gpudeck.reservations.store import ReservationAsk
+from gpudeck.reservations.store import ReservationQuery
 
 FROM = "Slack"
 """In the audit log, where the address stands."""
@@ -112,7 +112,7 @@ class ChatUsers:
         return frozenset((name,)) | users.logins_of(users.account_of(name) or name.lower())
 
 
-def explain_stranger(user: ChatUser) -> str:
+def explain_unknown_user(user: ChatUser) -> str:
     """Why they may not, and what to do, in Slack's markup."""
     if user.trouble:
         return f"I know you, but {user.trouble} Ask the admin of this hub."
@@ -263,10 +263,10 @@ class CommandHandler:
         host = None if word is None or is_own else self._spell(word)
         user = self._user.caller.name if is_own else word if host is None else None
         if is_own and not user:
-            return text_answer(explain_stranger(self._user), is_private=True)
+            return text_answer(explain_unknown_user(self._user), is_private=True)
         now = self._services.reservations.now()
         found = await self._services.reservations.calendar.search(
-            ReservationAsk(start=now, host=host, user=user, limit=MOST_RESERVATIONS)
+            ReservationQuery(start=now, host=host, user=user, limit=MOST_RESERVATIONS)
         )
         return answers.answer_reservations(self._services.reservations.show_all(found), now)
 
@@ -343,7 +343,7 @@ class CommandHandler:
         if caller.is_at_least("user"):
             return None
         if not caller.is_at_least("viewer"):
-            return text_answer(explain_stranger(self._user), is_private=True)
+            return text_answer(explain_unknown_user(self._user), is_private=True)
         return text_answer(
             f"{escape(caller.name)} has the role {caller.role}, and this needs the role user.", is_private=True
         )
@@ -395,7 +395,7 @@ class Bot:
         try:
             user = await self._users.find(question.slack_id, is_guest=question.is_shared)
             if not self._users.may_look(user):
-                return text_answer(explain_stranger(user), is_private=True)
+                return text_answer(explain_unknown_user(user), is_private=True)
             given = await CommandHandler(self._services, self._find_zone, user, is_private=is_private).handle(command)
         except GpudeckError as error:
             return text_answer(explain(error), is_private=is_private)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.chat.blocks import unescape
-from gpudeck.history.base import UsageAsk
+from gpudeck.history.base import UsageQuery
 from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
 from gpudeck.model.text import AMOUNT, parse_memory
@@ -267,7 +267,7 @@ def _name(option: str, text: str) -> str:
     return text
 
 
-def read_report(words: tuple[str, ...], now: float, zone: tzinfo = UTC) -> UsageAsk:
+def read_report(words: tuple[str, ...], now: float, zone: tzinfo = UTC) -> UsageQuery:
     """`host 7d`, `by user since 2026-10-01`; the last 30 days by user if nothing is said. Raises UsageError."""
     by: By = "user"
     start = now - 30 * 86_400
@@ -278,7 +278,7 @@ def read_report(words: tuple[str, ...], now: float, zone: tzinfo = UTC) -> Usage
             start = _read_start(word, now, zone)
     if start >= now:
         raise UsageError("the period ends before it begins.", "Such as `report 7d`.")
-    return UsageAsk(by, start, now)
+    return UsageQuery(by, start, now)
 
 
 def _read_start(word: str, now: float, zone: tzinfo) -> float:

@@ -42,7 +42,7 @@ class DirectMessageChannel:
             raise Temporary("the bot is not connected to Slack.")
         await self._write(slack_id, answer_message(message, self._page))
 
-    async def rest(self) -> None:
+    async def release(self) -> None:
         """There is nothing to let go of."""
 
 

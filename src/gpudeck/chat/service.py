@@ -114,4 +114,4 @@ class ChatService(Service):
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _report_problem(self, problem: str | None) -> None:
-        self._hub.fleet.say("chat", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("chat", [] if problem is None else [problem])

@@ -10,7 +10,7 @@ import msgspec
 from gpudeck.cli.hub_access import ask, machine_zone
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.period import local_zone, read_period
-from gpudeck.cli.terminal import knows_our_signs, wants_colour
+from gpudeck.cli.terminal import supports_symbols, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.event import KINDS, SEVERITIES, Event
@@ -132,7 +132,7 @@ class _Printer:
     def __init__(self, form: str | None) -> None:
         self._form = form
         self._colour = wants_colour()
-        self._has_signs = knows_our_signs()
+        self._has_signs = supports_symbols()
         self._day = ""
 
     def show(self, events: list[Event]) -> None:

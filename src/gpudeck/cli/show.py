@@ -17,8 +17,8 @@ from gpudeck.cli.search import HELP, FleetDocument, SearchCommand, choose, compl
 from gpudeck.cli.terminal import (
     Screen,
     check_output,
-    knows_our_signs,
     moves_cursor,
+    supports_symbols,
     terminal_width,
     wants_colour,
     write_page,
@@ -240,7 +240,7 @@ def _present(part: FleetDocument, words: tuple[str, ...], look: ShowOptions) -> 
         colour=wants_colour(look.color),
         empty=empty,
     )
-    return text if knows_our_signs() else in_ascii(text)
+    return text if supports_symbols() else in_ascii(text)
 
 
 def _present_users(fleet: Fleet, look: ShowOptions) -> str:
@@ -249,7 +249,7 @@ def _present_users(fleet: Fleet, look: ShowOptions) -> str:
     if look.form == "json":
         return f"{msgspec.json.encode(describe_users(fleet)).decode()}\n"
     text = render_users(fleet, width=terminal_width(), colour=wants_colour(look.color))
-    return text if knows_our_signs() else in_ascii(text)
+    return text if supports_symbols() else in_ascii(text)
 
 
 def _read_interval(text: str, look: ShowOptions) -> float:

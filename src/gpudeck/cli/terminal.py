@@ -48,7 +48,7 @@ def moves_cursor() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}
 
 
-def knows_our_signs() -> bool:
+def supports_symbols() -> bool:
     """Whether its encoding has the signs of the text views."""
     check_output()
     try:
@@ -60,7 +60,7 @@ def knows_our_signs() -> bool:
 
 def show(text: str) -> None:
     """Print a text view. Colours were decided upon: click would take them out wherever it sees no terminal."""
-    click.echo(text if knows_our_signs() else in_ascii(text), nl=False, color=True)
+    click.echo(text if supports_symbols() else in_ascii(text), nl=False, color=True)
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:

@@ -12,7 +12,7 @@ import click
 
 from gpudeck.cli.options import hub_option, local_option
 from gpudeck.cli.search import HELP, SearchCommand, complete_search
-from gpudeck.cli.terminal import knows_our_signs, moves_cursor
+from gpudeck.cli.terminal import moves_cursor, supports_symbols
 from gpudeck.model.errors import UsageError
 from gpudeck.model.extras import need
 from gpudeck.views.filter import explain_unclear, join, parse_query
@@ -83,7 +83,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
     from gpudeck.tui.app import TopApp  # noqa: PLC0415 - Textual takes longer to load than a hub to answer
 
     with _drawing_on_the_terminal():
-        TopApp(feed, first, words=text, own_id=machine_id(), plain=not knows_our_signs()).run(mouse=mouse)
+        TopApp(feed, first, words=text, own_id=machine_id(), plain=not supports_symbols()).run(mouse=mouse)
 
 
 @contextlib.contextmanager

@@ -60,12 +60,12 @@ _ELSEWHERE = 4
 
 
 class QueueClient(Protocol):
-    """`join` first; then `look` again and again, which takes up to `seconds` and gives None where nothing could be
+    """`join` first; then `poll` again and again, which takes up to `seconds` and gives None where nothing could be
     learned. `leave` gives up the place or what was granted, `hand_over` leaves what was granted claimed for its time;
     while it is `keeping`, also for longer, until the command is on its GPUs. None of these raises."""
 
     def join(self) -> None: ...
-    def look(self, seconds: float) -> QueuePosition | None: ...
+    def poll(self, seconds: float) -> QueuePosition | None: ...
     def keeping(self) -> contextlib.AbstractContextManager[None]: ...
     def leave(self) -> None: ...
     def hand_over(self) -> None: ...
@@ -90,7 +90,7 @@ class HubQueueClient:
         joined = self._join()
         self._number, self._seen = joined.id, joined.version
 
-    def look(self, seconds: float) -> QueuePosition | None:
+    def poll(self, seconds: float) -> QueuePosition | None:
         try:
             place = self._ask(seconds)
         except UsageError:
@@ -208,11 +208,11 @@ class LocalQueueClient:
         except OSError as error:
             raise GpudeckError(f"the queue of this machine cannot be joined: {str(error.strerror).lower()}.") from error
 
-    def look(self, seconds: float) -> QueuePosition | None:
+    def poll(self, seconds: float) -> QueuePosition | None:
         if not self._is_first:
             time.sleep(min(LOOK_SECONDS, seconds))
         self._is_first = False
-        return self._line.look()
+        return self._line.poll()
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
         """Its locks last as long as this process."""
@@ -527,7 +527,7 @@ def _read_timeout(text: str) -> float:
 def _await_turn(line: QueueClient, progress: Progress, deadline: float | None) -> Granted | None:
     while True:
         left = POLL_SECONDS if deadline is None else deadline - time.monotonic()
-        place = line.look(max(0.0, left))
+        place = line.poll(max(0.0, left))
         if place is not None and place.granted is not None:
             return place.granted
         if place is not None and place.impossible is not None:

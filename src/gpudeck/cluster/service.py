@@ -171,7 +171,7 @@ class ClusterService(Service):
                 self._resubscribed_at = now
                 if not is_new:
                     self.bus.note_lost()
-        self._hub.fleet.say("cluster", self.problems)
+        self._hub.fleet.set_problems("cluster", self.problems)
 
     async def close(self) -> None:
         self._hub.fleet.forward_with(None)

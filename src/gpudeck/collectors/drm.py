@@ -108,10 +108,10 @@ class DrmCollector(Collector):
                 board.missing = _GONE
         is_incomplete = any(board.missing for board in self._boards.values())
         if is_incomplete or is_due(self._looked_at, _LOOK_SECONDS, now):
-            self._look_for_cards()
+            self._refresh_cards()
             self._looked_at = now
 
-    def _look_for_cards(self) -> None:
+    def _refresh_cards(self) -> None:
         cards = find_cards(self._root, machine_id(self._root))
         for board in self._boards.values():
             board.missing = _GONE

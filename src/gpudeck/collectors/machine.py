@@ -176,7 +176,7 @@ class MachineCollector:
             report = self._cgroups.add_to(report, now)
         if self._xids is None or not any(map(_is_gone, report.gpus or ())):
             return report
-        self._xids.look(None, now)
+        self._xids.check(None, now)
         return replace(report, gpus=[self._add_faults(gpu, now) if _is_gone(gpu) else gpu for gpu in report.gpus or ()])
 
     def _add_faults(self, gpu: GpuReading, now: float) -> GpuReading:

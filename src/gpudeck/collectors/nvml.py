@@ -65,7 +65,7 @@ class NvmlCollector:
 
     def collect(self, now: float) -> Report:
         is_asleep = self._sleep.keeps_away(now)
-        self._xids.look(None if is_asleep else self._nvml, now)
+        self._xids.check(None if is_asleep else self._nvml, now)
         if is_asleep and self._knows_sleepers():
             # The row of a GPU that sleeps: unused, and everything else is unknown.
             asleep = dict.fromkeys(GPU_METRICS, ASLEEP)

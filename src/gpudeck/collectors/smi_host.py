@@ -223,7 +223,7 @@ class _Files(Struct):
             self.is_cut = is_cut
 
 
-class _ToldProc(Proc):
+class _ParsedProc(Proc):
     """A /proc that holds what the machine's answer does, and nothing of the machine this runs on."""
 
     def __init__(self, starts: Mapping[int, _Start], files: Mapping[int, _Files]) -> None:
@@ -250,20 +250,20 @@ def read_owners(
     wanted = sorted(set(pids))
     before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
     living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
-    finder = _Finder(answer, before, settings)
+    finder = _OwnerFinder(answer, before, settings)
     why = _NOT_ASKED if len(wanted) > PROCESSES_AT_MOST else GONE if living else ALL_HIDDEN
     missing = ProcessOwner(reasons={"user": why, "command": GONE, "started_at": GONE})
     return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
 
 
-class _Finder:
+class _OwnerFinder:
     def __init__(self, answer: SmiAnswer, starts: Mapping[int, _Start], settings: CollectorSettings) -> None:
         self._starts = starts
         self._commands = settings.commands
         self._files = _read_files(answer.lines("files"))
         self._users = _read_users(answer.lines("owners"))
         self._names = dict(self._users.values()) | _read_accounts(answer.lines("accounts"))
-        self._proc = _ToldProc(starts, self._files)
+        self._proc = _ParsedProc(starts, self._files)
         # The sockets that know names of containers are on the other machine.
         self._attribution = Attribution(self._proc, lambda *_: None, self._name_user)
 

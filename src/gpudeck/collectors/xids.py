@@ -121,7 +121,7 @@ def _parse(chunk: bytes, booted_at: float, now: float) -> Iterator[Fault]:
 class XidWatch:
     """The XIDs of the last day by GPU. Nothing here raises.
 
-    On each beat: `look`, then `events_of` each board. `listen` follows each opening of NVML, and `stop_listening` comes
+    At each reading: `check`, then `events_of` each board. Call `listen` after NVML is opened, and `stop_listening`
     before it is closed.
     """
 
@@ -132,7 +132,7 @@ class XidWatch:
         self._event_set: Any = None
         self._uuids: dict[int, str] = {}
 
-    def look(self, nvml: Any, now: float) -> None:
+    def check(self, nvml: Any, now: float) -> None:
         """Take what is new. NVML is not asked where the log can be read, nor where `nvml` is None."""
         for slot, event in self._log.read(now):
             self._keep(slot, event, now)

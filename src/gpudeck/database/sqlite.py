@@ -147,8 +147,8 @@ def explain(error: BaseException) -> DatabaseTrouble | None:
 
 
 class DatabaseFile:
-    """The database file as it was when this was made, after the database was opened. `look` calls `report_problem` once
-    with what is wrong with it, worded for all viewers, and once with None when it is the same file again."""
+    """Detects that the database file was removed or replaced since the database was opened. `check` calls
+    `report_problem` once with what is wrong, in words for all viewers, and with None when it is the same file again."""
 
     def __init__(self, file: Path, report_problem: Callable[[str | None], None]) -> None:
         self._file = file
@@ -156,7 +156,7 @@ class DatabaseFile:
         self._opened = _identify(file)
         self._trouble: str | None = None
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         # In a thread: a disk that hangs is not to hold up the hub.
         trouble = await asyncio.to_thread(self._find_trouble)
         if trouble == self._trouble:

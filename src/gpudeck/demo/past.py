@@ -118,10 +118,10 @@ def _label(reading: GpuReading) -> str:
 
 def past_events(simulated: SimulatedFleet, host: int, start: float, end: float, *, is_new: bool) -> list[Event]:
     """What happened to one host, the oldest first. `is_new`: it is seen for the first time when the span begins."""
-    return _Onlooker(simulated, host, start, is_new=is_new).watch(start, end)
+    return _HostSampler(simulated, host, start, is_new=is_new).watch(start, end)
 
 
-class _Onlooker:
+class _HostSampler:
     def __init__(self, simulated: SimulatedFleet, host: int, start: float, *, is_new: bool) -> None:
         self._simulated = simulated
         self._host = host
@@ -145,7 +145,7 @@ class _Onlooker:
         if report is None:
             for state in self._fleet.hosts.values():
                 if state.age(now):
-                    self._fleet.observers.on_news(state, now)
+                    self._fleet.observers.on_host_changed(state, now)
             return
         self._sequence += 1
         envelope = Envelope(

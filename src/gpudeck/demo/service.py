@@ -19,7 +19,7 @@ from gpudeck.model.errors import GpudeckError
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.rules import ReservationSpan
-from gpudeck.reservations.store import ReservationAsk, ReservationStore, new_row
+from gpudeck.reservations.store import ReservationQuery, ReservationStore, new_row
 
 _AT_ONCE: Final = 10
 _SETTLED_SECONDS: Final = 4.0
@@ -47,7 +47,7 @@ class DemoService(Service):
         await self._past.stop()
 
 
-class DemoStory(Service):
+class DemoScenario(Service):
     """Reservations, maintenance and a queue, from some seconds after the start on. A failure costs the story alone: a
     database that does not answer is reported by the services that need it."""
 
@@ -89,7 +89,7 @@ class DemoStory(Service):
 
     async def reserve(self, now: float) -> None:
         """Write the reservations, unless the demo has some of an earlier start."""
-        if await self._store.search(ReservationAsk(limit=1)):
+        if await self._store.search(ReservationQuery(limit=1)):
             return
         plan = await asyncio.to_thread(plan_reservations, self._fleet, now, self._days)
         for place in range(0, len(plan), _AT_ONCE):

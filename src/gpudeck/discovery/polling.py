@@ -145,7 +145,7 @@ class PollingService:
         """All viewers see where an entry makes no sense; the log says which it is."""
         for problem in problems:
             log.info("lists of hosts: %s", problem)
-        self._hub.fleet.say("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])
+        self._hub.fleet.set_problems("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])
 
     def _deliver(self, target: Target, fetched: FetchedReport) -> bool:
         try:

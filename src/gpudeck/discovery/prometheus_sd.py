@@ -124,7 +124,7 @@ class FileSd(FileProvider):
         paths = dict.fromkeys(path for matched in matches.values() for path in matched)
         self._files = {path: self._files.get(path) or _File(path, self.origin, self._settings.via) for path in paths}
         for file in self._files.values():
-            file.look()
+            file.check()
         troubles = [file.trouble for file in self._files.values() if file.trouble]
         if troubles and all(file.findings is None for file in self._files.values()):
             raise Temporary(troubles[0])
@@ -154,7 +154,7 @@ class _File:
         self._via = via
         self._watched = WatchedFile(path)
 
-    def look(self) -> None:
+    def check(self) -> None:
         try:
             content = self._watched.read_if_changed()
             if content is not None:

@@ -1,7 +1,7 @@
 """From what changes to what happened: a host before and after a report, or a pause, becomes events.
 
-The fleet calls `on_news` only where a host has news (see `HostState.has_news`), which is rare: a report that brings
-none costs nothing here. A hub that has just started knows nothing of before, and so reports no old events.
+The fleet calls `on_host_changed` only for hosts that changed (see `HostState.has_changed`), which is rare: other
+reports cost nothing here. A hub that has just started knows no earlier state, and so reports no old events.
 
 While late reports of a host come in, what is new of the live host waits: what happened before is reported first, each
 at its own time. `HostDiff` is the difference between two states of a host, as events.
@@ -45,14 +45,14 @@ class HostDiff:
         """What changed on the host, the host itself first. `at_start`: the hub has just been started, and learns of
         hosts one after the other what was so before."""
         if not is_muted:
-            yield from self._tell_software()
+            yield from self._emit_software()
         if not at_start:
             yield from self._report_duplicates()
-            yield from self._tell_inventory()
+            yield from self._emit_inventory()
         for uuid, gpu in self._after.gpus.items():
             last = self._before.gpus.get(uuid)
             if last is not None:
-                yield from self._tell_gpu(uuid, last, gpu)
+                yield from self._emit_gpu(uuid, last, gpu)
 
     def find_status_changes(self) -> tuple[list[Event], bool]:
         """Whether it reports; and whether it is flapping, so that its return is not reported."""
@@ -69,7 +69,7 @@ class HostDiff:
         away = show_length(self._now - before.silent_since)
         return [self._make("host_up", f"{name} reports again", detail=f"It was away for {away}.")], False
 
-    def _tell_software(self) -> Iterator[Event]:
+    def _emit_software(self) -> Iterator[Event]:
         before, after = self._before, self._after
         # Another source reports another boot id of the same boot, and has no agent, or another one.
         if before.via == after.via and before.boot_id != after.boot_id:
@@ -89,7 +89,7 @@ class HostDiff:
                 fall = self._make("duplicate_host", f"{self._after.name}: {sentence}", severity="warning")
                 yield from self._suppress_flapping(("duplicate_host", kind, self._id), fall, fall.title)
 
-    def _tell_inventory(self) -> Iterator[Event]:
+    def _emit_inventory(self) -> Iterator[Event]:
         """GPUs that are no longer reported, and new ones. A board that is cut into instances is not lost, nor are they
         when it is whole again."""
         before, after = self._before.gpus, self._after.gpus
@@ -104,17 +104,17 @@ class HostDiff:
             if not is_known and gpu.missing is None and self._flapping.rise(("lost", self._id, uuid)):
                 yield self._make_gpu("gpu_found", uuid, gpu, "is there", detail=f"{gpu.model}, {uuid}")
 
-    def _tell_gpu(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
+    def _emit_gpu(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
         faults = [fault for fault in after.faults if fault not in before.faults]
         for fault in faults:
-            yield self._tell_fault(uuid, after, fault)
+            yield self._emit_fault(uuid, after, fault)
         if (before.missing is None) != (after.missing is None):
-            yield from self._tell_missing(uuid, after)
+            yield from self._emit_missing(uuid, after)
         elif after.missing is None and not any(find_xid(fault.code).kind != "application" for fault in faults):
             # A fault says already that the GPU is not well.
-            yield from self._tell_health(uuid, before, after)
+            yield from self._emit_health(uuid, before, after)
 
-    def _tell_fault(self, uuid: str, gpu: GpuBaseline, fault: GpuEvent) -> Event:
+    def _emit_fault(self, uuid: str, gpu: GpuBaseline, fault: GpuEvent) -> Event:
         xid = find_xid(fault.code)
         process = f"process {fault.process}" if fault.process is not None else ""
         said = ", ".join(part for part in (fault.text.rstrip("."), process) if part)
@@ -133,7 +133,7 @@ class HostDiff:
             detail=f"{said}. {xid.action}" if said else xid.action,
         )
 
-    def _tell_missing(self, uuid: str, gpu: GpuBaseline) -> Iterator[Event]:
+    def _emit_missing(self, uuid: str, gpu: GpuBaseline) -> Iterator[Event]:
         key = ("lost", self._id, uuid)
         if gpu.missing is not None:
             fall = self._make_gpu(
@@ -143,7 +143,7 @@ class HostDiff:
         elif self._flapping.rise(key):
             yield self._make_gpu("gpu_found", uuid, gpu, "can be read again")
 
-    def _tell_health(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
+    def _emit_health(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
         worse = _RANKS[after.health] - _RANKS[before.health]
         key = ("health", self._id, uuid)
         severity: Severity = "critical" if after.health == "critical" else "warning"
@@ -247,12 +247,12 @@ class EventDetector(FleetObserver):
         if self._waiting and now >= self._returning_until:
             waiting, self._waiting = self._waiting, {}
             for host in waiting.values():
-                self.on_news(host, now)
+                self.on_host_changed(host, now)
         if not 0 <= now - self._looked_overdue_at < _OVERDUE_EVERY:
             self._looked_overdue_at = now
-            self._tell_all(self._flapping.overdue(now))
+            self._emit_all(self._flapping.overdue(now))
 
-    def on_news(self, host: HostState, now: float) -> None:
+    def on_host_changed(self, host: HostState, now: float) -> None:
         """Report what is new of that host since the last look: whether it reports, and what changed on it as of its
         newest report."""
         if host.status == "never_seen":
@@ -269,9 +269,9 @@ class EventDetector(FleetObserver):
         else:
             news = HostDiff(host.id, before, after, now, self._flapping)
             events, is_muted = news.find_status_changes()
-            self._tell_all(events)
+            self._emit_all(events)
             if deferred is None:
-                self._tell_changes(host, before, after, at, is_muted=is_muted)
+                self._emit_changes(host, before, after, at, is_muted=is_muted)
         if deferred is not None:
             deferred.note(at, after)
         self._note_places(host, before, after, now)
@@ -281,12 +281,12 @@ class EventDetector(FleetObserver):
         if host not in self._deferred:
             self._deferred[host] = _Deferred(host.baseline)
 
-    def on_late_news(self, replay: HostState, observed_at: float) -> None:
+    def on_late_change(self, replay: HostState, observed_at: float) -> None:
         """Report what a late report brings, at its own time."""
         before = replay.baseline
         after = replay.baseline = take_baseline(replay, before)
         if before is not None:
-            self._tell_all(HostDiff(replay.id, before, after, observed_at, self._flapping).find_changes())
+            self._emit_all(HostDiff(replay.id, before, after, observed_at, self._flapping).find_changes())
 
     def on_backlog_end(self, host: HostState, replay: HostState | None) -> None:
         """Report what changed on the live host since the last late report; where none came, since its events were
@@ -301,20 +301,20 @@ class EventDetector(FleetObserver):
         before = before or deferred.before
         for at, after in deferred.baselines:
             if before is not None:
-                self._tell_changes(host, before, after, at)
+                self._emit_changes(host, before, after, at)
             before = after
 
     def _may_return(self, host: HostState, now: float) -> bool:
         """Whether it is too early to say that the host is gone: the hub was away, and has had no report of it since."""
         return now < self._returning_until and host.silent_since <= self._returning_until - RETURN_SECONDS
 
-    def _tell_changes(
+    def _emit_changes(
         self, host: HostState, before: HostBaseline, after: HostBaseline, at: float, *, is_muted: bool = False
     ) -> None:
         news = HostDiff(host.id, before, after, at, self._flapping)
-        self._tell_all(news.find_changes(is_muted=is_muted, at_start=at < self._starting_until))
+        self._emit_all(news.find_changes(is_muted=is_muted, at_start=at < self._starting_until))
 
-    def _tell_all(self, events: Iterable[Event]) -> None:
+    def _emit_all(self, events: Iterable[Event]) -> None:
         for event in events:
             self._emit(event)
 

@@ -16,7 +16,7 @@ from gpudeck.database.background import BackgroundWriter
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventAsk, EventStore
+from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.errors import Temporary
@@ -125,7 +125,7 @@ class EventLog:
             del self._waiting[0]
         self._waiting.append(event)
 
-    async def find(self, ask: EventAsk) -> list[Event]:
+    async def find(self, ask: EventQuery) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
         return await self.ask(lambda store: store.find(ask))
 
@@ -202,7 +202,7 @@ class EventLog:
         """To where they belong, also those that an earlier process left. Raises Temporary."""
         if self._spill is None or (self._has_looked and not self._spilled):
             return
-        while batch := await self._spill.find(EventAsk(limit=_AT_ONCE)):
+        while batch := await self._spill.find(EventQuery(limit=_AT_ONCE)):
             await self._store.write(batch)
             await self._spill.remove(batch)
             self._spilled = max(0, self._spilled - len(batch))

@@ -12,7 +12,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.events.detector import EventDetector
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import MOST_EVENTS, EventAsk, EventStore
+from gpudeck.events.store import MOST_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
@@ -82,7 +82,7 @@ class EventService(Service):
         if self._had_duty and not had_duty and self._found:
             self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
         problem = self.events.problem
-        self._hub.fleet.say("events", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("events", [] if problem is None else [problem])
 
     def _add_found(self, event: Event) -> None:
         """All hubs find it: it is not passed on to them."""
@@ -103,7 +103,7 @@ class EventService(Service):
         since = self._now() - _TAKEOVER_SECONDS
         found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MOST_FOUND)
         try:
-            known = await self.events.find(EventAsk(start=since - _CLOSE_SECONDS, limit=MOST_EVENTS))
+            known = await self.events.find(EventQuery(start=since - _CLOSE_SECONDS, limit=MOST_EVENTS))
         except Temporary as error:
             log.warning("events of the hub that had the duty before may be missing: %s", error)
             return

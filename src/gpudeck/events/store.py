@@ -21,7 +21,7 @@ _LONGEST_LOSS = 365 * 86_400.0
 _STATUS = ("host_seen", "host_up", "host_down")
 
 
-class EventAsk(Struct, frozen=True, kw_only=True):
+class EventQuery(Struct, frozen=True, kw_only=True):
     """Which events are wanted: from `start` until before `end`, and older than the one with the id `before`. `host` is
     a name or an id. Of several `kinds`, or `severities`, any fits. `text` is in the title, the detail or the user, in
     whatever case."""
@@ -80,11 +80,11 @@ class EventStore(FleetStore):
         ids = [event.id for event in events]
         await self._database.execute(delete(table).where(table.c.fleet == self._fleet, table.c.id.in_(ids)))
 
-    async def find(self, ask: EventAsk) -> list[Event]:
+    async def find(self, query: EventQuery) -> list[Event]:
         """The newest first."""
-        ask = _clean(ask)
-        wanted = select(*_COLUMNS).where(*self._conditions(ask)).order_by(table.c.id.desc())
-        found = await self._database.execute(wanted.limit(max(1, min(ask.limit, MOST_EVENTS))))
+        query = _clean(query)
+        wanted = select(*_COLUMNS).where(*self._conditions(query)).order_by(table.c.id.desc())
+        found = await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_EVENTS))))
         return [Event(**row) for row in found.mappings()]
 
     async def count_faults(self, start: float, end: float) -> list[FaultCount]:
@@ -94,7 +94,7 @@ class EventStore(FleetStore):
         whose = (columns.host_id, columns.gpu, columns.kind, columns.severity, title)
         counted = [func.max(columns.host), columns.host_id, columns.gpu, func.max(columns.label), columns.kind]
         counted += [columns.severity, title, func.count(), func.max(columns.at)]
-        wanted = select(*counted).where(*self._conditions(EventAsk(start=start, end=end, kinds=_FAULTS)))
+        wanted = select(*counted).where(*self._conditions(EventQuery(start=start, end=end, kinds=_FAULTS)))
         rows = await self._database.execute(wanted.where(columns.host_id.is_not(None)).group_by(*whose))
         return [FaultCount(row[0] or row[1], *row[1:]) for row in rows.all()]
 
@@ -105,11 +105,11 @@ class EventStore(FleetStore):
         until = func.lead(columns.at).over(
             partition_by=func.coalesce(columns.gpu, columns.host_id), order_by=columns.id
         )
-        ask = EventAsk(start=start - _LONGEST_LOSS, end=end, kinds=_LOSSES)
+        query = EventQuery(start=start - _LONGEST_LOSS, end=end, kinds=_LOSSES)
         spans = select(
             columns.host, columns.host_id, columns.gpu, columns.label, columns.kind, columns.at, until.label("until")
         )
-        of = spans.where(*self._conditions(ask), columns.host_id.is_not(None)).subquery().c
+        of = spans.where(*self._conditions(query), columns.host_id.is_not(None)).subquery().c
         last = case((or_(of.until.is_(None), of.until > end), end), else_=of.until)
         first = case((of.at < start, start), else_=of.at)
         counted = [func.max(of.host), of.host_id, of.gpu, func.max(of.label), func.sum(last - first), func.max(of.at)]
@@ -132,7 +132,7 @@ class EventStore(FleetStore):
 
     async def last_of_hub(self) -> Event | None:
         """When a hub was last started or stopped."""
-        return next(iter(await self.find(EventAsk(kinds=("hub_started", "hub_stopped"), limit=1))), None)
+        return next(iter(await self.find(EventQuery(kinds=("hub_started", "hub_stopped"), limit=1))), None)
 
     async def count(self) -> int:
         wanted = select(func.count()).select_from(table).where(table.c.fleet == self._fleet)
@@ -144,27 +144,27 @@ class EventStore(FleetStore):
         old = and_(table.c.at < before, table.c.kind != "host_seen")
         return await delete_old(self._database, table, table.c.at, old)
 
-    def _conditions(self, ask: EventAsk) -> list[ColumnElement[bool]]:
+    def _conditions(self, query: EventQuery) -> list[ColumnElement[bool]]:
         columns = table.c
         texts = [func.lower(column) for column in (columns.title, columns.detail, columns.user, columns.host)]
         pairs: list[tuple[object, ColumnElement[bool]]] = [
-            (ask.start, columns.id >= id_at(ask.start or 0.0)),
-            (ask.end, columns.id < id_at(ask.end or 0.0)),
-            (ask.before, columns.id < (ask.before or "")),
-            (ask.host, or_(columns.host == ask.host, columns.host_id == ask.host)),
-            (ask.gpu, columns.gpu == ask.gpu),
-            (ask.user, columns.user == ask.user),
-            (ask.kinds or None, columns.kind.in_(ask.kinds)),
-            (ask.severities or None, columns.severity.in_(ask.severities)),
-            (ask.text or None, or_(*(text.contains((ask.text or "").lower(), autoescape=True) for text in texts))),
+            (query.start, columns.id >= id_at(query.start or 0.0)),
+            (query.end, columns.id < id_at(query.end or 0.0)),
+            (query.before, columns.id < (query.before or "")),
+            (query.host, or_(columns.host == query.host, columns.host_id == query.host)),
+            (query.gpu, columns.gpu == query.gpu),
+            (query.user, columns.user == query.user),
+            (query.kinds or None, columns.kind.in_(query.kinds)),
+            (query.severities or None, columns.severity.in_(query.severities)),
+            (query.text or None, or_(*(text.contains((query.text or "").lower(), autoescape=True) for text in texts))),
         ]
         return [columns.fleet == self._fleet, *(condition for asked, condition in pairs if asked is not None)]
 
 
-def _clean(ask: EventAsk) -> EventAsk:
+def _clean(query: EventQuery) -> EventQuery:
     """What cannot stand in the database cannot be asked for either: PostgreSQL takes no character 0."""
-    texts = {name: clean(value) for name, value in asdict(ask).items() if isinstance(value, str)}
-    return replace(ask, **texts, kinds=tuple(clean(word) for word in ask.kinds))
+    texts = {name: clean(value) for name, value in asdict(query).items() if isinstance(value, str)}
+    return replace(query, **texts, kinds=tuple(clean(word) for word in query.kinds))
 
 
 def _fit(column: str, value: Any) -> Any:

@@ -75,7 +75,7 @@ class ClockMonitor:
         if moment - self._looked >= _LOOK_SECONDS:
             self._looked = moment
             self._look(fleet)
-            fleet.say("clock", [] if self.problem is None else [self.problem])
+            fleet.set_problems("clock", [] if self.problem is None else [self.problem])
 
     def close(self) -> None:
         self._save()

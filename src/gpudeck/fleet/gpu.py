@@ -523,9 +523,9 @@ class GpuState:
             numbers = [(one.memory_used_bytes, one.utilization_percent) for one in there]
             processes.values[self.process_rows] = np.array(numbers, np.float64)
         self._processes, self._processes_reason = reading.processes, reading.processes_reason
-        self.look_at_processes(reading.processes)
+        self.read_processes(reading.processes)
 
-    def look_at_processes(self, processes: list[Process] | None) -> None:
+    def read_processes(self, processes: list[Process] | None) -> None:
         """Tell the columns who is on it."""
         there, gpus, row = look_at(processes), self._table.gpus, self.row
         gpus.workers[row] = -1 if there.workers is None else there.workers

@@ -114,9 +114,9 @@ class HostState:
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sender` is how it was found with its last report, None where the next
     one has to be looked for anew. `sampled_slot` is the recorder's: of which moment it was sampled last.
-    `baseline` is what was last looked at for events, and `has_news` says that it may be another by now.
+    `baseline` is what was last looked at for events, and `has_changed` says that it may be another by now.
 
-    `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
+    `observed_at` is the newest report's own time on the hub's clock, `reported_at` when any report of it last arrived,
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
     """
 
@@ -125,9 +125,9 @@ class HostState:
         "_description",
         "_ended_runs",
         "_flags",
-        "_heard_uptime",
         "_layout",
         "_recalled_until",
+        "_reported_uptime",
         "_run",
         "_said",
         "_sequence",
@@ -140,8 +140,7 @@ class HostState:
         "changed",
         "facts",
         "gpus",
-        "has_news",
-        "heard_at",
+        "has_changed",
         "id",
         "interfaces",
         "interval",
@@ -153,6 +152,7 @@ class HostState:
         "observed_at",
         "pod_marks",
         "rejected",
+        "reported_at",
         "row",
         "rows",
         "run_began_at",
@@ -170,7 +170,7 @@ class HostState:
         self.via = via
         self.name = host_id
         self.status: HostStatus = "never_seen"
-        self.observed_at = self.heard_at = self.run_began_at = 0.0
+        self.observed_at = self.reported_at = self.run_began_at = 0.0
         self.interval = 0.0
         self.gpus: dict[str, GpuState] = {}
         self.row = -1
@@ -182,7 +182,7 @@ class HostState:
         self.sender: Sender | None = None
         self.sampled_slot = -1.0
         self.baseline: HostBaseline | None = None
-        self.has_news = True
+        self.has_changed = True
         self.last_report_at: float | None = None
         self.facts = HostFacts(host_id, via)
         self.interfaces: dict[str, str] = {}
@@ -195,7 +195,7 @@ class HostState:
         self._flags: dict[str, str] = {}
         self._said: list[str] = []
         self._table = table
-        self._heard_uptime = float("-inf")
+        self._reported_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
@@ -267,7 +267,7 @@ class HostState:
     @property
     def silent_since(self) -> float:
         """When it last reported."""
-        return max(self.observed_at, self.heard_at)
+        return max(self.observed_at, self.reported_at)
 
     @property
     def is_recalled(self) -> bool:
@@ -313,7 +313,7 @@ class HostState:
             del self._flags[kind]
         else:
             self._flags[kind] = problem
-        self.has_news |= kind in TWIN_FLAGS
+        self.has_changed |= kind in TWIN_FLAGS
         self._change("problems")
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
@@ -352,7 +352,7 @@ class HostState:
         """That GPU is in another host now."""
         self._table.settle()
         self._place_gpus([gpu for gpu in self.gpus.values() if gpu.uuid != uuid])
-        self.has_news = True
+        self.has_changed = True
         self._change()
 
     def release(self) -> None:
@@ -369,9 +369,9 @@ class HostState:
         self.id, self._text = host_id, None
         self._note_regrouped()
 
-    def hear(self, now: float, uptime: float | None = None) -> None:
+    def note_report(self, now: float, uptime: float | None = None) -> None:
         """Any report of it has arrived: it is not down. `uptime` is a monotonic clock."""
-        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self.reported_at, self._reported_uptime = now, now if uptime is None else uptime
         self._sync()
 
     def take(
@@ -387,7 +387,7 @@ class HostState:
         if self.is_pending:
             self._table.settle()
         skew = self._steady(skew)
-        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self.reported_at, self._reported_uptime = now, now if uptime is None else uptime
         if isinstance(envelope, ShortReport):
             known = self.description_of(envelope)
             report = known.report
@@ -427,7 +427,7 @@ class HostState:
         ):
             self.take(envelope, observed_at, skew, now, uptime)
             return
-        self.heard_at, self._heard_uptime = now, uptime
+        self.reported_at, self._reported_uptime = now, uptime
         self._sequence = envelope.sequence
         if envelope.job_cgroups:
             self.job_cgroups = envelope.job_cgroups
@@ -498,7 +498,7 @@ class HostState:
             status = "late"
         if status == self.status:
             return False
-        self.has_news |= "down" in {status, self.status}
+        self.has_changed |= "down" in {status, self.status}
         self.status = status
         if status != "up":
             self._mark_gpus_stale(f"the host is {status}: it has stopped reporting", now)
@@ -639,7 +639,7 @@ class HostState:
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.last_report_at = round(self.observed_at, 3)
-        self.has_news |= self.status == "down"
+        self.has_changed |= self.status == "down"
         if self.status != "up":
             self.status = "up"
             self.note_change("status", "reasons")
@@ -663,7 +663,7 @@ class HostState:
         disks = known.take_disks(numbers)
         for at, reading in known.faulty:
             if gpus[at].take_events(reading, envelope.collected_at):
-                self.has_news = True
+                self.has_changed = True
         if after_gap and known.report.gpus is not None:
             for gpu, idle in zip(gpus, known.idle_seconds(numbers), strict=True):
                 if not isnan(idle):
@@ -688,7 +688,7 @@ class HostState:
         )
         if facts != self.facts:
             changed = facts.differences(self.facts)
-            self.has_news |= not changed.isdisjoint(("driver_version", "agent_version"))
+            self.has_changed |= not changed.isdisjoint(("driver_version", "agent_version"))
             self._table.hosts.is_regrouped[self.row] |= not changed.isdisjoint(("name", "labels"))
             self.note_change(*changed)
             self.facts = facts
@@ -754,7 +754,7 @@ class HostState:
         if self.row < 0:
             return
         hosts, row = self._table.hosts, self.row
-        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, self._heard_uptime
+        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, self._reported_uptime
         rest = (row, self.interval, self.status, self.is_recalled)
         if rest != self._synced:
             self._synced = rest
@@ -781,7 +781,7 @@ class HostState:
             self._ended_runs.pop(run, None)
             self._run = run
             self.run_began_at = self.observed_at
-            self.has_news = True
+            self.has_changed = True
         self._sequence = envelope.sequence
 
     def _has_missed(self, envelope: Head) -> bool:
@@ -800,12 +800,12 @@ class HostState:
         """
         if self.status == "never_seen":
             return "never_seen"
-        self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
+        self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
         if self._recalled_until is not None:
             is_overdue = now - self.observed_at > self._down_after
             is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
             return "late" if self._recalled_until and is_awaited else "down"
-        silent = uptime - self._heard_uptime
+        silent = uptime - self._reported_uptime
         if silent > self._down_after:
             return "down"
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
@@ -822,10 +822,10 @@ class HostState:
             for reading in readings:
                 if reading.uuid not in before:
                     self.gpus[reading.uuid].begin(reading, now)
-            self.has_news = True
+            self.has_changed = True
         for reading in readings:
             if self.gpus[reading.uuid].describe(reading, collected_at, now, after_gap=after_gap):
-                self.has_news = True
+                self.has_changed = True
 
     def _place_gpus(self, gpus: list[GpuState]) -> None:
         """These are its GPUs from here on, in new rows: what is known of those that stay goes with them."""

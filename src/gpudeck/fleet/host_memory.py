@@ -189,7 +189,7 @@ class HostMemory(Service):
         self._writer.start()
 
     def on_second(self) -> None:
-        self._hub.fleet.say("memory", [] if self.problem is None else [self.problem])
+        self._hub.fleet.set_problems("memory", [] if self.problem is None else [self.problem])
 
     async def close(self) -> None:
         """Write all that changed. What the database does not take now is lost, and said in the log."""

@@ -124,7 +124,7 @@ class Register:
         host_id = self._id_of(envelope, target, only)
         host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
         if host is None:
-            self._check_crowd(envelope.host, only)
+            self._check_name_limit(envelope.host, only)
             if token is not None:
                 self.tokens.check(token, envelope.host)
             return self._make(host_id, via), host_id
@@ -279,7 +279,7 @@ class Register:
             "Take one of the two names out, or give each machine an id of its own (/etc/machine-id).",
         )
 
-    def _check_crowd(self, name: str, only: str | None) -> None:
+    def _check_name_limit(self, name: str, only: str | None) -> None:
         """A token for one host fills the fleet with no more than a few machines: some are installed anew, or cloned."""
         if only != name or len(self.called(name)) < MOST_OF_A_NAME:
             return

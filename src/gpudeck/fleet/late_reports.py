@@ -73,7 +73,7 @@ class MissingReports:
         return any(of == run for of, _, _ in self.ranges)
 
 
-class MarksThen(Mapping[str, ReservationMark]):
+class PastMarks(Mapping[str, ReservationMark]):
     """What reservations said of GPUs at another moment: those that count now, and the last ones that did."""
 
     def __init__(self, marks: Mapping[str, ReservationMark]) -> None:
@@ -124,7 +124,7 @@ class LateReports:
     """Of all hosts. `uptime` is a monotonic clock. One event loop owns it."""
 
     def __init__(self, marks: Mapping[str, ReservationMark], table: FleetTable, observers: Observers) -> None:
-        self.marks = MarksThen(marks)
+        self.marks = PastMarks(marks)
         self._live = table
         self._table = FleetTable(table.settings, table.names, self.marks)
         self._observers = observers

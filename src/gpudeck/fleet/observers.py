@@ -38,13 +38,13 @@ class FleetObserver:
     def on_reports(self, table: FleetTable, reports: Sequence[Pending]) -> None:
         """Reports were taken and are shown, of each host at most one."""
 
-    def on_news(self, host: HostState, now: float) -> None:
-        """Something may have happened to a host (see `HostState.has_news`): after its report, or as time passed."""
+    def on_host_changed(self, host: HostState, now: float) -> None:
+        """Something may have happened to a host (see `HostState.has_changed`): after its report, or as time passed."""
 
     def on_late_report(self, replay: HostState, observed_at: float) -> None:
         """A report of before the one that is shown was taken. `replay` is the host as it was then."""
 
-    def on_late_news(self, replay: HostState, observed_at: float) -> None:
+    def on_late_change(self, replay: HostState, observed_at: float) -> None:
         """A late report shows that something may have happened then."""
 
     def on_backlog_start(self, host: HostState) -> None:
@@ -101,9 +101,9 @@ class EverySecond(FleetObserver):
 
 _MOMENTS: Final = {
     "on_reports": "a report",
-    "on_news": "news of a host",
+    "on_host_changed": "news of a host",
     "on_late_report": "a late report",
-    "on_late_news": "late news of a host",
+    "on_late_change": "late news of a host",
     "on_backlog_start": "the start of a backlog",
     "on_backlog_end": "the end of a backlog",
     "on_time": "the time",
@@ -122,7 +122,7 @@ class _Failure(Struct):
 class Observers:
     """The observers of one fleet. What is added or removed while they are called counts from the next moment on.
 
-    `say` shows the hub's problems (see `Fleet.say`). One event loop owns it.
+    `set_problems` shows the hub's problems (see `Fleet.set_problems`). One event loop owns it.
     """
 
     def __init__(self, say: Callable[[str, list[str]], None], counters: Counter[str]) -> None:
@@ -151,16 +151,16 @@ class Observers:
     def on_reports(self, table: FleetTable, reports: Sequence[Pending]) -> None:
         self._call("on_reports", table, reports)
 
-    def on_news(self, host: HostState, now: float) -> None:
-        if self._following["on_news"]:
-            host.has_news = False
-            self._call("on_news", host, now)
+    def on_host_changed(self, host: HostState, now: float) -> None:
+        if self._following["on_host_changed"]:
+            host.has_changed = False
+            self._call("on_host_changed", host, now)
 
     def on_late_report(self, replay: HostState, observed_at: float) -> None:
         self._call("on_late_report", replay, observed_at)
-        if replay.has_news and self._following["on_late_news"]:
-            replay.has_news = False
-            self._call("on_late_news", replay, observed_at)
+        if replay.has_changed and self._following["on_late_change"]:
+            replay.has_changed = False
+            self._call("on_late_change", replay, observed_at)
 
     def on_backlog_start(self, host: HostState) -> None:
         self._call("on_backlog_start", host)

@@ -42,7 +42,7 @@ _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
 PARTS: Final = ("cluster", "database", "events", "schedulers", "reservations", "alerts", "messages", "history", SOURCE)
-"""The parts of a hub without which it goes on, degraded: what each says (`FleetState.say`) is wrong with it."""
+"""The parts of a hub without which it goes on, degraded: each reports its problems with `set_problems`."""
 
 
 class TakenReport(NamedTuple):
@@ -84,7 +84,7 @@ class FleetState:
         self._said: dict[str, list[str]] = {}
         self.alerts: list[Alert] = []
         self.alert_counts = AlertCounts()
-        self.observers = Observers(self.say, self.counters)
+        self.observers = Observers(self.set_problems, self.counters)
         self._late = LateReports(self._marks, self.table, self.observers)
         self._recalled: dict[str, HostState] = {}
         self.has_postponed = False
@@ -153,7 +153,7 @@ class FleetState:
             return following
         envelope = self._register.keep_apart(envelope, target)
         host, host_id = self._register.find(envelope, via, target, only, token)
-        if self._has_better_way(host, via):
+        if self._has_better_source(host, via):
             self.counters["reports_other_source"] += 1
             return None
         if isinstance(envelope, ShortReport):
@@ -172,7 +172,7 @@ class FleetState:
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
-            host.hear(now, uptime)
+            host.note_report(now, uptime)
             return None
         if is_sent and not host.is_next(envelope):
             self._late.note_gap(host, envelope, now - waited, uptime)
@@ -201,13 +201,13 @@ class FleetState:
         """Judge the reports that wait, and call the observers with them. Readers of the fleet call this first."""
         self.table.settle()
 
-    def say(self, source: str, problems: list[str]) -> None:
+    def set_problems(self, source: str, problems: list[str]) -> None:
         """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
         if self._said.get(source, []) != problems:
             self._said[source] = problems
             self.problems = [problem for said in self._said.values() for problem in said]
 
-    def said(self, source: str) -> list[str]:
+    def problems_of(self, source: str) -> list[str]:
         """What that part of the hub has to tell now."""
         return self._said.get(source, [])
 
@@ -308,10 +308,10 @@ class FleetState:
         if host is not None:
             host.flag("read", reason)
 
-    def has_better_way(self, target: str, via: str) -> bool:
+    def has_better_source(self, target: str, via: str) -> bool:
         """Whether that host reports right now through a more detailed source."""
         host = self._register.targeted(target)
-        return host is not None and self._has_better_way(host, via)
+        return host is not None and self._has_better_source(host, via)
 
     def make_host(self, host_id: str, via: str) -> HostState:
         """A host that is not in the fleet yet."""
@@ -348,7 +348,7 @@ class FleetState:
             if self.hosts.get(host.id) is host:
                 self._age(host, now, uptime)
             yield
-        self.say("tokens", self._register.tokens.problems(now))
+        self.set_problems("tokens", self._register.tokens.problems(now))
         self._ticks += 1
         if self._ticks % FORGET_TICKS == 0:
             self._forget(now)
@@ -429,15 +429,15 @@ class FleetState:
         self.observers.on_reports(self.table, reports)
         for report in reports:
             host = report.host
-            if host.has_news:
-                self.observers.on_news(host, report.now)
+            if host.has_changed:
+                self.observers.on_host_changed(host, report.now)
             # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
             if host.status != "up" or report.now - report.observed_at > host.late_after:
                 host.age(report.now, uptime, may_be_down=not self.is_cut_off)
 
     def _age(self, host: HostState, now: float, uptime: float) -> None:
         if host.age(now, uptime, may_be_down=not self.is_cut_off):
-            self.observers.on_news(host, now)
+            self.observers.on_host_changed(host, now)
 
     def _find_next(self, envelope: ShortReport, sender: Sender) -> HostState | None:
         """The host of a short report that follows its last one and has the same sender: nothing else has to be found
@@ -459,7 +459,7 @@ class FleetState:
     ) -> bool:
         """A report of before the one that is shown: it goes into the history, and says that the host is there."""
         is_new = self._late.take(host, envelope, observed_at, skew=skew, uptime=uptime)
-        host.hear(now, uptime)
+        host.note_report(now, uptime)
         self._age(host, now, uptime)
         for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
             self.counters[counter] += 1
@@ -486,8 +486,8 @@ class FleetState:
         if host.is_run_of(envelope):
             return
         host.flag("rival", "another agent reports as this host too; only the one started last is shown")
-        if host.has_news:
-            self.observers.on_news(host, now)
+        if host.has_changed:
+            self.observers.on_host_changed(host, now)
         raise ReportRefused(
             409,
             "replaced",
@@ -495,7 +495,7 @@ class FleetState:
             "Stop one of the two, or give each machine an id of its own (/etc/machine-id).",
         )
 
-    def _has_better_way(self, host: HostState, via: str) -> bool:
+    def _has_better_source(self, host: HostState, via: str) -> bool:
         return host.status == "up" and _RANKS.get(via, 0) > _RANKS.get(host.via, 0)
 
 
@@ -548,7 +548,7 @@ class Ingest:
         check_report(envelope)
         self._check_demo(envelope)
         taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
-        return taken or not self.fleet.has_better_way(target, via)
+        return taken or not self.fleet.has_better_source(target, via)
 
     def take_forwarded(
         self,

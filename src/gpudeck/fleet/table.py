@@ -428,7 +428,7 @@ class FleetTable:
         for row in np.unique(owners[self.gpus.depends_on_processes[owners]]).tolist():
             gpu = self.gpu_at[row]
             if gpu is not None:
-                gpu.look_at_processes(gpu.processes)
+                gpu.read_processes(gpu.processes)
 
     def _judge(self, pending: list[Pending], numbers: Floats) -> None:
         if not pending:
@@ -441,7 +441,7 @@ class FleetTable:
         for row in judge(self.gpus, rows, now, collected_at, self.settings).tolist():
             host = self.host_at[self.gpus.host[row]]
             if host is not None:
-                host.has_news = True
+                host.has_changed = True
 
     def _store(self, table: Columns, rows: Rows, values: Floats, pending: list[Pending], part: slice) -> None:
         """Put values into their rows. One that cannot be becomes unknown, and its owner says why.

@@ -30,9 +30,8 @@ from gpudeck.history.base import (
     MOST_POINTS,
     MOST_SERIES,
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
+    HeatQuery,
     HeatRow,
     HistoryRefused,
     KnownGpu,
@@ -41,6 +40,7 @@ from gpudeck.history.base import (
     Point,
     Resolution,
     Series,
+    SeriesQuery,
     UsageAmounts,
 )
 from gpudeck.history.codec import Flags, Floats
@@ -68,88 +68,88 @@ MOST_HEAT_HOURS: Final = 1_000_000
 MOST_CELLS: Final = 500_000
 
 
-def answer_series(view: "HistoryView", ask: Ask, now: float) -> Answer:
+def answer_series(view: "HistoryView", query: SeriesQuery, now: float) -> Answer:
     """Raises HistoryRefused for what makes no sense, and says what would."""
-    check_range(ask.start, ask.end)
-    check_points(ask.points)
-    subject, metric = check_ask(ask)
+    check_range(query.start, query.end)
+    check_points(query.points)
+    subject, metric = check_query(query)
     if subject == "user":
-        return user_series(view, ask, metric, now)
-    if ask.by == "user":
-        return memory_by_user(view, ask, metric, now)
+        return user_series(view, query, metric, now)
+    if query.by == "user":
+        return memory_by_user(view, query, metric, now)
     if subject == "gpu":
-        return gpu_series(view, ask, metric)
+        return gpu_series(view, query, metric)
     if subject == "host":
-        return host_series(view, ask, metric)
+        return host_series(view, query, metric)
     if subject == "run":
-        return run_series(view, ask, metric, now)
-    return fleet_answers(view, [ask], now)[0]
+        return run_series(view, query, metric, now)
+    return fleet_answers(view, [query], now)[0]
 
 
-def check_ask(ask: Ask) -> tuple[Subject, HistoryMetric]:
+def check_query(query: SeriesQuery) -> tuple[Subject, HistoryMetric]:
     """Whose past is asked for, and what of it. Raises HistoryRefused."""
-    given = [subject for subject in SUBJECTS if getattr(ask, subject) not in {None, False}]
+    given = [subject for subject in SUBJECTS if getattr(query, subject) not in {None, False}]
     if len(given) != 1:
         whose = f"{' and '.join(given)} were asked for at once" if given else "no host, GPU or user was named"
         raise HistoryRefused("not_one_subject", whose, "Give exactly one of gpu, host, user, run, or fleet=1.")
     subject = given[0]
-    metric = find_metric(ask.metric, subject)
+    metric = find_metric(query.metric, subject)
     hint = "by=gpu splits a metric of GPUs, of a host or a run; by=user splits memory_used_bytes of one GPU."
-    if ask.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
-        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by GPU", hint)
-    if ask.by == "user" and (subject != "gpu" or ask.metric != "memory_used_bytes"):
-        raise HistoryRefused("bad_split", f"{ask.metric} of a {subject} cannot be split by user", hint)
+    if query.by == "gpu" and (subject not in {"host", "run"} or metric.is_of_host):
+        raise HistoryRefused("bad_split", f"{query.metric} of a {subject} cannot be split by GPU", hint)
+    if query.by == "user" and (subject != "gpu" or query.metric != "memory_used_bytes"):
+        raise HistoryRefused("bad_split", f"{query.metric} of a {subject} cannot be split by user", hint)
     return subject, metric
 
 
-def gpu_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
-    gpu = find_gpu(view, ask.gpu or "")
-    grid = series_grid(view, ask, gpu.host, gpu.first)
+def gpu_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric) -> Answer:
+    gpu = find_gpu(view, query.gpu or "")
+    grid = series_grid(view, query, gpu.host, gpu.first)
     found = _fold_host(view, gpu.host, metric, grid, only={gpu.key})
     points = _together(found, grid, metric, is_one=True)
-    return make_answer(ask, metric, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
+    return make_answer(query, metric, grid, [Series(points, gpu=gpu.uuid, label=gpu.label, model=gpu.model)])
 
 
-def host_series(view: "HistoryView", ask: Ask, metric: HistoryMetric) -> Answer:
-    host = find_host(view, ask.host or "")
+def host_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric) -> Answer:
+    host = find_host(view, query.host or "")
     gpus = {key: gpu for key, gpu in view.gpus().items() if gpu.host == host.key}
-    grid = series_grid(view, ask, host.key, host.first, among=len(gpus) if ask.by == "gpu" else 1)
+    grid = series_grid(view, query, host.key, host.first, among=len(gpus) if query.by == "gpu" else 1)
     found = _fold_host(view, host.key, metric, grid)
-    if ask.by == "gpu":
-        return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
+    if query.by == "gpu":
+        return make_answer(query, metric, grid, _each(found, view.gpus(), grid, metric))
     points = _together(found, grid, metric, is_one=metric.is_of_host)
-    return make_answer(ask, metric, grid, [Series(points, host=host.host_id, label=host.name)])
+    return make_answer(query, metric, grid, [Series(points, host=host.host_id, label=host.name)])
 
 
-def run_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
+def run_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """Its GPUs while it was on them; in quarter hours, those that it was there for at least a part of."""
-    key = ask.run or 0
+    key = query.run or 0
     run = view.run(key) if 0 < key < 2**63 else None
     if run is None:
         raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
-    grid = series_grid(view, ask, run.host, run.first, among=len(run.gpus) if ask.by == "gpu" else 1)
+    grid = series_grid(view, query, run.host, run.first, among=len(run.gpus) if query.by == "gpu" else 1)
     if grid.step < QUARTER:
         found = fold(read_samples(view, run.host, metric, grid, only=run.gpus, mask=_presence(run.key)), grid)
     else:
         span = (run.first // QUARTER * QUARTER, _last_moment(view, run, now) + 1)
         found = fold(read_quarters(view, run.host, metric, grid, only=run.gpus), grid, span)
-    if ask.by == "gpu":
-        return make_answer(ask, metric, grid, _each(found, view.gpus(), grid, metric))
+    if query.by == "gpu":
+        return make_answer(query, metric, grid, _each(found, view.gpus(), grid, metric))
     points = _together(found, grid, metric, is_one=len(run.gpus) == 1)
-    return make_answer(ask, metric, grid, [Series(points, run=run.key)])
+    return make_answer(query, metric, grid, [Series(points, run=run.key)])
 
 
-def fleet_answers(view: "HistoryView", asks: Sequence[Ask], now: float) -> list[Answer]:
+def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: float) -> list[Answer]:
     """Questions about the fleet that differ in their metric alone. What is read is read once for all of them."""
-    ask, metrics = asks[0], [check_ask(ask)[1] for ask in asks]
+    query, metrics = queries[0], [check_query(query)[1] for query in queries]
     hosts = view.hosts().values()
-    began = min((host.first for host in hosts), default=ask.start)
-    grid = choose_grid(ask.start, ask.end, ask.points)
+    began = min((host.first for host in hosts), default=query.start)
+    grid = choose_grid(query.start, query.end, query.points)
     inside = [host for host in hosts if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
     reads = len(inside) * (grid.end - max(grid.start, began)) / HOUR
     is_coarse = grid.step >= QUARTER or reads > MOST_READS
     if is_coarse or max(grid.start, began) < view.raw_since(host.key for host in inside):
-        grid = choose_grid(ask.start, ask.end, ask.points, QUARTER)
+        grid = choose_grid(query.start, query.end, query.points, QUARTER)
         wanted = tuple(dict.fromkeys(name for metric in metrics for name in wanted_for(metric)))
         stack = view.fleet_quarters(grid.start, grid.end, wanted)
         at = (stack.starts - grid.start) // grid.step
@@ -157,7 +157,7 @@ def fleet_answers(view: "HistoryView", asks: Sequence[Ask], now: float) -> list[
     else:
         wholes = [_fold_hosts(view, inside, metric, grid) for metric in metrics]
     return [
-        make_answer(ask, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
+        make_answer(query, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
         for metric, whole in zip(metrics, wholes, strict=True)
     ]
 
@@ -181,23 +181,23 @@ def find_host(view: "HistoryView", name: str) -> KnownHost:
     return max(named, key=lambda host: host.last)
 
 
-def series_grid(view: "HistoryView", ask: Ask, host: int, began: float, *, among: int = 1) -> Grid:
+def series_grid(view: "HistoryView", query: SeriesQuery, host: int, began: float, *, among: int = 1) -> Grid:
     """The steps of an answer about devices of a host that were first seen at `began`, for `among` series."""
     if among > MOST_SERIES:
         hint = f"At most {MOST_SERIES} can be; ask for one GPU."
         raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many for a series each", hint)
-    points = min(ask.points, max(1, MOST_VALUES // max(1, among)))
-    grid = choose_grid(ask.start, ask.end, points)
+    points = min(query.points, max(1, MOST_VALUES // max(1, among)))
+    grid = choose_grid(query.start, query.end, points)
     if grid.step < QUARTER and max(grid.start, began) < view.raw_since((host,)):
-        return choose_grid(ask.start, ask.end, points, QUARTER)
+        return choose_grid(query.start, query.end, points, QUARTER)
     return grid
 
 
 def make_answer(
-    ask: Ask, metric: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution | None = None
+    query: SeriesQuery, metric: HistoryMetric, grid: Grid, series: list[Series], resolution: Resolution | None = None
 ) -> Answer:
     made_from: Resolution = resolution or ("raw" if grid.step < QUARTER else "quarter_hour")
-    return Answer(metric.name, metric.unit, grid.step, ask.start, ask.end, made_from, series)
+    return Answer(metric.name, metric.unit, grid.step, query.start, query.end, made_from, series)
 
 
 def _near(wrong: str, known: Collection[str], what: str) -> str:
@@ -256,10 +256,10 @@ def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
     return max([run.last, *(float(hour.times[part.present][-1]) for hour, part in parts)])
 
 
-def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
+def user_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
-    grid = choose_grid(ask.start, ask.end, ask.points, HOUR)
-    amounts, is_known, in_use = _add_up(view, ask.user or "", metric.name, grid)
+    grid = choose_grid(query.start, query.end, query.points, HOUR)
+    amounts, is_known, in_use = _add_up(view, query.user or "", metric.name, grid)
     # For how long the fleet was observed in each hour.
     stack = view.fleet_quarters(grid.start, grid.end, (CAPACITY,))
     places = (stack.starts - grid.start) // HOUR
@@ -270,7 +270,7 @@ def user_series(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float
     times = grid.start + HOUR * np.arange(len(seconds), dtype=np.float64)
     block = Block([0], times, Roll(amounts[None], seconds, values, values, values))
     points = [device_points(steps, grid, metric) for steps in fold([block], grid).values()]
-    return make_answer(ask, metric, grid, [Series(points[0] if points else [], user=ask.user)], "hour")
+    return make_answer(query, metric, grid, [Series(points[0] if points else [], user=query.user)], "hour")
 
 
 def _add_up(view: "HistoryView", user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
@@ -293,12 +293,12 @@ def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
     return (np.array(hours, dtype=np.int64) - grid.start) // HOUR
 
 
-def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: float) -> Answer:
+def memory_by_user(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """From samples, as only they have users. Memory of unknown users has no user."""
-    gpu = find_gpu(view, ask.gpu or "")
-    start = max(ask.start, gpu.first)
-    _check_kept(view, gpu.host, start, min(ask.end, now))
-    grid = series_grid(view, ask, gpu.host, gpu.first)
+    gpu = find_gpu(view, query.gpu or "")
+    start = max(query.start, gpu.first)
+    _check_kept(view, gpu.host, start, min(query.end, now))
+    grid = series_grid(view, query, gpu.host, gpu.first)
     block, users = _split(view, gpu, grid)
     found = fold([block], grid)
     points = {row: device_points(steps, grid, metric) for row, steps in found.items()}
@@ -308,7 +308,7 @@ def memory_by_user(view: "HistoryView", ask: Ask, metric: HistoryMetric, now: fl
         for row, user in enumerate(users)
         if row in points
     ]
-    return make_answer(ask, metric, grid, series, "raw")
+    return make_answer(query, metric, grid, series, "raw")
 
 
 def _check_kept(view: "HistoryView", host: int, start: float, end: float) -> None:
@@ -351,11 +351,11 @@ def _memory_of_users(view: "HistoryView", hour: Hour, row: int) -> tuple[dict[st
     return found, base
 
 
-def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:
+def answer_heat(view: "HistoryView", query: HeatQuery, now: float) -> Heat:
     """Rows are by name. A host is there if it was seen at some time in the range."""
-    check_range(ask.start, ask.end)
-    metric = find_metric(ask.metric, "host")
-    grid = heat_grid(ask)
+    check_range(query.start, query.end)
+    metric = find_metric(query.metric, "host")
+    grid = heat_grid(query)
     hosts = _hosts_within(view, grid)
     _check_cost(len(hosts), grid, now)
     values = _fill(view, metric, grid, {host.key: row for row, host in enumerate(hosts)}, now)
@@ -366,12 +366,12 @@ def answer_heat(view: "HistoryView", ask: HeatAsk, now: float) -> Heat:
     return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
 
 
-def heat_grid(ask: HeatAsk) -> Grid:
+def heat_grid(query: HeatQuery) -> Grid:
     """The columns of a map. Raises HistoryRefused."""
-    if ask.step < HOUR or ask.step % HOUR or ask.step > 366 * 24 * HOUR:
+    if query.step < HOUR or query.step % HOUR or query.step > 366 * 24 * HOUR:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."
-        raise HistoryRefused("bad_step", f"a map cannot have columns of {ask.step} s", hint)
-    grid = align(ask.start, ask.end, ask.step)
+        raise HistoryRefused("bad_step", f"a map cannot have columns of {query.step} s", hint)
+    grid = align(query.start, query.end, query.step)
     if grid.count > MOST_POINTS:
         hint = f"At most {MOST_POINTS:,} are possible: ask for a shorter range or a larger step."
         raise HistoryRefused("too_many_points", f"{grid.count:,} columns are too many", hint)

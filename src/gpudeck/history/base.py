@@ -40,7 +40,7 @@ class HistoryRefused(GpudeckError):
         self.code = code
 
 
-class Ask(Struct, frozen=True):
+class SeriesQuery(Struct, frozen=True):
     """One of `gpu` (a UUID), `host` (id or name), `user`, `run` or `fleet` says whose past is asked for.
 
     `metric` is a name of the catalog, one of STATE_METRICS, or for a user one of USER_METRICS. Metrics of the host
@@ -87,7 +87,7 @@ class Answer(Struct):
     series: list[Series]
 
 
-class HeatAsk(Struct, frozen=True):
+class HeatQuery(Struct, frozen=True):
     """A map host × time. `step` is a whole number of hours in seconds."""
 
     metric: str
@@ -112,7 +112,7 @@ class Heat(Struct):
     rows: list[HeatRow]
 
 
-class UsageAsk(Struct, frozen=True):
+class UsageQuery(Struct, frozen=True):
     """`zone` is where days begin and end (an IANA name), `daily` whether each row has its days. A store knows no rows
     by account, partition, namespace or `label`: see `schedulers.job_usage`."""
 
@@ -156,7 +156,7 @@ UseKey = tuple[int, str, str | None, str]
 """The hour's start, the host's id, the user (None: unknown), the model."""
 
 
-class OverviewAsk(Struct, frozen=True):
+class OverviewQuery(Struct, frozen=True):
     """What the History page shows: `points` are about so many of each curve, `by` is what a row of the usage stands
     for, `zone` where its days begin and end (an IANA name), `heat` whether a map of the hosts is wanted."""
 
@@ -179,7 +179,7 @@ class Overview(Struct):
     heat: Heat | None
 
 
-class RunsAsk(Struct, frozen=True):
+class RunsQuery(Struct, frozen=True):
     """Runs that were there at some time from `start` until `end`, newest first; `before` is for the next page."""
 
     start: float | None = None
@@ -227,7 +227,7 @@ class Runs(Struct):
     next: int | None = None
 
 
-class MomentAsk(Struct, frozen=True):
+class MomentQuery(Struct, frozen=True):
     """The fleet at a moment. `metrics` are the names wanted, the host's own with `host_` before them; None: all. Hosts
     that had been silent for `forget_after` seconds by then are left out."""
 
@@ -287,13 +287,13 @@ class Store(Protocol):
         ...
 
     def take(self, samples: "Sequence[Sample]") -> None: ...
-    def series(self, ask: Ask) -> Answer: ...
-    def heat(self, ask: HeatAsk) -> Heat: ...
-    def usage(self, ask: UsageAsk) -> Usage: ...
-    def overview(self, ask: OverviewAsk) -> Overview: ...
-    def runs(self, ask: RunsAsk) -> Runs: ...
+    def series(self, query: SeriesQuery) -> Answer: ...
+    def heat(self, query: HeatQuery) -> Heat: ...
+    def usage(self, query: UsageQuery) -> Usage: ...
+    def overview(self, query: OverviewQuery) -> Overview: ...
+    def runs(self, query: RunsQuery) -> Runs: ...
     def run(self, key: int) -> Run | None: ...
-    def moment(self, ask: MomentAsk) -> Iterator[PastHost]: ...
+    def moment(self, query: MomentQuery) -> Iterator[PastHost]: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...
 

@@ -38,7 +38,7 @@ class LiveBatch(Struct):
     runs: _Floats
     is_forwarded: bool = False
 
-    def one_by_one(self) -> Iterator["LiveBatch"]:
+    def split(self) -> Iterator["LiveBatch"]:
         """Each sample as a batch."""
         gpu = run = 0
         for place, devices in enumerate(self.devices):
@@ -110,7 +110,7 @@ def as_host_samples(samples: Iterable[Sample]) -> Iterator[HostSample]:
         if isinstance(one, HostSample):
             yield one
         else:
-            yield from map(_as_host_sample, one.one_by_one())
+            yield from map(_as_host_sample, one.split())
 
 
 def _as_host_sample(sample: LiveBatch) -> HostSample:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentAsk, PastHost, PastRun
+from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentQuery, PastHost, PastRun
 from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
 from gpudeck.history.rollup import Quarters, Roll
 from gpudeck.history.sample import (
@@ -48,22 +48,24 @@ def check_moment(at: float, oldest: float | None, now: float) -> None:
         raise HistoryRefused("before_history", f"nothing was recorded at {show_utc(at)}", hint)
 
 
-def find_hosts(view: "HistoryView", ask: MomentAsk, now: float) -> Iterator[PastHost]:
+def find_hosts(view: "HistoryView", query: MomentQuery, now: float) -> Iterator[PastHost]:
     """Each host that had been seen by then, in no particular order. Raises HistoryRefused at the first step, never
     later."""
     hosts = view.hosts().values()
-    check_moment(ask.at, min((host.first for host in hosts), default=None), now)
-    there = [host for host in hosts if host.first <= ask.at and ask.at - min(host.last, ask.at) <= ask.forget_after]
+    check_moment(query.at, min((host.first for host in hosts), default=None), now)
+    there = [
+        host for host in hosts if host.first <= query.at and query.at - min(host.last, query.at) <= query.forget_after
+    ]
     there.sort(key=attrgetter("key"))
-    finder = _HostFinder(view, ask)
+    finder = _HostFinder(view, query)
     for first in checkpointed(range(0, len(there), _HOSTS_AT_ONCE)):
         yield from finder.find(there[first : first + _HOSTS_AT_ONCE])
 
 
 class _HostFinder:
-    def __init__(self, view: "HistoryView", ask: MomentAsk) -> None:
+    def __init__(self, view: "HistoryView", query: MomentQuery) -> None:
         self._view = view
-        self._ask = ask
+        self._ask = query
         self._gpus = view.gpus()
 
     def find(self, hosts: Sequence[KnownHost]) -> Iterator[PastHost]:

@@ -15,19 +15,19 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import (
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
-    MomentAsk,
+    HeatQuery,
+    MomentQuery,
     Overview,
-    OverviewAsk,
+    OverviewQuery,
     PastHost,
     Run,
     Runs,
-    RunsAsk,
+    RunsQuery,
+    SeriesQuery,
     Store,
     StoreStats,
-    UsageAsk,
+    UsageQuery,
 )
 from gpudeck.history.live import Sample, count_samples
 from gpudeck.history.recorder import Recorder
@@ -110,26 +110,26 @@ class OpeningStore:
         store = self.wait()
         return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
 
-    def series(self, ask: Ask) -> Answer:
-        return self._opened().series(ask)
+    def series(self, query: SeriesQuery) -> Answer:
+        return self._opened().series(query)
 
-    def heat(self, ask: HeatAsk) -> Heat:
-        return self._opened().heat(ask)
+    def heat(self, query: HeatQuery) -> Heat:
+        return self._opened().heat(query)
 
-    def usage(self, ask: UsageAsk) -> Usage:
-        return self._opened().usage(ask)
+    def usage(self, query: UsageQuery) -> Usage:
+        return self._opened().usage(query)
 
-    def overview(self, ask: OverviewAsk) -> Overview:
-        return self._opened().overview(ask)
+    def overview(self, query: OverviewQuery) -> Overview:
+        return self._opened().overview(query)
 
-    def runs(self, ask: RunsAsk) -> Runs:
-        return self._opened().runs(ask)
+    def runs(self, query: RunsQuery) -> Runs:
+        return self._opened().runs(query)
 
     def run(self, key: int) -> Run | None:
         return self._opened().run(key)
 
-    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
-        return self._opened().moment(ask)
+    def moment(self, query: MomentQuery) -> Iterator[PastHost]:
+        return self._opened().moment(query)
 
     def stats(self) -> StoreStats:
         return self._opened().stats()
@@ -224,8 +224,8 @@ class HistoryService(Service):
         if self.store is None:
             return
         problem, damage = self.store.problem, self.store.damage
-        self._hub.fleet.say("history", [] if problem is None else [problem])
-        self._hub.fleet.say("history damage", [] if damage is None else [damage])
+        self._hub.fleet.set_problems("history", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("history damage", [] if damage is None else [damage])
         self._report_trouble(self.store.trouble)
         if damage is not None and not self._is_damage_reported:
             self._is_damage_reported = True

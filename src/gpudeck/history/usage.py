@@ -1,4 +1,4 @@
-"""Who used how much: the answer to `UsageAsk`, summed up from the hours' uses.
+"""Who used how much: the answer to `UsageQuery`, summed up from the hours' uses.
 
     facts (hours, host, user, model → Use) → sums by day → rows by user, group, host or model → Usage
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
-from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageAsk, UseKey
+from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageQuery, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.time_range import HOUR, Period
 from gpudeck.model.view import Day, Usage, UsageBy, UsageRow
@@ -53,33 +53,33 @@ class _Sums(Struct):
 
 
 def usage(
-    view: "HistoryView", ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+    view: "HistoryView", query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     """`groups` returns the group of users that are in none of the settings. Blocks. Raises HistoryRefused."""
-    period = _period(ask, now)
-    names = _host_names(view, ask.host)
-    by_host = ask.by == "host" or ask.host is not None
+    period = _period(query, now)
+    names = _host_names(view, query.host)
+    by_host = query.by == "host" or query.host is not None
     # The store adds up whole stretches by itself, several times faster than hours are added up here.
     facts = (fact for begin, end in period.stretches() for fact in view.uses(begin, end, by_host=by_host))
     gpus = view.gpus().values()
     answer = fold(
         facts,
-        ask,
+        query,
         settings,
         groups,
         now,
         hosts=names,
         observed=_observed(view, period),
-        had=seconds_had(gpus, ask.start, min(ask.end, now)),
+        had=seconds_had(gpus, query.start, min(query.end, now)),
     )
-    first = min((gpu.first for gpu in gpus), default=ask.start)
-    answer.known_since = first if ask.start < first else None
+    first = min((gpu.first for gpu in gpus), default=query.start)
+    answer.known_since = first if query.start < first else None
     return answer
 
 
 def fold(
     facts: Iterable[tuple[UseKey, UsageAmounts]],
-    ask: UsageAsk,
+    query: UsageQuery,
     settings: UsageSettings,
     groups: Callable[[str], str | None],
     now: float,
@@ -91,10 +91,10 @@ def fold(
     """The answer from facts that any store returns: one an hour, host, user and model, or less finely. `hosts` are the
     names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known GPUs had. Hours
     outside of the period may be among the facts. Raises HistoryRefused."""
-    period = _period(ask, now)
+    period = _period(query, now)
     rows: dict[_RowKey, _Sums] = {}
     total = _Sums()
-    name_row, is_wanted = _naming(ask, settings, groups, hosts)
+    name_row, is_wanted = _naming(query, settings, groups, hosts)
     for (day, host, user, model), use in _sum_up(facts, period).items():
         if is_wanted(host, user, model):
             price = price_of(model, settings.prices)
@@ -103,12 +103,12 @@ def fold(
     if sum(len(sums.days) for sums in rows.values()) > _MOST_DAYS_IN_ROWS:
         days = f"{len(period.days)} days of {len(rows)} rows are too many for one answer"
         raise HistoryRefused("too_long", days, "Ask for fewer days, or without `daily`.")
-    found = [_row(sums, period, observed, ask.by, key) for key, sums in rows.items()]
+    found = [_row(sums, period, observed, query.by, key) for key, sums in rows.items()]
     found.sort(key=lambda row: (-row.gpu_hours, row.unknown, row.user or row.group or row.host or row.model or ""))
     return Usage(
-        by=ask.by,
-        start=ask.start,
-        end=ask.end,
+        by=query.by,
+        start=query.start,
+        end=query.end,
         coverage=min(1.0, observed / had) if had > 0 else None,
         monitored_gpu_hours=observed / HOUR,
         currency=settings.currency,
@@ -135,8 +135,8 @@ def to_csv(usage: Usage, *, daily: bool = False) -> str:
     return write_csv(_daily_lines(usage) if daily else _lines(usage))
 
 
-def _period(ask: UsageAsk, now: float) -> Period:
-    return Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
+def _period(query: UsageQuery, now: float) -> Period:
+    return Period(query.start, query.end, now, query.zone if query.daily else None)
 
 
 def _observed(view: "HistoryView", period: Period) -> float:
@@ -168,22 +168,22 @@ _Naming = tuple[Callable[[str, str | None, str], _RowKey], Callable[[str, str | 
 
 
 def _naming(
-    ask: UsageAsk, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
+    query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
 ) -> _Naming:
     """Which row a use belongs to, and whether it was asked for at all."""
     group_of = find_groups(settings, groups)
 
     def name_row(host: str, user: str | None, model: str) -> _RowKey:
-        if ask.by in {"host", "model"}:
-            return (hosts.get(host, host) if ask.by == "host" else model), False
-        return (user if ask.by == "user" else group_of(user)), user is None
+        if query.by in {"host", "model"}:
+            return (hosts.get(host, host) if query.by == "host" else model), False
+        return (user if query.by == "user" else group_of(user)), user is None
 
     def is_wanted(host: str, user: str | None, model: str) -> bool:
         return (
-            (ask.user is None or user == ask.user)
-            and (ask.host is None or ask.host in {host, hosts.get(host)})
-            and (ask.model is None or ask.model.lower() in model.lower())
-            and (ask.group is None or group_of(user) == ask.group)
+            (query.user is None or user == query.user)
+            and (query.host is None or query.host in {host, hosts.get(host)})
+            and (query.model is None or query.model.lower() in model.lower())
+            and (query.group is None or group_of(user) == query.group)
         )
 
     return name_row, is_wanted

@@ -59,7 +59,7 @@ class MaintenanceService(Service):
         self._hub = hub
         self._events = events
         self._now = now
-        self.windows = MaintenanceWindows(MaintenanceStore(auth.database, fleet), hub.fleet, now, changed=self.look)
+        self.windows = MaintenanceWindows(MaintenanceStore(auth.database, fleet), hub.fleet, now, changed=self.update)
         self.notes = HostNotes(auth.database, fleet, hub.fleet, now, show=self._show_notes)
         self._running: dict[int, MaintenanceWindow] | None = None
         self._copy = None if data_dir is None or fleet != REAL else LocalCopy(data_dir / FILE_NAME, KnownMaintenance)
@@ -79,11 +79,11 @@ class MaintenanceService(Service):
 
     def on_second(self) -> None:
         """Look, and ask the database unless the last question is still being answered."""
-        self.look()
+        self.update()
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._bring_up_to_date())
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Show what counts now, and say what has begun or ended since the last look."""
         now = self._now()
         self._show_notes()

@@ -52,12 +52,12 @@ def find_target(
 async def _list_targets(settings: Settings) -> list[Target]:
     """In the order in which the first of a name counts. A list that cannot be read now contributes no host."""
     providers = [*make_providers(settings.hosts, settings.discovery), *make_compat_providers(settings.compat)]
-    lists = await asyncio.gather(*(_look_into_list(provider) for provider in providers))
+    lists = await asyncio.gather(*(_inspect_list(provider) for provider in providers))
     managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
     return [target for targets in (*lists, managed) for target in targets]
 
 
-async def _look_into_list(provider: Provider) -> list[Target]:
+async def _inspect_list(provider: Provider) -> list[Target]:
     try:
         async with asyncio.timeout(_LIST_SECONDS):
             return await provider.find()
@@ -102,7 +102,7 @@ async def _try(target: Target, way: PollMethod) -> AsyncIterator[Step]:
     arrival, step = await _try_reading(target, way)
     yield step
     if arrival is not None:
-        for following in _look_into(arrival.envelope.report, target.via):
+        for following in _inspect(arrival.envelope.report, target.via):
             yield following
 
 
@@ -162,7 +162,7 @@ async def _try_reading(target: Target, way: PollMethod) -> tuple[FetchedReport |
     return arrival, Step(name, True, f"answered within {(time.monotonic() - began) * 1000:.0f} ms")
 
 
-def _look_into(report: Report, via: str) -> Iterator[Step]:
+def _inspect(report: Report, via: str) -> Iterator[Step]:
     gpus = report.gpus
     if not gpus:
         yield Step("driver", False, report.gpus_reason or "it has no GPUs.")
@@ -173,10 +173,10 @@ def _look_into(report: Report, via: str) -> Iterator[Step]:
     yield Step("driver", not missing, f"{version}{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({models})")
     for gpu in missing:
         yield Step("driver", False, f"GPU {gpu.index} cannot be read: {gpu.missing}")
-    yield _look_at_processes(gpus, via)
+    yield _inspect_processes(gpus, via)
 
 
-def _look_at_processes(gpus: list[GpuReading], via: str) -> Step:
+def _inspect_processes(gpus: list[GpuReading], via: str) -> Step:
     """Most exporters list no processes: nothing is wrong with a host that is read from one."""
     unlisted = next((gpu for gpu in gpus if gpu.processes is None and not gpu.missing), None)
     if unlisted is not None:

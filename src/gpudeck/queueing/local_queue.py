@@ -54,7 +54,7 @@ def taken_here(uuids: Iterable[str]) -> frozenset[str]:
 
 
 class LocalQueue:
-    """A place in the line of this machine. `look` until it is granted, then `close` when its command has ended.
+    """A place in the line of this machine. `poll` until it is granted, then `close` when its command has ended.
 
     `read` gives the GPUs of this machine and may block for seconds.
     """
@@ -86,7 +86,7 @@ class LocalQueue:
             self._file = self._folder / f"ticket-{self._number:018}"
             self._open.append(make_locked(self._file, msgspec.json.encode(self._ticket)))
 
-    def look(self) -> QueuePosition:
+    def poll(self) -> QueuePosition:
         """Where it stands now, and whether it was granted. The GPUs of a grant are locked until `close`."""
         gpus = self._read()
         now = time.time()

@@ -214,12 +214,12 @@ class WaitQueue:
         hosts whose GPUs are not known yet, by name and id."""
         async with self._lock:
             if self._store.is_shared:
-                await self._look_again()
+                await self._reload()
             if not self._requests:
                 self._places.settle((), None, gpus)
                 return
             await self._note_seen()
-            await self._part_with_the_gone(gpus)
+            await self._remove_departed(gpus)
             await self._serve(gpus, awaited)
         await self._notify()
 
@@ -233,7 +233,7 @@ class WaitQueue:
         if sum(one.user == user for one in self._requests.values()) >= MOST_OF_ONE:
             raise QueueFull(f"{user} waits {MOST_OF_ONE} times already.", "`gpudeck wait` ends with Ctrl-C.")
 
-    async def _look_again(self) -> None:
+    async def _reload(self) -> None:
         """What other hubs changed. Each hub follows its own waiters."""
         found = await self._store.list()
         before = self._requests
@@ -254,7 +254,7 @@ class WaitQueue:
             await self._store.note_seen(news)
         self._noted = {number: at for number, at in (self._noted | news).items() if number in self._requests}
 
-    async def _part_with_the_gone(self, gpus: Iterable[CandidateGpu]) -> None:
+    async def _remove_departed(self, gpus: Iterable[CandidateGpu]) -> None:
         now = self._now()
         users = {gpu.uuid: gpu.users for gpu in gpus}
         for one in list(self._requests.values()):

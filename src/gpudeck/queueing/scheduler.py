@@ -282,7 +282,7 @@ class RunLengths(Struct, frozen=True):
     seconds: float
 
 
-def count_stays(runs: Iterable[tuple[Sequence[str], float]]) -> dict[str, RunLengths]:
+def count_run_lengths(runs: Iterable[tuple[Sequence[str], float]]) -> dict[str, RunLengths]:
     """By UUID, from the GPUs of each program that ended, and how long it was there."""
     found: dict[str, RunLengths] = {}
     for uuids, seconds in runs:
@@ -299,7 +299,7 @@ class Estimator:
         self._stays: Mapping[str, RunLengths] | None = None
 
     def learn(self, stays: Mapping[str, RunLengths]) -> None:
-        """What the history says now (see `count_stays`)."""
+        """What the history says now (see `count_run_lengths`)."""
         self._stays = stays
 
     def __call__(self, line: Sequence[Request], gpus: Sequence[CandidateGpu]) -> dict[int, WaitEstimate]:

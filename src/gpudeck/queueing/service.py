@@ -12,7 +12,7 @@ from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
-from gpudeck.history.base import HistoryRefused, RunsAsk, Store
+from gpudeck.history.base import HistoryRefused, RunsQuery, Store
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -20,7 +20,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_request import CandidateGpu
 from gpudeck.model.reservation import ReservedGpu
 from gpudeck.queueing.queue import QueueStore, WaitQueue
-from gpudeck.queueing.scheduler import Estimator, Request, RunLengths, count_stays
+from gpudeck.queueing.scheduler import Estimator, Request, RunLengths, count_run_lengths
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
 
@@ -93,7 +93,7 @@ class QueueService(Service):
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._step_forever())]
         if self._history is not None:
-            self._tasks.append(loop.create_task(self._look_back_forever(self._history)))
+            self._tasks.append(loop.create_task(self._estimate_forever(self._history)))
 
     async def close(self) -> None:
         """Open requests are answered at once; their clients ask again when a hub serves."""
@@ -124,7 +124,7 @@ class QueueService(Service):
     def _logins_of(self, one: Request) -> Collection[str]:
         return (one.user,) if one.account is None else self._users.logins_of(one.account)
 
-    async def _look_back_forever(self, history: Store) -> None:
+    async def _estimate_forever(self, history: Store) -> None:
         """How long programs stayed lately; asked only while the queue is not empty."""
         asked_at = float("-inf")
         while True:
@@ -133,16 +133,16 @@ class QueueService(Service):
                 continue
             asked_at = self._now()
             try:
-                self._estimator.learn(await asyncio.to_thread(_ask_stays, history, asked_at))
+                self._estimator.learn(await asyncio.to_thread(_query_run_lengths, history, asked_at))
             except (HistoryRefused, Temporary) as error:
                 log.debug("cannot estimate how long programs stay: %s", error)
             except Exception:
                 log.exception("cannot estimate how long programs stay")
 
 
-def _ask_stays(store: Store, now: float) -> dict[str, RunLengths]:
-    runs = store.runs(RunsAsk(start=now - _LOOK_BACK, end=now, limit=_RUNS)).runs
-    return count_stays(
+def _query_run_lengths(store: Store, now: float) -> dict[str, RunLengths]:
+    runs = store.runs(RunsQuery(start=now - _LOOK_BACK, end=now, limit=_RUNS)).runs
+    return count_run_lengths(
         (run.gpus, run.ended_at - (run.seen_at if run.started_at is None else run.started_at))
         for run in runs
         if run.ended_at is not None

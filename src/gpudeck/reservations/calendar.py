@@ -47,7 +47,7 @@ from gpudeck.reservations.rules import (
 from gpudeck.reservations.settings import DAY, ReservationSettings
 from gpudeck.reservations.store import (
     NOTE_LENGTH,
-    ReservationAsk,
+    ReservationQuery,
     ReservationStore,
     ReservationTransaction,
     end_claims,
@@ -101,7 +101,7 @@ class ReservationCalendar:
     async def load(self) -> None:
         """Read what counts about now."""
         now = self.now()
-        near = await self._store.search(ReservationAsk(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
+        near = await self._store.search(ReservationQuery(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
         self.changes += near != self.near
         self.near = near
         self._loaded_at = self._known_at = now
@@ -135,7 +135,7 @@ class ReservationCalendar:
         now, known = self.now(), (*self.near, *self.of_schedulers())
         return {gpu.uuid: one for one in known if one.counts_at(now) for gpu in one.gpus}
 
-    async def search(self, ask: ReservationAsk) -> list[Reservation]:
+    async def search(self, ask: ReservationQuery) -> list[Reservation]:
         found = await self._store.search(ask)
         others = [one for one in self.of_schedulers() if ask.matches(one)]
         return _by_start([*found, *others])[: ask.limit] if others else found
@@ -273,11 +273,11 @@ class ReservationCalendar:
         drained = self._drained(known)
         # Most find something soon: what is reserved a year ahead is read only for those who do not.
         soon, in_use = span.end + SOON_SECONDS, _in_use(known)
-        near = await self.search(ReservationAsk(start=span.start, end=soon))
+        near = await self.search(ReservationQuery(start=span.start, end=soon))
         slot = first_slot(tiers, near, wanted.any, span, drained, in_use=in_use)
         if slot is not None and slot.end <= soon:
             return slot
-        later = await self.search(ReservationAsk(start=span.start))
+        later = await self.search(ReservationQuery(start=span.start))
         return first_slot(tiers, later, wanted.any, span, drained, in_use=in_use)
 
     async def _decide(
@@ -357,7 +357,7 @@ class ReservationCalendar:
     ) -> list[Reservation]:
         """All that count within that range, those of schedulers among them, by their start."""
         found = await transaction.overlapping(uuids, start, end, but=but)
-        within = [one for one in self.of_schedulers() if ReservationAsk(start=start, end=end).matches(one)]
+        within = [one for one in self.of_schedulers() if ReservationQuery(start=start, end=end).matches(one)]
         others = [one for one in within if uuids is None or any(gpu.uuid in uuids for gpu in one.gpus)]
         return _by_start([*found, *others]) if others else found
 

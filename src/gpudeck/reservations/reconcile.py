@@ -36,7 +36,7 @@ class ReconcileResult(Struct, frozen=True):
 
 
 class Reconciler:
-    """`look` every few seconds. Each event is reported once. After a restart of the hub the unused time is counted
+    """`reconcile` every few seconds. Each event is reported once. After a restart of the hub the unused time is counted
     anew: a reservation is released late rather than early."""
 
     def __init__(self, settings: ReservationSettings, logins_of: LoginsOf) -> None:
@@ -46,7 +46,7 @@ class Reconciler:
         self._warned: set[int] = set()
         self._told: set[tuple[int, str, str]] = set()
 
-    def look(self, near: Sequence[Reservation], seen: Mapping[str, ObservedGpu], now: float) -> ReconcileResult:
+    def reconcile(self, near: Sequence[Reservation], seen: Mapping[str, ObservedGpu], now: float) -> ReconcileResult:
         """`near` are the reservations of about now, `seen` their GPUs as far as the fleet has them."""
         found = ReconcileResult()
         running = [one for one in near if one.counts_at(now)]
@@ -65,10 +65,10 @@ class Reconciler:
     def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
-            strangers = _strangers(seen.get(gpu.uuid), logins)
+            strangers = _other_users(seen.get(gpu.uuid), logins)
             found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), _describe_conflict(one, strangers), one.start)
             for stranger in strangers:
-                self._tell_conflict(one, gpu, stranger, now, found)
+                self._emit_conflict(one, gpu, stranger, now, found)
         if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):
             found.used.append(one)
         elif one.used_at is None and one.kind == "reservation":
@@ -112,7 +112,7 @@ class Reconciler:
             title = f"{staying[0]} is still on GPU {gpu.label} of {gpu.host}: {one.user}'s reservation has ended"
             found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=staying[0]))
 
-    def _tell_conflict(
+    def _emit_conflict(
         self, one: Reservation, gpu: ReservedGpu, stranger: Occupant, now: float, found: ReconcileResult
     ) -> None:
         user = stranger.user or ""
@@ -152,7 +152,7 @@ def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu
     )
 
 
-def _strangers(seen: ObservedGpu | None, logins: frozenset[str] | None) -> list[Occupant]:
+def _other_users(seen: ObservedGpu | None, logins: frozenset[str] | None) -> list[Occupant]:
     """Those who are known to be on a GPU and are not its reservation's owner, each once."""
     if seen is None or logins is None:
         return []

@@ -112,7 +112,7 @@ class ReservationService(Service):
         self._now = now
         store = ReservationStore(auth.database, fleet)
         self.calendar = ReservationCalendar(
-            store, settings, now, changed=self.look, maintenance=maintenance, of_schedulers=of_schedulers
+            store, settings, now, changed=self.reconcile, maintenance=maintenance, of_schedulers=of_schedulers
         )
         self._rules = Reconciler(settings, self._logins_of)
         self.late: list[tuple[Reservation, float]] = []
@@ -132,21 +132,21 @@ class ReservationService(Service):
             known = None if self._copy is None else self._copy.read()
             if known is not None:
                 self.calendar.adopt(known.reservations, known.at)
-            self.look()
+            self.reconcile()
             raise
 
     def on_second(self) -> None:
         """Look, and ask the database unless the last question is still being answered."""
-        self.look()
+        self.reconcile()
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._work_off())
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Show what counts now, and note what follows from who is where."""
         near = self.calendar.near
         uuids = {gpu.uuid for one in near for gpu in one.gpus}
         now = self._now()
-        found = self._rules.look(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
+        found = self._rules.reconcile(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": ReservationMark(None, is_unknown=True)}
         # Only the jobs that its scheduler lets in may use such a GPU, whoever has reserved it here.
         marks = {
@@ -179,7 +179,7 @@ class ReservationService(Service):
         else:
             if self._is_failing:
                 log.info("reservations can be read again")
-                self._hub.fleet.say("reservations", [])
+                self._hub.fleet.set_problems("reservations", [])
             self._is_failing = False
 
     async def ask_database(self) -> None:
@@ -211,7 +211,7 @@ class ReservationService(Service):
         if not self._is_failing:
             log.warning("reservations cannot be read: %s", error)
         # Without the place: it is shown to everybody who may look.
-        self._hub.fleet.say("reservations", [_NOT_READ if self.calendar.is_known else _NOT_KNOWN])
+        self._hub.fleet.set_problems("reservations", [_NOT_READ if self.calendar.is_known else _NOT_KNOWN])
         self._is_failing = True
         await asyncio.sleep(RETRY_SECONDS)
 

@@ -35,7 +35,7 @@ NOTE_LENGTH = 1000
 USER_LENGTH = 160
 
 
-class ReservationAsk(Struct, frozen=True, kw_only=True):
+class ReservationQuery(Struct, frozen=True, kw_only=True):
     """Which reservations are wanted: those that count at any time from `start` until before `end`; None: no bound."""
 
     start: float | None = None
@@ -125,18 +125,18 @@ class ReservationStore(FleetStore):
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             yield ReservationTransaction(connection, self._fleet)
 
-    async def search(self, ask: ReservationAsk) -> list[Reservation]:
+    async def search(self, query: ReservationQuery) -> list[Reservation]:
         """By their start, then by their id; without those that were given back before they began."""
-        if not all(map(_can_be_kept, (ask.user, ask.host, ask.gpu))):
+        if not all(map(_can_be_kept, (query.user, query.host, query.gpu))):
             return []
-        conditions = _within(self._fleet, ask.start, ask.end)
-        if ask.user is not None:
-            conditions.append(table.c.user == ask.user)
-        for column, wanted in ((gpu_table.c.host, ask.host), (gpu_table.c.uuid, ask.gpu)):
+        conditions = _within(self._fleet, query.start, query.end)
+        if query.user is not None:
+            conditions.append(table.c.user == query.user)
+        for column, wanted in ((gpu_table.c.host, query.host), (gpu_table.c.uuid, query.gpu)):
             if wanted is not None:
                 conditions.append(table.c.id.in_(select(gpu_table.c.reservation_id).where(column == wanted)))
         async with self._database.begin() as connection:
-            return await _read(connection, conditions, ask.limit)
+            return await _read(connection, conditions, query.limit)
 
     async def find(self, number: int) -> Reservation | None:
         """Also one that was given back before it began."""

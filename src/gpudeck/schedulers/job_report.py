@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpudeck.history.base import Ask, HistoryRefused, Store, UsageAsk
+from gpudeck.history.base import HistoryRefused, SeriesQuery, Store, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import price_of
 from gpudeck.model.errors import Temporary
@@ -18,14 +18,14 @@ from gpudeck.schedulers.job_hosts import show_nodes
 from gpudeck.schedulers.job_store import (
     AMOUNTS,
     HOUR,
-    JobAsk,
     JobGpuRecord,
     JobHostRecord,
+    JobQuery,
     JobRecord,
     add_amounts,
     read_labels,
 )
-from gpudeck.schedulers.job_usage import AllocatedTime, DaySums, base_ask, check_ask, read_sums
+from gpudeck.schedulers.job_usage import AllocatedTime, DaySums, base_query, check_query, read_sums
 from gpudeck.schedulers.jobs import JobService
 
 MOST_STARTS: Final = 20
@@ -56,21 +56,21 @@ class JobReporter(Struct):
     settings: UsageSettings = UsageSettings()
     groups: Callable[[str], str | None] = lambda _: None
 
-    async def read_sums(self, ask: UsageAsk, now: float) -> DaySums | None:
+    async def read_sums(self, query: UsageQuery, now: float) -> DaySums | None:
         """What `add_allocated` needs; None where no scheduler has given a GPU to a job. Raises Temporary and
         HistoryRefused."""
-        check_ask(ask, has_jobs=self.service.has_jobs)
-        return await read_sums(self.service.store, ask, now) if self.service.has_jobs else None
+        check_query(query, has_jobs=self.service.has_jobs)
+        return await read_sums(self.service.store, query, now) if self.service.has_jobs else None
 
-    def add_allocated(self, history: Store, ask: UsageAsk, sums: DaySums | None, now: float) -> Usage:
+    def add_allocated(self, history: Store, query: UsageQuery, sums: DaySums | None, now: float) -> Usage:
         """Usage with allocated time. Blocks. Raises HistoryRefused."""
-        usage = history.usage(base_ask(ask))
-        return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, ask, sums, now)
+        usage = history.usage(base_query(query))
+        return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, query, sums, now)
 
-    async def search(self, ask: JobAsk, now: float) -> list[JobSummary]:
+    async def search(self, query: JobQuery, now: float) -> list[JobSummary]:
         """The newest first. Raises Temporary."""
         await self.service.settle()
-        records = await self.service.store.find(ask)
+        records = await self.service.store.find(query)
         found = await self._read_gpus(records)
         return [JobSummary(**self._describe(one, found.get(one.id, []), now)) for one in records]
 
@@ -181,7 +181,7 @@ def add_stretches(report: JobReport, store: Store, work_percent: float, now: flo
 def find_stretches(store: Store, uuid: str, start: float, end: float, work_percent: float) -> list[tuple[float, float]]:
     """From when until when a GPU was seen and did not work for ten minutes and more. Raises HistoryRefused."""
     points = int(min(_STRETCH_POINTS, max(1.0, (end - start) / 60)))
-    answer = store.series(Ask("utilization_percent", start, max(end, start + 1), points, gpu=uuid))
+    answer = store.series(SeriesQuery("utilization_percent", start, max(end, start + 1), points, gpu=uuid))
     found: list[tuple[float, float]] = []
     for at, _, _, most in answer.series[0].points if answer.series else ():
         if most is None or most >= work_percent:

@@ -89,7 +89,7 @@ class JobHostRecord(Struct, kw_only=True):
     reason: str | None = None
 
 
-class JobAsk(Struct, frozen=True, kw_only=True):
+class JobQuery(Struct, frozen=True, kw_only=True):
     """Which jobs are wanted: those that had not ended by `since`, and started before `before`."""
 
     user: str | None = None
@@ -182,17 +182,17 @@ class JobStore(FleetStore):
     async def open_jobs(self) -> list[JobRecord]:
         return await self._find_jobs(jobs.c.ended_at.is_(None))
 
-    async def find(self, ask: JobAsk) -> list[JobRecord]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         """The newest first."""
-        named = {name: value for name in _FILTERS if (value := getattr(ask, name)) is not None}
+        named = {name: value for name in _FILTERS if (value := getattr(query, name)) is not None}
         wanted = [jobs.c.job != "", *(jobs.c[name] == clean(value) for name, value in named.items())]
-        if ask.is_running is not None:
-            wanted.append(jobs.c.ended_at.is_(None) if ask.is_running else jobs.c.ended_at.is_not(None))
-        if ask.since is not None:
-            wanted.append(or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > ask.since))
-        if ask.before is not None:
-            wanted.append(jobs.c.start < ask.before)
-        return await self._find_jobs(*wanted, limit=ask.limit)
+        if query.is_running is not None:
+            wanted.append(jobs.c.ended_at.is_(None) if query.is_running else jobs.c.ended_at.is_not(None))
+        if query.since is not None:
+            wanted.append(or_(jobs.c.ended_at.is_(None), jobs.c.ended_at > query.since))
+        if query.before is not None:
+            wanted.append(jobs.c.start < query.before)
+        return await self._find_jobs(*wanted, limit=query.limit)
 
     async def find_starts(self, job: str, scheduler: str | None, limit: int) -> list[JobRecord]:
         """All starts of a job, the newest first; of the id of a whole array its tasks."""
@@ -268,8 +268,8 @@ class JobStore(FleetStore):
 
     async def _find_jobs(self, *wanted: ColumnElement[bool], limit: int | None = None) -> list[JobRecord]:
         columns = [jobs.c[name] for name in JobRecord.__struct_fields__]
-        ask = select(*columns).where(jobs.c.fleet == self._fleet, *wanted)
-        rows = await self._database.execute(ask.order_by(jobs.c.start.desc(), jobs.c.id).limit(limit))
+        query = select(*columns).where(jobs.c.fleet == self._fleet, *wanted)
+        rows = await self._database.execute(query.order_by(jobs.c.start.desc(), jobs.c.id).limit(limit))
         return [JobRecord(**row) for row in rows.mappings()]
 
     def _select_sums(self, span: int, begin: int, stop: int, by: Sequence[str], only: Mapping[str, str]) -> Any:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpudeck.history.base import HistoryRefused, UsageAsk
+from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import Period
 from gpudeck.history.usage import find_groups, price_of
@@ -26,26 +26,26 @@ DaySums = list[tuple[int, list[UsageSum]]]
 """The sums of a period by the number of the day, or all at 0."""
 
 
-async def read_sums(store: JobStore, ask: UsageAsk, now: float) -> DaySums:
+async def read_sums(store: JobStore, query: UsageQuery, now: float) -> DaySums:
     """What the answer needs of jobs. Raises Temporary, and HistoryRefused for a period that makes no sense."""
-    is_daily = ask.daily and ask.by in JOB_NAMES
-    period = Period(ask.start, ask.end, now, ask.zone if is_daily else None)
-    begins = [begin for _, begin in period.days] or [ask.start]
-    by = [_COLUMNS.get(ask.by, ask.by), "user", "model"]
-    only = {name: value for name in ("user", "host") if (value := getattr(ask, name)) is not None}
-    ends = [*begins[1:], ask.end]
+    is_daily = query.daily and query.by in JOB_NAMES
+    period = Period(query.start, query.end, now, query.zone if is_daily else None)
+    begins = [begin for _, begin in period.days] or [query.start]
+    by = [_COLUMNS.get(query.by, query.by), "user", "model"]
+    only = {name: value for name in ("user", "host") if (value := getattr(query, name)) is not None}
+    ends = [*begins[1:], query.end]
     return [
-        (number, await store.sum_usage(max(begin, ask.start), min(end, now), now, by, only))
+        (number, await store.sum_usage(max(begin, query.start), min(end, now), now, by, only))
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
     ]
 
 
-def check_ask(ask: UsageAsk, *, has_jobs: bool) -> None:
+def check_query(query: UsageQuery, *, has_jobs: bool) -> None:
     """Raises HistoryRefused for what this hub cannot know."""
-    if ask.by in JOB_NAMES and not has_jobs:
+    if query.by in JOB_NAMES and not has_jobs:
         hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
-        raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {ask.by}", hint)
-    if (ask.by == "label") != (ask.label is not None):
+        raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {query.by}", hint)
+    if (query.by == "label") != (query.label is not None):
         hint = "Ask with by=label&label=team, or `--by label:team`."
         raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
 
@@ -57,21 +57,21 @@ class AllocatedTime:
         self._settings = settings
         self._find_group = find_groups(settings, groups)
 
-    def add(self, usage: Usage, ask: UsageAsk, sums: DaySums, now: float) -> Usage:
+    def add(self, usage: Usage, query: UsageQuery, sums: DaySums, now: float) -> Usage:
         """`usage` is what the history says by user where only schedulers know the rows. May block."""
-        wanted = [(day, [one for one in found if self._is_wanted(ask, one)]) for day, found in sums]
+        wanted = [(day, [one for one in found if self._is_wanted(query, one)]) for day, found in sums]
         everything = [one for _, found in wanted for one in found]
-        if ask.by in JOB_NAMES:
-            return self._make_rows(usage, ask, wanted, everything, now)
-        rows = {(row.name_by(ask.by), row.unknown): row for row in usage.rows}
+        if query.by in JOB_NAMES:
+            return self._make_rows(usage, query, wanted, everything, now)
+        rows = {(row.name_by(query.by), row.unknown): row for row in usage.rows}
         by_row: dict[tuple[str | None, bool], list[UsageSum]] = {}
         for one in everything:
-            by_row.setdefault(self._name_row(ask, one), []).append(one)
+            by_row.setdefault(self._name_row(query, one), []).append(one)
         for key, found in by_row.items():
             if key not in rows:
                 # Nobody used what was allocated there.
                 rows[key] = UsageRow(0.0, 0.0, None, 0.0, 0.0 if usage.coverage else None, None, None, unknown=key[1])
-                setattr(rows[key], ask.by, key[0])
+                setattr(rows[key], query.by, key[0])
                 usage.rows.append(rows[key])
             _set_hours(rows[key], found)
         for key, row in rows.items():
@@ -81,15 +81,15 @@ class AllocatedTime:
         return usage
 
     def _make_rows(
-        self, usage: Usage, ask: UsageAsk, days: DaySums, everything: Sequence[UsageSum], now: float
+        self, usage: Usage, query: UsageQuery, days: DaySums, everything: Sequence[UsageSum], now: float
     ) -> Usage:
-        period = Period(ask.start, ask.end, now, ask.zone if ask.daily else None)
+        period = Period(query.start, query.end, now, query.zone if query.daily else None)
         monitored = usage.monitored_gpu_hours * HOUR
-        names = {self._name_row(ask, one) for one in everything}
+        names = {self._name_row(query, one) for one in everything}
 
         def make(key: tuple[str | None, bool] | None) -> UsageRow:
             def is_wanted(one: UsageSum) -> bool:
-                return key is None or self._name_row(ask, one) == key
+                return key is None or self._name_row(query, one) == key
 
             row = self._row([one for one in everything if is_wanted(one)], monitored)
             for number, found in days if period.days else ():
@@ -100,13 +100,13 @@ class AllocatedTime:
                     row.days.append(Day(*period.days[number], hours, active if is_measured else None))
             return row
 
-        usage.by, usage.rows = ask.by, []
+        usage.by, usage.rows = query.by, []
         for name, unknown in names:
             row = make((name, unknown))
             row.unknown = unknown
-            setattr(row, ask.by, name)
+            setattr(row, query.by, name)
             usage.rows.append(row)
-        usage.rows.sort(key=lambda row: (-(row.allocated_hours or 0.0), row.unknown, row.name_by(ask.by) or ""))
+        usage.rows.sort(key=lambda row: (-(row.allocated_hours or 0.0), row.unknown, row.name_by(query.by) or ""))
         usage.total = make(None)
         return usage
 
@@ -127,19 +127,19 @@ class AllocatedTime:
         _set_hours(row, found)
         return row
 
-    def _is_wanted(self, ask: UsageAsk, one: UsageSum) -> bool:
+    def _is_wanted(self, query: UsageQuery, one: UsageSum) -> bool:
         _, user, model = one.names
-        return (ask.model is None or ask.model.lower() in (model or "").lower()) and (
-            ask.group is None or self._find_group(user) == ask.group
+        return (query.model is None or query.model.lower() in (model or "").lower()) and (
+            query.group is None or self._find_group(user) == query.group
         )
 
-    def _name_row(self, ask: UsageAsk, one: UsageSum) -> tuple[str | None, bool]:
+    def _name_row(self, query: UsageQuery, one: UsageSum) -> tuple[str | None, bool]:
         name, user, _ = one.names
-        if ask.by == "group":
+        if query.by == "group":
             return self._find_group(user), user is None
-        if ask.by == "label":
-            return read_labels(name).get(ask.label or ""), False
-        return name, name is None and ask.by == "user"
+        if query.by == "label":
+            return read_labels(name).get(query.label or ""), False
+        return name, name is None and query.by == "user"
 
 
 def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
@@ -156,6 +156,6 @@ def _set_hours(row: UsageRow, found: Sequence[UsageSum]) -> None:
     row.never_used_hours = sum(one.never_used for one in found) / HOUR
 
 
-def base_ask(ask: UsageAsk) -> UsageAsk:
+def base_query(query: UsageQuery) -> UsageQuery:
     """What the history is asked: it knows no names of schedulers, and its rows are not needed then."""
-    return replace(ask, by="user", daily=False, label=None) if ask.by in JOB_NAMES else ask
+    return replace(query, by="user", daily=False, label=None) if query.by in JOB_NAMES else query

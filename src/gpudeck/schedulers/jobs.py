@@ -382,7 +382,7 @@ class JobService(Service):
             failing="what jobs use waits to be written: %s",
             recovered="what jobs use is in the database again",
             every=WRITE_SECONDS,
-            housekeeping=self._keep_house,
+            housekeeping=self._trim,
         )
 
     @property
@@ -453,7 +453,7 @@ class JobService(Service):
         if self._is_loaded:
             await self.tracker.write()
 
-    async def _keep_house(self) -> None:
+    async def _trim(self) -> None:
         if not (self._is_loaded and self._duty.is_held) or self._monotonic() - self._trimmed_at < _TRIM_SECONDS:
             return
         self._trimmed_at = self._monotonic()

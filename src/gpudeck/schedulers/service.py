@@ -209,7 +209,7 @@ class SchedulerService(Service):
         found = [one for reading in self._readings for one in _find_reservations(reading, hosts)]
         if found != self.reservations:
             self.reservations = found
-        fleet.say(
+        fleet.set_problems(
             "schedulers", [f"{one.problem}." for one in self._readings if one.problem is not None and one.failures]
         )
 

@@ -68,7 +68,7 @@ class BotInPlace:
     async def send(self, message: Message, account: str | None) -> None:
         self.told.append((account, message.rule, message.title))
 
-    async def rest(self) -> None: ...
+    async def release(self) -> None: ...
 
 
 class Room:
@@ -93,11 +93,11 @@ class Room:
             now=self.clock,
         )
 
-    async def look(self, *, times: int = 1) -> None:
+    async def evaluate(self, *, times: int = 1) -> None:
         """As it does once a second, for so often that what is free has settled."""
         for _ in range(times):
             self.clock.advance(4)
-            await self.messages.look()
+            await self.messages.evaluate()
 
     async def deliver(self) -> None:
         """What is for the bot gets to the bot."""
@@ -116,7 +116,7 @@ def test_a_person_in_slack_is_told_by_the_bot_of_what_is_theirs(tmp_path: Path) 
     async def live() -> None:
         await room.messages.open()
         await room.messages.watches.add("ada", "ada", GpuRequest())
-        await room.look(times=3)
+        await room.evaluate(times=3)
         room.messages.outbox.put(make_personal("gpu_idle"))
         await room.deliver()
 
@@ -153,12 +153,12 @@ async def watch(room: Room) -> None:
     """Somebody wants to know, and it is so."""
     await room.messages.open()
     await room.messages.watches.add("ada", "ada", GpuRequest())
-    await room.look(times=2)
+    await room.evaluate(times=2)
 
 
 async def go_on(room: Room) -> None:
     await room.messages.open()
-    await room.look(times=2)
+    await room.evaluate(times=2)
     await room.deliver()
 
 
@@ -193,7 +193,7 @@ def test_demo_tells_nobody_and_says_so(tmp_path: Path) -> None:
     async def live() -> None:
         await room.messages.open()
         await room.messages.watches.add("ada", "ada", GpuRequest())
-        await room.look(times=2)
+        await room.evaluate(times=2)
         room.events.add(make_event(NOW, "host_seen", "gpu01 reports for the first time", host="gpu01"))
         room.messages.outbox.put(make_personal("gpu_idle"))
         room.messages.on_second()
@@ -213,7 +213,7 @@ def test_demo_that_may_tell_is_known_as_one(tmp_path: Path) -> None:
     async def live() -> QueuedMessage | None:
         await room.messages.open()
         await room.messages.watches.add("ada", "ada", GpuRequest())
-        await room.look(times=2)
+        await room.evaluate(times=2)
         room.events.add(make_event(NOW, "host_seen", "gpu01 reports for the first time", host="gpu01"))
         await room.messages.outbox.flush()
         parcel = await room.store.next("ops", NOW + 60)

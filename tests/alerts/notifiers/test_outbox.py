@@ -43,7 +43,7 @@ class FakePost:
             raise self.trouble
         self.taken.append(f"{message.key} {account or ''}".strip())
 
-    async def rest(self) -> None: ...
+    async def release(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from gpudeck.client.client import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, apply_steps, check_steps
 from gpudeck.compat.settings import VestaSettings
 from gpudeck.compat.vesta.import_database import read
-from gpudeck.history.base import Ask, RunsAsk
+from gpudeck.history.base import RunsQuery, SeriesQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
@@ -125,11 +125,11 @@ def test_hosts_and_history_are_taken_once(
     assert carry(read(file, here), vesta) == [("host", "there"), ("history", "there")] * 2
 
     start = BEGIN.timestamp()
-    answer = store.series(Ask("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
+    answer = store.series(SeriesQuery("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
     assert [series.gpu for series in answer.series] == ["GPU-0", "GPU-1"]
     values = {round(point[1]) for point in answer.series[0].points if point[1] is not None}
     assert values == set(range(40, 70))
-    (run,) = store.runs(RunsAsk(start=start, end=start + 3600, host="gpu1")).runs
+    (run,) = store.runs(RunsQuery(start=start, end=start + 3600, host="gpu1")).runs
     assert (run.user, run.pid, run.gpus) == ("alice", 4711, ["GPU-0", "GPU-1"])
 
 
@@ -144,7 +144,7 @@ def test_what_the_old_server_stored_since_is_added(
     assert carry(read(later, here), vesta) == [("host", "there"), ("history", "new")]
     store.flush()
     start = BEGIN.timestamp()
-    answer = store.series(Ask("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
+    answer = store.series(SeriesQuery("temperature_celsius", start - 60, start + 1800, 500, host="gpu1", by="gpu"))
     values = {round(point[1]) for point in answer.series[0].points if point[1] is not None}
     assert values == set(range(40, 60))
 

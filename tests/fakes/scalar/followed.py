@@ -121,13 +121,13 @@ class BothHosts(HostState):
             self._table.settle()
         old = self.old.change()
         old.id, old.via = self.id, self.via
-        old.hear(now, uptime)
+        old.note_report(now, uptime)
         old.take(envelope, observed_at, skew, now)
         super().take(envelope, observed_at, skew, now, uptime)
 
-    def hear(self, now: float, uptime: float | None = None) -> None:
-        self.old.state.hear(now, uptime)
-        super().hear(now, uptime)
+    def note_report(self, now: float, uptime: float | None = None) -> None:
+        self.old.state.note_report(now, uptime)
+        super().note_report(now, uptime)
 
     def age(self, now: float, uptime: float | None = None) -> bool:
         is_changed = super().age(now, uptime)

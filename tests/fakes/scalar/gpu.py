@@ -47,7 +47,7 @@ class GpuState:
     """A GPU between reports: its newest reading and view, since when it is in its state, when it last worked.
 
     `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
-    `has_news` says that one of both, or its health, changed since whoever tells of it last looked.
+    `has_changed` says that one of both, or its health, changed since whoever tells of it last looked.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class GpuState:
         self.view: View = _BLANK | {"users": [], "events": [], "reasons": {}}
         self.rejected = 0
         self.missing: str | None = None
-        self.has_news = True
+        self.has_changed = True
         self._settings = settings
         self._names = names
         self._marks = {} if marks is None else marks
@@ -202,7 +202,7 @@ class GpuState:
 
     def _take_events(self, reading: GpuReading) -> None:
         """With their owners. Whoever is blamed is often gone by now, and was there in the reading before."""
-        self.has_news = True
+        self.has_changed = True
         there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
         self.faults = {
             event: self.faults[event] if event in self.faults else _find_user(event, there) for event in reading.events
@@ -222,7 +222,7 @@ class GpuState:
             return
         self._verdict = verdict
         self.missing = reading.missing
-        self.has_news |= (health.level, health.reason) != (self.view["health"], self.view["health_reason"])
+        self.has_changed |= (health.level, health.reason) != (self.view["health"], self.view["health_reason"])
         facts = {
             "availability": availability,
             "availability_reason": reason,

@@ -33,9 +33,9 @@ class HostState:
 
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sampled_slot` is the recorder's: of which moment it was sampled last.
-    `baseline` is what was last looked at for events, and `has_news` says that it may be another by now.
+    `baseline` is what was last looked at for events, and `has_changed` says that it may be another by now.
 
-    `observed_at` is the newest report's own time on the hub's clock, `heard_at` when any report of it last arrived,
+    `observed_at` is the newest report's own time on the hub's clock, `reported_at` when any report of it last arrived,
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
     """
 
@@ -53,7 +53,7 @@ class HostState:
         self.via = via
         self.name = host_id
         self.status: HostStatus = "never_seen"
-        self.observed_at = self.heard_at = self.run_began_at = 0.0
+        self.observed_at = self.reported_at = self.run_began_at = 0.0
         self.interval = 0.0
         self.view: View = _BLANK | {"gpus": []}
         self.counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
@@ -63,7 +63,7 @@ class HostState:
         self.token: int | None = None
         self.sampled_slot = -1.0
         self.baseline: HostBaseline | None = None
-        self.has_news = True
+        self.has_changed = True
         self._recalled_until: float | None = None
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
@@ -73,7 +73,7 @@ class HostState:
         self._marks = {} if marks is None else marks
         self._maintenance = MaintenanceSchedule() if maintenance is None else maintenance
         self._scheduling = {} if scheduling is None else scheduling
-        self._heard_uptime = float("-inf")
+        self._reported_uptime = float("-inf")
         self._run: tuple[str, str] = ("", "")
         self._ended_runs: dict[tuple[str, str], int] = {}
         self._sequence = -1
@@ -131,7 +131,7 @@ class HostState:
     @property
     def silent_since(self) -> float:
         """When something was last heard of it."""
-        return max(self.observed_at, self.heard_at)
+        return max(self.observed_at, self.reported_at)
 
     @property
     def gpus(self) -> dict[str, GpuState]:
@@ -168,7 +168,7 @@ class HostState:
             del self._flags[kind]
         else:
             self._flags[kind] = problem
-        self.has_news |= kind in TWIN_FLAGS
+        self.has_changed |= kind in TWIN_FLAGS
         self._show({"problems": self._problems()})
         return True
 
@@ -213,7 +213,7 @@ class HostState:
     def release_gpu(self, uuid: str) -> None:
         """That GPU is in another host now."""
         del self._gpus[uuid]
-        self._other_gpus = self.has_news = True
+        self._other_gpus = self.has_changed = True
         self.view["gpus"] = [state.view for state in self._gpus.values()]
         self._show({})
 
@@ -222,9 +222,9 @@ class HostState:
         self.id = host_id
         self._other_gpus = True
 
-    def hear(self, now: float, uptime: float | None = None) -> None:
+    def note_report(self, now: float, uptime: float | None = None) -> None:
         """Any report of it has arrived: it is not down. `uptime` is a clock that nobody sets."""
-        self.heard_at, self._heard_uptime = now, now if uptime is None else uptime
+        self.reported_at, self._reported_uptime = now, now if uptime is None else uptime
 
     def take(self, envelope: Envelope, observed_at: float, skew: float | None, now: float) -> int:
         """Make the report this host's state as of its own time; returns how many of its values were not believed."""
@@ -238,7 +238,7 @@ class HostState:
         self._recalled_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
-        self.has_news |= self.status == "down"
+        self.has_changed |= self.status == "down"
         self.status = "up"
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
@@ -255,7 +255,7 @@ class HostState:
             self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap)
             rejected += sum(gpu.rejected for gpu in self._gpus.values())
         note(self.view, changes, facts | {"reasons": reasons})
-        self.has_news |= "driver_version" in changes or "agent_version" in changes
+        self.has_changed |= "driver_version" in changes or "agent_version" in changes
         self._show(changes)
         self._advance(envelope)
         return rejected
@@ -284,7 +284,7 @@ class HostState:
         status = self._status_at(now, now if uptime is None else uptime)
         if status == self.status:
             return False
-        self.has_news |= "down" in {status, self.status}
+        self.has_changed |= "down" in {status, self.status}
         self.status = status
         if status != "up":
             self._mute_gpus(f"the host is {status}: it has stopped reporting", now)
@@ -332,7 +332,7 @@ class HostState:
             self._ended_runs.pop(run, None)
             self._run = run
             self.run_began_at = self.observed_at
-            self.has_news = True
+            self.has_changed = True
         self._sequence = envelope.sequence
 
     def _has_missed(self, envelope: Envelope) -> bool:
@@ -344,13 +344,13 @@ class HostState:
         """Down is who is not heard of: by the clock that nobody sets. Late is also who sends nothing but old values."""
         if self.status == "never_seen":
             return "never_seen"
-        self.observed_at, self._heard_uptime = min(self.observed_at, now), min(self._heard_uptime, uptime)
+        self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
         down_after = max(self._settings.down_after, self.late_after + self.interval)
         if self._recalled_until is not None:
             is_overdue = now - self.observed_at > down_after
             is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
             return "late" if self._recalled_until and is_awaited else "down"
-        silent = uptime - self._heard_uptime
+        silent = uptime - self._reported_uptime
         if silent > down_after:
             return "down"
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
@@ -397,11 +397,11 @@ class HostState:
                 )
             else:
                 self._note(reading.uuid, state.update(reading, collected_at, now, after_gap=after_gap))
-            if state.has_news:
-                self.has_news, state.has_news = True, False
+            if state.has_changed:
+                self.has_changed, state.has_changed = True, False
             states[reading.uuid] = state
         if list(states) != list(self._gpus):
-            self._other_gpus = self.has_news = True
+            self._other_gpus = self.has_changed = True
             self.view["gpus"] = [state.view for state in states.values()]
         self._gpus = states
 

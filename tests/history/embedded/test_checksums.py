@@ -12,7 +12,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import Ask, UsageAsk
+from gpudeck.history.base import SeriesQuery, UsageQuery
 from gpudeck.history.embedded.repair import repair
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.embedded.tables import checked_columns, find_wrong, keys_of
@@ -174,7 +174,7 @@ def test_a_change_of_a_damaged_row_hides_no_damage(path: Path) -> None:
 
 
 def test_changed_roll_up_is_left_out_of_answers(old: Path) -> None:
-    ask = Ask("power_watts", START, END, points=2, fleet=True)
+    ask = SeriesQuery("power_watts", START, END, points=2, fleet=True)
     with closing(EmbeddedStore(old, SETTINGS, FakeClock(END + 90 * 24 * HOUR))) as store:
         whole = store.series(ask).series[0].points
     rows(old, "UPDATE fleet_quarters SET body = CAST(substr(body, 1, 200) || x'42' || substr(body, 202) AS BLOB)")
@@ -203,7 +203,7 @@ def test_usage_without_samples_is_made_from_that_of_hosts_or_gone(old: Path) -> 
     done = repair(old, END)
     assert (done.rebuilt, done.gone) == ([f"usage of all hosts {SPAN}"], [])
     with closing(EmbeddedStore(old, SETTINGS, FakeClock(END))) as store:
-        usage = store.usage(UsageAsk("user", START, START + HOUR))
+        usage = store.usage(UsageQuery("user", START, START + HOUR))
         assert [row.gpu_hours for row in usage.rows] == [pytest.approx(2.0)]
     rows(old, "UPDATE uses SET held = 7, worked = 7 WHERE hour = ? AND host = 2", START)
     rows(old, "UPDATE uses_of_all SET held = 7, worked = 7 WHERE hour = ?", START)

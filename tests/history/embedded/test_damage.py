@@ -11,7 +11,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, RunsAsk, UsageAsk
+from gpudeck.history.base import HeatQuery, HistoryRefused, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded.export import ExportSelection, export
 from gpudeck.history.embedded.repair import repair
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
@@ -83,16 +83,19 @@ def ask_everything(store: EmbeddedStore) -> list[object]:
     """What each question was answered with. Only errors that a person understands may come out."""
     end = END + HOUR
     questions: list[Callable[[], object]] = [
-        *(lambda host=host: store.series(Ask("power_watts", START, end, points=60, host=host)) for host in HOSTS),
-        lambda: store.series(Ask("utilization_percent", START, end, gpu="GPU-gpu01-0", points=2000)),
-        lambda: store.series(Ask("power_watts", START, end, fleet=True)),
-        lambda: store.series(Ask("gpus_used", START, end, user="alice")),
-        lambda: store.series(Ask("power_watts", START, end, run=1)),
-        lambda: store.heat(HeatAsk("power_watts", START, end)),
-        lambda: store.usage(UsageAsk("user", START, end, daily=True)),
-        lambda: store.usage(UsageAsk("host", START, end)),
-        lambda: store.usage(UsageAsk("model", START + 60, end - 60)),
-        lambda: store.runs(RunsAsk()),
+        *(
+            lambda host=host: store.series(SeriesQuery("power_watts", START, end, points=60, host=host))
+            for host in HOSTS
+        ),
+        lambda: store.series(SeriesQuery("utilization_percent", START, end, gpu="GPU-gpu01-0", points=2000)),
+        lambda: store.series(SeriesQuery("power_watts", START, end, fleet=True)),
+        lambda: store.series(SeriesQuery("gpus_used", START, end, user="alice")),
+        lambda: store.series(SeriesQuery("power_watts", START, end, run=1)),
+        lambda: store.heat(HeatQuery("power_watts", START, end)),
+        lambda: store.usage(UsageQuery("user", START, end, daily=True)),
+        lambda: store.usage(UsageQuery("host", START, end)),
+        lambda: store.usage(UsageQuery("model", START + 60, end - 60)),
+        lambda: store.runs(RunsQuery()),
         lambda: store.run(1),
         store.stats,
     ]
@@ -241,7 +244,7 @@ def test_number_of_a_lost_host_is_not_given_to_another(path: Path) -> None:
     with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
         store.take([sample(clock.now, gpu("GPU-new-0", process(7, "bob")), host="new")])
         store.flush()
-        answer = store.series(Ask("power_watts", START, END, host="new"))
+        answer = store.series(SeriesQuery("power_watts", START, END, host="new"))
         assert [series.points for series in answer.series] == [[]]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id FROM hosts WHERE name = 'new'").fetchone() == (4,)
@@ -249,7 +252,7 @@ def test_number_of_a_lost_host_is_not_given_to_another(path: Path) -> None:
 
 def test_hour_on_a_damaged_page_is_a_gap_and_no_other_is(path: Path) -> None:
     def count_points(store: EmbeddedStore) -> int:
-        asked = [store.series(Ask("power_watts", START, END, points=2000, host=host)) for host in HOSTS]
+        asked = [store.series(SeriesQuery("power_watts", START, END, points=2000, host=host)) for host in HOSTS]
         return sum(len(answer.series[0].points) for answer in asked)
 
     with closing(EmbeddedStore(path, SETTINGS, FakeClock(END))) as store:
@@ -275,7 +278,7 @@ def test_file_that_cannot_be_opened_is_set_aside_and_a_new_one_begun(tmp_path: P
         assert "the history's file was damaged" in (store.damage or "")
         store.take(busy_hour())
         store.flush()
-        assert store.runs(RunsAsk()).runs
+        assert store.runs(RunsQuery()).runs
     (aside,) = tmp_path.glob("history-damaged-*.db")
     assert aside.read_bytes() == content
 
@@ -288,7 +291,7 @@ def test_damaged_file_keeps_what_can_be_read_of_it(path: Path) -> None:
     path.write_bytes(body)
     with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
         assert store.damage is not None
-        usage = store.usage(UsageAsk("user", START, END))
+        usage = store.usage(UsageQuery("user", START, END))
         assert {row.user: row.gpu_hours for row in usage.rows} == {"alice": pytest.approx(HOURS * 3.0)}
     assert list(path.parent.glob("history-damaged-*.db"))
 
@@ -346,6 +349,6 @@ def test_file_without_samples_is_checked_and_repaired_too(accounting: Path) -> N
     (found,) = damages(accounting)
     assert "uses: the hour from 2023-11-14 23:00 UTC of gpu02: the checksum does not fit" in found
     with closing(EmbeddedStore(accounting, SETTINGS, FakeClock(START + 2 * HOUR), keep_samples=False)) as store:
-        assert store.usage(UsageAsk("user", START, START + HOUR)).rows[0].gpu_hours == pytest.approx(3.0)
-        store.usage(UsageAsk("host", START, START + HOUR))
+        assert store.usage(UsageQuery("user", START, START + HOUR)).rows[0].gpu_hours == pytest.approx(3.0)
+        store.usage(UsageQuery("host", START, START + HOUR))
     assert repair(accounting, END).left == []

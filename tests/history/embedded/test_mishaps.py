@@ -8,7 +8,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import Ask, RunsAsk, UsageAsk
+from gpudeck.history.base import RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded.repair import find_damage
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.settings import HistorySettings
@@ -65,15 +65,15 @@ def damage_first_chunk(path: Path) -> None:
 
 
 def hours_of(store: EmbeddedStore) -> dict[str | None, float]:
-    return {row.user: row.gpu_hours for row in store.usage(UsageAsk("user", START, START + DAY)).rows}
+    return {row.user: row.gpu_hours for row in store.usage(UsageQuery("user", START, START + DAY)).rows}
 
 
 def test_damaged_hour_is_a_gap_and_hides_no_other_host(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
     keep_hours(store, clock, path, "gpu01", "gpu02")
     damage_first_chunk(path)
-    ask = Ask("power_watts", START + 60, START + HOUR - 60, points=60, fleet=True)
+    ask = SeriesQuery("power_watts", START + 60, START + HOUR - 60, points=60, fleet=True)
     assert {point[1] for point in store.series(ask).series[0].points} == {200.0}
-    of_one = Ask("power_watts", START, START + HOUR, points=60, host="gpu01")
+    of_one = SeriesQuery("power_watts", START, START + HOUR, points=60, host="gpu01")
     assert store.series(of_one).series[0].points == []
 
 
@@ -141,7 +141,7 @@ def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, 
     store.close()
     again = EmbeddedStore(path, HistorySettings(min_free=0), clock)
     clock.now = START + HOUR
-    ask = Ask("host_cpu_percent", START, START + 60, points=6, host="gpu01")
+    ask = SeriesQuery("host_cpu_percent", START, START + 60, points=6, host="gpu01")
     assert [point[1] for point in again.series(ask).series[0].points] == [1.0] * 6
     clock.now = START + 2 * HOUR
     wait_until(lambda: count(path, "chunks") == 1, "the hour is sealed")
@@ -163,7 +163,7 @@ def test_file_that_was_taken_away_is_said(path: Path, clock: FakeClock) -> None:
     first.flush()
     assert "was taken away" in (first.problem or "")
     with pytest.raises(Temporary, match="cannot be read"):
-        first.runs(RunsAsk())
+        first.runs(RunsQuery())
     first.close()
 
 
@@ -175,7 +175,7 @@ def test_late_samples_leave_quarter_hours_whose_samples_are_gone(path: Path, clo
     store.flush()
     clock.now = START + 3 * HOUR
     wait_until(lambda: count(path, "journal") == 0, "the late sample is sealed")
-    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+    answer = store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
     assert [point[1] for point in answer.series[0].points] == [50.0] * 4
     store.close()
 
@@ -189,7 +189,7 @@ def test_clock_that_was_ahead_hides_nobody_who_comes_or_goes_after(store: Embedd
     store.take([sample(START + beat * 10, gpu("GPU-1", bob)) for beat in range(60, 120)])
     store.flush()
     clock.now = START + 1200
-    assert [run.user for run in store.runs(RunsAsk(now=True)).runs] == ["bob"]
+    assert [run.user for run in store.runs(RunsQuery(now=True)).runs] == ["bob"]
 
 
 class Clocks:
@@ -256,7 +256,7 @@ def test_samples_of_a_clock_that_was_ahead_do_not_stay_in_the_future(
     clocks = Clocks(START + 4 * HOUR)
     again = EmbeddedStore(path, HistorySettings(min_free=0), clocks.wall, retention=clocks.retention)
     assert (again.newest or 0) <= clocks.wall.now
-    assert [run.ended_at for run in again.runs(RunsAsk()).runs] == [pytest.approx(clocks.wall.now, abs=1)]
+    assert [run.ended_at for run in again.runs(RunsQuery()).runs] == [pytest.approx(clocks.wall.now, abs=1)]
     keep_up(again)
     assert count(path, "chunks") == 2  # nobody knows yet which clock is right
     clocks.retention.confirm(clocks.wall())
@@ -268,7 +268,7 @@ def test_samples_of_a_clock_that_was_ahead_do_not_stay_in_the_future(
     clocks.run(ahead)
     again.take(busy_hour(false, "gpu01")[:180])
     again.flush()
-    usage = again.usage(UsageAsk("user", false, false + DAY))
+    usage = again.usage(UsageQuery("user", false, false + DAY))
     assert {row.user: row.gpu_hours for row in usage.rows} == {"alice": pytest.approx(0.5)}
     again.close()
 

@@ -15,7 +15,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import Ask, HeatAsk, HistoryRefused, OverviewAsk, RunsAsk, UsageAsk
+from gpudeck.history.base import HeatQuery, HistoryRefused, OverviewQuery, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded import view
 from gpudeck.history.embedded.export import measure_file
 from gpudeck.history.embedded.repair import find_damage
@@ -75,7 +75,7 @@ def seal(store: EmbeddedStore, clock: FakeClock, path: Path, hours: int = 1) -> 
 
 
 def hours_of(store: EmbeddedStore, end: float = START + 10 * HOUR) -> dict[str | None, float]:
-    rows = store.usage(UsageAsk("user", START - HOUR, end)).rows
+    rows = store.usage(UsageQuery("user", START - HOUR, end)).rows
     return {row.user: row.gpu_hours for row in rows}
 
 
@@ -83,18 +83,18 @@ def test_open_hour_is_answered_like_a_sealed_one(store: EmbeddedStore, clock: Fa
     store.take(busy_hour())
     clock.now = START + HOUR
     store.flush()
-    ask = Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=60)
-    before = store.series(ask), store.usage(UsageAsk("user", START, START + HOUR)), store.runs(RunsAsk())
+    ask = SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=60)
+    before = store.series(ask), store.usage(UsageQuery("user", START, START + HOUR)), store.runs(RunsQuery())
     seal(store, clock, path)
     clock.now = START + HOUR
-    assert (store.series(ask), store.usage(UsageAsk("user", START, START + HOUR)), store.runs(RunsAsk())) == before
+    assert (store.series(ask), store.usage(UsageQuery("user", START, START + HOUR)), store.runs(RunsQuery())) == before
 
 
 def test_an_hour_of_one_user_is_one_gpu_hour(store: EmbeddedStore, clock: FakeClock) -> None:
     store.take(busy_hour())
     clock.now = START + HOUR
     store.flush()
-    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    answer = store.usage(UsageQuery("user", START, START + HOUR))
     assert answer.coverage == pytest.approx(1.0, abs=0.01)
     assert answer.rows[0].gpu_hours == pytest.approx(1.0)
     assert answer.rows[0].active_hours == pytest.approx(0.5)
@@ -111,7 +111,7 @@ def test_open_hours_survive_a_restart(open_store: Opener, clock: FakeClock) -> N
     second.flush()
     clock.now = START + HOUR
     assert hours_of(second) == {"alice": pytest.approx(1.0)}
-    assert len(second.runs(RunsAsk()).runs) == 1
+    assert len(second.runs(RunsQuery()).runs) == 1
 
 
 def test_repeated_samples_count_once(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
@@ -138,11 +138,11 @@ def test_late_samples_fill_a_gap_in_a_sealed_hour(store: EmbeddedStore, clock: F
     store.flush()
     clock.now += 60
     wait_until_late_is_sealed(store)
-    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    answer = store.usage(UsageQuery("user", START, START + HOUR))
     assert answer.rows[0].gpu_hours == pytest.approx(1.0)
     assert answer.monitored_gpu_hours == pytest.approx(1.0)
-    assert store.runs(RunsAsk()).runs[0].gpu_seconds == pytest.approx(HOUR)
-    fleet = store.series(Ask("power_watts", START, START + HOUR, fleet=True, points=4))
+    assert store.runs(RunsQuery()).runs[0].gpu_seconds == pytest.approx(HOUR)
+    fleet = store.series(SeriesQuery("power_watts", START, START + HOUR, fleet=True, points=4))
     assert [point[1] for point in fleet.series[0].points] == [pytest.approx(200.0)] * 4
 
 
@@ -157,14 +157,14 @@ def test_late_samples_count_beside_the_sealed_ones_before_they_are_sealed(
     store.take(late)
     store.flush()
     assert store.stats().parts["journal"]
-    fleet = store.series(Ask("utilization_percent", START, START + HOUR, fleet=True, points=4))
+    fleet = store.series(SeriesQuery("utilization_percent", START, START + HOUR, fleet=True, points=4))
     assert [point[1] for point in fleet.series[0].points] == pytest.approx([50, 65, 80])
-    (row,) = store.heat(HeatAsk("utilization_percent", START, START + HOUR)).rows
+    (row,) = store.heat(HeatQuery("utilization_percent", START, START + HOUR)).rows
     assert row.values == pytest.approx([65])
     # What is added up over GPUs is not added up over the two parts of an hour.
-    fleet = store.series(Ask("power_watts", START, START + HOUR, fleet=True, points=4))
+    fleet = store.series(SeriesQuery("power_watts", START, START + HOUR, fleet=True, points=4))
     assert [point[1:] for point in fleet.series[0].points] == [pytest.approx((200, 200, 200))] * 3
-    (row,) = store.heat(HeatAsk("power_watts", START, START + HOUR)).rows
+    (row,) = store.heat(HeatQuery("power_watts", START, START + HOUR)).rows
     assert row.values == pytest.approx([200])
 
 
@@ -177,7 +177,7 @@ def test_late_samples_of_an_hour_whose_samples_are_gone_are_no_more_gpus(
         connection.execute("DELETE FROM chunks")
     store.take(busy_hour()[180:])
     store.flush()
-    ask = HeatAsk("power_watts", START, START + HOUR)
+    ask = HeatQuery("power_watts", START, START + HOUR)
     assert store.heat(ask).rows[0].values == pytest.approx([200])
     clock.now += 60
     wait_until_late_is_sealed(store)
@@ -190,7 +190,7 @@ def test_memory_of_those_whom_nobody_can_name_is_told_of_an_open_hour(
     store.take([sample(START + beat * 10, gpu("GPU-1")) for beat in range(360)])
     clock.now = START + HOUR
     store.flush()
-    ask = UsageAsk("user", START, START + HOUR)
+    ask = UsageQuery("user", START, START + HOUR)
     assert [(row.user, row.peak_memory_bytes) for row in store.usage(ask).rows] == [(None, 4.0 * GIB)]
     seal(store, clock, path)
     assert [(row.user, row.peak_memory_bytes) for row in store.usage(ask).rows] == [(None, 4.0 * GIB)]
@@ -206,7 +206,7 @@ def test_open_and_sealed_hours_of_several_hosts_add_up_by_day(
     clock.now = later + HOUR
     store.flush()
     for by, expected in (("user", {"alice": 3.0}), ("host", {"gpu01": 2.0, "gpu02": 1.0})):
-        rows = store.usage(UsageAsk(by, START - HOUR, later + HOUR, daily=True, zone="Asia/Kolkata")).rows
+        rows = store.usage(UsageQuery(by, START - HOUR, later + HOUR, daily=True, zone="Asia/Kolkata")).rows
         assert {getattr(row, by): row.gpu_hours for row in rows} == pytest.approx(expected)
         assert sum(day.gpu_hours for day in rows[0].days) == pytest.approx(rows[0].gpu_hours)
         assert len(rows[0].days) == 2
@@ -217,19 +217,23 @@ def test_gap_is_unobserved_not_idle(store: EmbeddedStore, clock: FakeClock) -> N
     store.take(hour[:90] + hour[270:])
     clock.now = START + HOUR
     store.flush()
-    answer = store.usage(UsageAsk("user", START, START + HOUR))
+    answer = store.usage(UsageQuery("user", START, START + HOUR))
     assert answer.coverage == pytest.approx(0.5, abs=0.01)
     assert answer.rows[0].gpu_hours == pytest.approx(0.5)
-    points = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4)).series[0].points
+    points = (
+        store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+        .series[0]
+        .points
+    )
     assert len(points) == 2
 
 
 def test_unknown_values_are_no_zeros(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
     store.take([sample(START + n * 10, gpu("GPU-0", process(1, "alice"), utilization=None)) for n in range(360)])
     seal(store, clock, path)
-    row = store.usage(UsageAsk("user", START, START + HOUR)).rows[0]
+    row = store.usage(UsageQuery("user", START, START + HOUR)).rows[0]
     assert row.active_hours is None
-    assert store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-0")).series[0].points == []
+    assert store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-0")).series[0].points == []
 
 
 def test_gpus_come_and_go_within_an_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
@@ -250,9 +254,13 @@ def test_host_that_loses_all_its_gpus_keeps_its_hour(store: EmbeddedStore, clock
         store.flush()
     seal(store, clock, path, 2)
     assert store.stats().samples_dropped == 0
-    points = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4)).series[0].points
+    points = (
+        store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+        .series[0]
+        .points
+    )
     assert [point[1] for point in points] == [50.0, 50.0]
-    points = store.series(Ask("host_cpu_percent", START, START + HOUR, host="gpu01", points=4)).series[0].points
+    points = store.series(SeriesQuery("host_cpu_percent", START, START + HOUR, host="gpu01", points=4)).series[0].points
     assert [point[1] for point in points] == [1.0] * 4
 
 
@@ -270,7 +278,7 @@ def test_process_on_four_gpus_counts_on_four(store: EmbeddedStore, clock: FakeCl
     clock.now = START + HOUR
     store.flush()
     assert hours_of(store) == {"alice": pytest.approx(4.0)}
-    (run,) = store.runs(RunsAsk()).runs
+    (run,) = store.runs(RunsQuery()).runs
     assert run.gpus == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
     assert run.peak_memory_bytes == pytest.approx(40 * GIB)
 
@@ -281,7 +289,7 @@ def test_reused_pid_is_another_run(store: EmbeddedStore, clock: FakeClock) -> No
     store.take([sample(START + n * 10, gpu("GPU-1", later)) for n in range(10, 20)])
     store.flush()
     clock.now = START + 200
-    newest, oldest = store.runs(RunsAsk()).runs
+    newest, oldest = store.runs(RunsQuery()).runs
     assert (oldest.user, oldest.ended_at) == ("alice", START + 90)
     assert (newest.user, newest.ended_at) == ("bob", None)
 
@@ -291,7 +299,7 @@ def test_run_is_not_said_to_end_while_nobody_can_look(store: EmbeddedStore, cloc
     store.take([sample(START, seen), sample(START + 10, seen._replace(processes=None)), sample(START + 20, seen)])
     store.flush()
     clock.now = START + 20
-    (run,) = store.runs(RunsAsk()).runs
+    (run,) = store.runs(RunsQuery()).runs
     assert run.ended_at is None
 
 
@@ -299,15 +307,15 @@ def test_runs_come_by_page(store: EmbeddedStore, clock: FakeClock) -> None:
     store.take([sample(START, *(gpu(f"GPU-{n}", process(n, "alice")) for n in range(5)))])
     store.flush()
     clock.now = START
-    first = store.runs(RunsAsk(limit=3))
-    second = store.runs(RunsAsk(limit=3, before=first.next))
+    first = store.runs(RunsQuery(limit=3))
+    second = store.runs(RunsQuery(limit=3, before=first.next))
     assert [run.pid for run in first.runs + second.runs] == [4, 3, 2, 1, 0]
     assert second.next is None
 
 
 def test_unknown_host_is_refused(store: EmbeddedStore) -> None:
     with pytest.raises(HistoryRefused, match="gpu99"):
-        store.runs(RunsAsk(host="gpu99"))
+        store.runs(RunsQuery(host="gpu99"))
 
 
 def test_clock_set_back_and_forth_loses_nothing_else(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
@@ -335,7 +343,7 @@ def test_samples_beyond_their_age_are_deleted_and_quarter_hours_stay(path: Path,
     retention.confirm(clock.now)
     store = EmbeddedStore(path, HistorySettings(min_free=0, raw=HOUR), clock, retention=retention)
     wait_until(lambda: not count(path, "chunks"), "removing the chunks")
-    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
+    answer = store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-gpu01-0", points=4))
     assert [point[1] for point in answer.series[0].points] == [pytest.approx(50.0)] * 4
     assert hours_of(store)["alice"] == pytest.approx(1.0)
     store.close()
@@ -362,7 +370,7 @@ def test_heat_map_has_no_value_where_nothing_was_observed(store: EmbeddedStore, 
     store.take(busy_hour() + busy_hour(START + 2 * HOUR))
     clock.now = START + 3 * HOUR
     store.flush()
-    (row,) = store.heat(HeatAsk("utilization_percent", START, START + 3 * HOUR)).rows
+    (row,) = store.heat(HeatQuery("utilization_percent", START, START + 3 * HOUR)).rows
     assert row.values == [pytest.approx(50.0), None, pytest.approx(50.0)]
 
 
@@ -432,7 +440,7 @@ def test_nearly_full_disk_is_said_before_it_is_full(path: Path, clock: FakeClock
 
 def test_runs_of_a_range_that_ends_before_it_begins_are_refused(store: EmbeddedStore) -> None:
     with pytest.raises(HistoryRefused) as caught:
-        store.runs(RunsAsk(start=START + HOUR, end=START))
+        store.runs(RunsQuery(start=START + HOUR, end=START))
     assert caught.value.code == "bad_range"
 
 
@@ -441,15 +449,15 @@ def test_runs_come_in_order_of_time_whatever_came_late(store: EmbeddedStore, clo
     store.take([sample(START, gpu("GPU-1", process(1, "alice", started_at=START - 5)))])
     store.flush()
     clock.now = START + HOUR
-    first = store.runs(RunsAsk(limit=1))
-    assert [run.user for run in first.runs + store.runs(RunsAsk(before=first.next)).runs] == ["bob", "alice"]
+    first = store.runs(RunsQuery(limit=1))
+    assert [run.user for run in first.runs + store.runs(RunsQuery(before=first.next)).runs] == ["bob", "alice"]
 
 
 def test_sample_that_stands_for_a_minute_tells_of_all_its_steps(store: EmbeddedStore, clock: FakeClock) -> None:
     store.take([sample(START + n * 60, gpu("GPU-1"), interval=60) for n in range(1, 60)])
     store.flush()
     clock.now = START + HOUR
-    answer = store.series(Ask("utilization_percent", START, START + HOUR, gpu="GPU-1", points=360))
+    answer = store.series(SeriesQuery("utilization_percent", START, START + HOUR, gpu="GPU-1", points=360))
     assert answer.step == 10
     assert len(answer.series[0].points) >= 350
 
@@ -465,7 +473,7 @@ def test_an_open_hour_is_worked_out_once_and_again_with_the_next_sample(
         return work(*args)
 
     def used() -> float:
-        (row,) = store.usage(UsageAsk("user", START, START + HOUR)).rows
+        (row,) = store.usage(UsageQuery("user", START, START + HOUR)).rows
         return row.gpu_hours * HOUR
 
     monkeypatch.setattr(view, "uses_of", count_and_work)
@@ -495,9 +503,9 @@ def test_overview_of_many_hosts_ends_with_the_last_quarter_hour(open_store: Open
         store.take([sample(at, gpu(f"GPU-{n}-0", process(7, "ann")), host=f"h{n}", interval=60) for n in range(many)])
         store.flush()
     wait_until(lambda: store.writer.summarized == START + 1800, "the summaries")
-    overview = store.overview(OverviewAsk(START - 24 * HOUR, clock.now))
+    overview = store.overview(OverviewQuery(START - 24 * HOUR, clock.now))
     assert overview.until == START + 1800
-    usage = store.usage(UsageAsk("user", START - 24 * HOUR, START + 1800))
+    usage = store.usage(UsageQuery("user", START - 24 * HOUR, START + 1800))
     assert overview.usage.total.gpu_hours == pytest.approx(usage.total.gpu_hours, rel=0.05)
     assert overview.usage.total.gpu_hours == pytest.approx(many / 2, rel=0.05)
     busy = next(answer for answer in overview.series if answer.metric == "gpus_busy")
@@ -516,10 +524,10 @@ def test_overview_of_many_hosts_is_the_same_before_and_after_their_hour_is_seale
         store.flush()
     clock.now = START + HOUR + 200
     wait_until(lambda: store.writer.summarized == START + HOUR, "the summaries")
-    open_overview = store.overview(OverviewAsk(START - HOUR, clock.now))
+    open_overview = store.overview(OverviewQuery(START - HOUR, clock.now))
     wait_until_sealed(path, many)
     wait_until(lambda: store.writer.summarized == START + HOUR, "the summaries")
-    sealed = store.overview(OverviewAsk(START - HOUR, START + HOUR))
+    sealed = store.overview(OverviewQuery(START - HOUR, START + HOUR))
     assert sealed.usage.total.gpu_hours == pytest.approx(open_overview.usage.total.gpu_hours)
     assert sealed.usage.coverage == pytest.approx(open_overview.usage.coverage)
 
@@ -528,7 +536,7 @@ def test_file_of_version_1_gets_the_utilization_of_its_hours(open_store: Opener,
     store = open_store()
     store.take(busy_hour())
     seal(store, clock, path)
-    ask = HeatAsk("utilization_percent", START, START + HOUR)
+    ask = HeatQuery("utilization_percent", START, START + HOUR)
     before = store.heat(ask)
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -12,7 +12,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import Ask, HistoryRefused, Point, Run, Runs, RunsAsk, UsageAsk
+from gpudeck.history.base import HistoryRefused, Point, Run, Runs, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
 from gpudeck.history.remote.promql import GPU_SECONDS, over, select
@@ -52,7 +52,8 @@ def temperatures(store: RemoteStore, server: StoreProcess, end: float, start: fl
     store.flush()
     server.show_all()
     points = [
-        series.points for series in store.series(Ask("temperature_celsius", start, end, 5000, gpu="GPU-gpu01")).series
+        series.points
+        for series in store.series(SeriesQuery("temperature_celsius", start, end, 5000, gpu="GPU-gpu01")).series
     ]
     return points[0] if points else []
 
@@ -72,10 +73,10 @@ class OneRun:
     def close(self) -> None:
         self.is_closed = True
 
-    def usage(self, ask: UsageAsk) -> Usage:
+    def usage(self, ask: UsageQuery) -> Usage:
         raise NotImplementedError
 
-    def runs(self, ask: RunsAsk) -> Runs:
+    def runs(self, ask: RunsQuery) -> Runs:
         return Runs([self.one])
 
     def run(self, key: int) -> Run | None:
@@ -150,19 +151,19 @@ def test_hosts_and_gpus_of_before_a_restart_are_known(server: StoreProcess, tmp_
         store.flush()
         server.show_all()
     with opened(server, tmp_path / "new") as store:
-        by_name = store.series(Ask("temperature_celsius", START, START + 60, host="gpu02"))
-        by_id = store.series(Ask("temperature_celsius", START, START + 60, host="id-gpu02", by="gpu"))
+        by_name = store.series(SeriesQuery("temperature_celsius", START, START + 60, host="gpu02"))
+        by_id = store.series(SeriesQuery("temperature_celsius", START, START + 60, host="id-gpu02", by="gpu"))
         assert [(series.host, series.label) for series in by_name.series] == [("id-gpu02", "gpu02")]
         assert [(series.gpu, series.label) for series in by_id.series] == [("GPU-gpu02", "0")]
         with pytest.raises(HistoryRefused, match="gpu03"):
-            store.series(Ask("temperature_celsius", START, START + 60, host="gpu03"))
+            store.series(SeriesQuery("temperature_celsius", START, START + 60, host="gpu03"))
 
 
 def test_renamed_host_is_one_host_still(server: StoreProcess, tmp_path: Path) -> None:
     with opened(server, tmp_path) as store:
         store.take([sample(START, 40.0), sample(START + 10, 60.0)._replace(name="renamed")])
         assert temperatures(store, server, START + 100)[0][1] == 40
-        (fleet,) = store.series(Ask("gpus_busy", START, START + 60, 1, fleet=True)).series
+        (fleet,) = store.series(SeriesQuery("gpus_busy", START, START + 60, 1, fleet=True)).series
         assert [point[1] for point in fleet.points] == [1]
 
 
@@ -173,7 +174,7 @@ def test_band_of_a_state_goes_down_to_none(server: StoreProcess, tmp_path: Path)
         store.take([sample(START), free._replace(gpus=(idle,))])
         store.flush()
         server.show_all()
-        (fleet,) = store.series(Ask("gpus_busy", START, START + 3600, 1, fleet=True)).series
+        (fleet,) = store.series(SeriesQuery("gpus_busy", START, START + 3600, 1, fleet=True)).series
     assert fleet.points == [(START, 0.5, 0, 1)]
 
 
@@ -213,8 +214,8 @@ def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -
         store.take([sample(START + 10 * number, 50.0 + number) for number in range(30)])
         store.flush()
         server.show_all()
-        (whole,) = store.series(Ask("temperature_celsius", START, START + 300, 100, run=5)).series
-        (split,) = store.series(Ask("temperature_celsius", START, START + 300, 100, run=5, by="gpu")).series
+        (whole,) = store.series(SeriesQuery("temperature_celsius", START, START + 300, 100, run=5)).series
+        (split,) = store.series(SeriesQuery("temperature_celsius", START, START + 300, 100, run=5, by="gpu")).series
         assert [point[0] - START for point in whole.points] == [100 + 10 * number for number in range(10)]
         assert (whole.run, split.gpu, split.points) == (5, "GPU-gpu01", whole.points)
         assert store.run(5) == run
@@ -249,7 +250,7 @@ def test_name_and_password_are_given_for_reading_and_writing(tmp_path: Path) -> 
             store.take([sample(START)])
             assert len(temperatures(store, server, START + 100)) == 1
         with opened(server, tmp_path / "b") as store, pytest.raises(Temporary, match="401"):
-            store.series(Ask("temperature_celsius", START, START + 60, fleet=True))
+            store.series(SeriesQuery("temperature_celsius", START, START + 60, fleet=True))
 
 
 def test_store_that_is_away_refuses_no_samples_and_answers_temporarily(server: StoreProcess, tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_store_that_is_away_refuses_no_samples_and_answers_temporarily(server: S
     with opened(server, tmp_path) as store:
         store.take([sample(START)])
         with pytest.raises(Temporary, match="does not answer"):
-            store.series(Ask("temperature_celsius", START, START + 60, fleet=True))
+            store.series(SeriesQuery("temperature_celsius", START, START + 60, fleet=True))
         with pytest.raises(Temporary, match="has not taken everything"):
             store.flush(0.1)
 

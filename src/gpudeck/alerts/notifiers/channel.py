@@ -56,7 +56,7 @@ class Channel(Protocol):
 
     async def send(self, message: Message, account: str | None) -> None: ...
 
-    async def rest(self) -> None:
+    async def release(self) -> None:
         """Nothing is to be sent for a while: let go of what that needs."""
         ...
 
@@ -124,7 +124,7 @@ class ChannelWorker:
                     pause = FIRST_PAUSE
                 await self._sleep(pause)
         finally:
-            await self._channel.rest()
+            await self._channel.release()
 
     async def _work(self) -> float:
         """Send what is due; returns after how long to look again. Raises Temporary where the database is away."""
@@ -173,7 +173,7 @@ class ChannelWorker:
         await self._note(store, partial(store.note_sent, parcel.id, now))
         if has_failed:
             # What failed before waits for longer than the channel was away.
-            await store.hurry(self.name, now)
+            await store.make_due(self.name, now)
 
     async def _note_failure(self, parcel: QueuedMessage, store: OutboxStore, error: GpudeckError) -> None:
         now = self._now()
@@ -211,7 +211,7 @@ class ChannelWorker:
             await asyncio.wait_for(self.wake.wait(), idle)
         except TimeoutError:
             if seconds >= _IDLE_SECONDS:
-                await self._channel.rest()
+                await self._channel.release()
 
 
 def _pause(tries: int, longest: float) -> float:
@@ -251,7 +251,7 @@ class ConfiguredChannel:
         )
         await self._sender.send(request)
 
-    async def rest(self) -> None:
+    async def release(self) -> None:
         await self._sender.close()
 
     def _recipient(self, account: str) -> str:

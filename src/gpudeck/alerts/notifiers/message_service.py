@@ -83,7 +83,7 @@ class MessageService(Service):
             retention=hub.retention,
         )
         # At once: that the hub was started is an event too.
-        events.subscribe(self._tell_event)
+        events.subscribe(self._send_event)
 
     async def open(self) -> None:
         """Raises Temporary when a database does not answer, and is called again then."""
@@ -99,8 +99,8 @@ class MessageService(Service):
 
     def on_second(self) -> None:
         withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
-        self._hub.fleet.say("demo", withheld)
-        self._hub.fleet.say("messages", self.outbox.problems)
+        self._hub.fleet.set_problems("demo", withheld)
+        self._hub.fleet.set_problems("messages", self.outbox.problems)
 
     async def close(self) -> None:
         await cancel_tasks(self._task)
@@ -121,7 +121,7 @@ class MessageService(Service):
             return []
         return find_destinations(message, self._settings, self._users.user_of, self.is_muted, has_bot=self._has_bot)
 
-    def _tell_event(self, event: Event) -> None:
+    def _send_event(self, event: Event) -> None:
         """Some channels get events as they happen."""
         for name, channel in self._settings.channels.items():
             if event.kind in channel.events and not self._is_withheld:
@@ -147,16 +147,16 @@ class MessageService(Service):
                 if loop.time() >= trim_at and (time := self._hub.retention.deletion_time()) is not None:
                     trim_at = loop.time() + _TRIM_SECONDS
                     await self.watches.trim(time)
-                await self.look()
+                await self.evaluate()
             except Temporary as error:
                 log.debug("watches cannot be notified: %s", error)
             except Exception:
                 log.exception("watches could not be notified")
 
-    async def look(self) -> None:
+    async def evaluate(self) -> None:
         if not self.watches.open:
             return
-        for one, gpus in self.watches.look(self._candidates(), self._claimed()):
+        for one, gpus in self.watches.evaluate(self._candidates(), self._claimed()):
             await self._fire(one, gpus)
 
     async def _fire(self, one: Watch, gpus: list[CandidateGpu]) -> None:

@@ -95,7 +95,7 @@ class OutboxStore(FleetStore):
         """It is tried again at `due_at`."""
         await self._change(number, due_at=due_at, claimed_until=None, tries=table.c.tries + 1, trouble=trouble[:256])
 
-    async def hurry(self, channel: str, now: float) -> None:
+    async def make_due(self, channel: str, now: float) -> None:
         """All that waits for this channel is to be sent now."""
         late = update(table).where(*self._waiting(channel), table.c.due_at > now)
         await self._database.execute(late.values(due_at=now))

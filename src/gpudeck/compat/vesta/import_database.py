@@ -335,16 +335,14 @@ def _read_database(file: Path, here: ImportContext) -> ImportPlan:
                 plan.steps.append(SenderStep(machine, []))
                 plan.leave(f"machines, {machine.name}", "there is no table of what was stored of it")
                 continue
-            times, gpus = _look_through(database.stored(machine.name), machine.name, here.now, plan)
+            times, gpus = _scan(database.stored(machine.name), machine.name, here.now, plan)
             plan.steps.append(SenderStep(machine, gpus))
             if times:
                 plan.steps.append(PastStep(file, here.zone, machine, gpus, times, _find_interval(times)))
     return plan
 
 
-def _look_through(
-    stored: Iterator[Stored], table: str, now: float, plan: ImportPlan
-) -> tuple[Sequence[float], list[str]]:
+def _scan(stored: Iterator[Stored], table: str, now: float, plan: ImportPlan) -> tuple[Sequence[float], list[str]]:
     """The times of all rows that can be imported, and the UUIDs of the newest. Of the others some are listed one by
     one. A row without a GPU holds nothing to import."""
     times = array("d")

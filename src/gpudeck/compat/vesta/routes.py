@@ -278,13 +278,13 @@ class VestaRoutes:
     async def _describe(self, one: VestaHost, visibility: Visibility, count: int) -> Json:
         """Its newest state is the last. Before it stands what was posted or imported, each at its own time; of a host
         with an agent also what the history has since then."""
-        wanted = min(count, MOST) - one.is_heard
+        wanted = min(count, MOST) - one.has_reported
         past = await self._read_past(one, visibility, wanted) if wanted > 0 else []
         return self._states.describe(one, visibility, [self._states.entry(gpus, at) for at, gpus in past])
 
     async def _read_past(self, one: VestaHost, visibility: Visibility, wanted: int) -> list[Moment]:
         registered, state = one.registered, one.state
-        newest = float("inf") if state is None or not one.is_heard else state.observed_at
+        newest = float("inf") if state is None or not one.has_reported else state.observed_at
         if registered is not None and registered.posted_at is not None and one.is_of_vesta:
             newest = registered.posted_at
         past = [] if registered is None else await self._samples.newest(registered.id, newest, wanted)

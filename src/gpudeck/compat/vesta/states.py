@@ -19,7 +19,7 @@ from gpudeck.compat.vesta.store import Json, Moment, Registered, VestaRegister, 
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.history.base import MOST_POINTS, Ask, HistoryRefused, Run, RunsAsk, Store
+from gpudeck.history.base import MOST_POINTS, HistoryRefused, Run, RunsQuery, SeriesQuery, Store
 from gpudeck.model.catalog import Value
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.view import Gpu, Host, ShownProcess
@@ -59,7 +59,7 @@ class VestaHost(Struct, frozen=True):
         return self.registered is not None and (self.state is None or self.state.via == "vesta")
 
     @property
-    def is_heard(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether the fleet knows more of it than what was stored before the hub's start."""
         is_silent = self.is_of_vesta and self.registered is not None and self.registered.posted_at is None
         return self.state is not None and not is_silent
@@ -116,7 +116,7 @@ class VestaStates:
 
     def describe(self, one: VestaHost, visibility: Visibility, past: list[Json] | None = None) -> Json:
         """A host by itself, also with its data from before it was down. `past` is what stands before the newest."""
-        has_newest = one.is_heard or (one.state is not None and not past)
+        has_newest = one.has_reported or (one.state is not None and not past)
         return _frame(one, [*(past or ()), *([self.newest(one, visibility)] if has_newest else [])])
 
     def newest(self, one: VestaHost, visibility: Visibility) -> Json:
@@ -263,7 +263,7 @@ class PastOfHost:
         moments: dict[float, dict[str, Json]] = {}
         labels: dict[str, str] = {}
         for word, metric in _METRICS.items():
-            ask = Ask(metric, start, end, MOST_POINTS, host=self._host, by="gpu")
+            ask = SeriesQuery(metric, start, end, MOST_POINTS, host=self._host, by="gpu")
             for series in self._store.series(ask).series:
                 uuid = series.gpu or ""
                 labels[uuid] = series.label or "0"
@@ -272,7 +272,7 @@ class PastOfHost:
                 for at, mean, _, _ in series.points:
                     if mean is not None and at < end:
                         moments.setdefault(at, {}).setdefault(uuid, {})[word] = mean
-        runs = self._store.runs(RunsAsk(start=start, end=end, host=self._host, limit=1000)).runs if moments else []
+        runs = self._store.runs(RunsQuery(start=start, end=end, host=self._host, limit=1000)).runs if moments else []
         return [(at, self._describe(gpus, labels, runs, at)) for at, gpus in sorted(moments.items())]
 
     def _describe(self, gpus: dict[str, Json], labels: dict[str, str], runs: list[Run], at: float) -> Json:

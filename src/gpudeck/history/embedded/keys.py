@@ -123,11 +123,11 @@ class KeyRegistry:
 
     def _find_newest(self, table: str) -> int:
         """The largest number ever assigned: the number of a lost row must not be used again."""
-        ask = self._connection.execute
-        found = [ask(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
-        found += [row[0] for row in ask("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
+        query = self._connection.execute
+        found = [query(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
+        found += [row[0] for row in query("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
         if table == "hosts":
-            hours = [ask(f"SELECT max(key) FROM {name}").fetchone()[0] for name in ("chunks", "quarters", "sealed")]  # noqa: S608
+            hours = [query(f"SELECT max(key) FROM {name}").fetchone()[0] for name in ("chunks", "quarters", "sealed")]  # noqa: S608
             found += [split_key(key)[0] for key in hours if isinstance(key, int)]
         return max((number for number in found if isinstance(number, int)), default=0)
 

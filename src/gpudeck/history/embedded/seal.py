@@ -96,14 +96,14 @@ class HourSealer:
             hour = merge_hours(old, hour)
         quarters = roll_up(hour)
         key = key_of(host.key, open_hour.start)
-        ask = self._connection.execute
-        ask("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, open_hour.last_entry))
+        query = self._connection.execute
+        query("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, open_hour.last_entry))
         is_more = open_hour.is_late and old is None
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
             if open_hour.start + SECONDS > self._samples_since():
                 row = key, encode_hour(hour)
-                ask("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
+                query("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
             write_quarters(self._connection, key, quarters)
         before = None if old is None else roll_up(old)
         self._write_host_hour(host, quarters, is_more=is_more)
@@ -192,9 +192,9 @@ class HourSealer:
 
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
         new = uses_by_words(hour, self._keys, self._connection)
-        ask = self._connection.execute
+        query = self._connection.execute
         question = f"SELECT hour, host, user, model, {USE_COLUMNS}, crc FROM uses WHERE hour = ? AND host = ?"  # noqa: S608
-        rows = ask(question, (hour.start, host.key)).fetchall()
+        rows = query(question, (hour.start, host.key)).fetchall()
         if not all(
             is_sound(row[:-1], row[-1]) and all(isinstance(one, int | float) for one in row[4:-1]) for row in rows
         ):

@@ -13,21 +13,21 @@ from gpudeck.history import answers
 from gpudeck.history.accounting import RunPart, run_parts
 from gpudeck.history.base import (
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
+    HeatQuery,
     HistoryRefused,
     KnownGpu,
     KnownHost,
-    MomentAsk,
+    MomentQuery,
     Overview,
-    OverviewAsk,
+    OverviewQuery,
     PastHost,
     Run,
     Runs,
-    RunsAsk,
+    RunsQuery,
+    SeriesQuery,
     StoreStats,
-    UsageAsk,
+    UsageQuery,
 )
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
@@ -119,37 +119,37 @@ class EmbeddedStore:
         """Wait until everything taken so far is on the disk; False if that takes longer."""
         return self.writer.flush(seconds)
 
-    def series(self, ask: Ask) -> Answer:
+    def series(self, query: SeriesQuery) -> Answer:
         with self._view() as view:
-            return answers.answer_series(view, ask, self._now())
+            return answers.answer_series(view, query, self._now())
 
-    def heat(self, ask: HeatAsk) -> Heat:
+    def heat(self, query: HeatQuery) -> Heat:
         with self._view() as view:
-            return answers.answer_heat(view, ask, self._now())
+            return answers.answer_heat(view, query, self._now())
 
-    def usage(self, ask: UsageAsk) -> Usage:
+    def usage(self, query: UsageQuery) -> Usage:
         with self._view() as view:
-            return usage(view, ask, self._prices, self._find_group, self._now())
+            return usage(view, query, self._prices, self._find_group, self._now())
 
-    def overview(self, ask: OverviewAsk) -> Overview:
+    def overview(self, query: OverviewQuery) -> Overview:
         """Of a large fleet until the last quarter hour that is over, from its summary."""
         until, now = self.writer.summarized, self._now()
-        if until is not None and not ask.start < until - SECONDS < now:
+        if until is not None and not query.start < until - SECONDS < now:
             until = None
         with self._view(summarized_until=until) as view:
-            return answer_overview(view, ask, self._prices, self._find_group, now if until is None else until)
+            return answer_overview(view, query, self._prices, self._find_group, now if until is None else until)
 
-    def runs(self, ask: RunsAsk) -> Runs:
+    def runs(self, query: RunsQuery) -> Runs:
         with self._view() as view:
-            return find_runs(view, ask, self._now())
+            return find_runs(view, query, self._now())
 
     def run(self, key: int) -> Run | None:
         with self._view() as view:
             return find_run(view, key, self._now())
 
-    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+    def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         with self._view() as view:
-            yield from find_hosts(view, ask, self._now())
+            yield from find_hosts(view, query, self._now())
 
     def stats(self) -> StoreStats:
         writer = self.writer
@@ -241,20 +241,20 @@ _RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None,
 """The first 12 of `_FIELDS`; the others are those of RunPart."""
 
 
-def find_runs(view: HistoryView, ask: RunsAsk, now: float) -> Runs:
+def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
     """Raises HistoryRefused."""
-    if ask.start is not None and ask.end is not None and ask.end <= ask.start:
+    if query.start is not None and query.end is not None and query.end <= query.start:
         raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
     hosts, gpus = view.hosts(), view.gpus()
-    where, values = _conditions(ask, hosts, gpus)
+    where, values = _conditions(query, hosts, gpus)
     rows = view.connection.execute(
         f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
-        (*values, ask.limit + 1),
+        (*values, query.limit + 1),
     ).fetchall()
-    page = rows[: ask.limit]
+    page = rows[: query.limit]
     parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
     found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
-    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > ask.limit else None)
+    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > query.limit else None)
 
 
 def find_run(view: HistoryView, key: int, now: float) -> Run | None:
@@ -262,22 +262,24 @@ def find_run(view: HistoryView, key: int, now: float) -> Run | None:
     return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
 
 
-def _conditions(ask: RunsAsk, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]) -> tuple[str, list[object]]:
-    keys = [key for key, host in hosts.items() if ask.host in {host.host_id, host.name}]
-    if ask.host is not None and not keys:
-        raise HistoryRefused("unknown_host", f"no host was ever called {ask.host}")
-    gpu = next((gpu.key for gpu in gpus.values() if gpu.uuid == ask.gpu), None)
-    if ask.gpu is not None and gpu is None:
-        raise HistoryRefused("unknown_gpu", f"no GPU was ever called {ask.gpu}")
+def _conditions(
+    query: RunsQuery, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]
+) -> tuple[str, list[object]]:
+    keys = [key for key, host in hosts.items() if query.host in {host.host_id, host.name}]
+    if query.host is not None and not keys:
+        raise HistoryRefused("unknown_host", f"no host was ever called {query.host}")
+    gpu = next((gpu.key for gpu in gpus.values() if gpu.uuid == query.gpu), None)
+    if query.gpu is not None and gpu is None:
+        raise HistoryRefused("unknown_gpu", f"no GPU was ever called {query.gpu}")
     conditions: list[tuple[bool, str, list[object]]] = [
-        (ask.now, "NOT ended", []),
+        (query.now, "NOT ended", []),
         # The file does not know yet until when a run goes on.
-        (ask.start is not None, "(last >= ? OR NOT ended)", [ask.start]),
-        (ask.end is not None, "first < ?", [ask.end]),
-        (ask.user is not None, "user = ?", [ask.user]),
-        (ask.host is not None, f"host IN ({', '.join('?' * len(keys))})", [*keys]),
-        (ask.gpu is not None, "(',' || gpus || ',') LIKE ?", [f"%,{gpu},%"]),
-        (ask.before is not None, "(first, id) < (SELECT first, id FROM runs WHERE id = ?)", [ask.before]),
+        (query.start is not None, "(last >= ? OR NOT ended)", [query.start]),
+        (query.end is not None, "first < ?", [query.end]),
+        (query.user is not None, "user = ?", [query.user]),
+        (query.host is not None, f"host IN ({', '.join('?' * len(keys))})", [*keys]),
+        (query.gpu is not None, "(',' || gpus || ',') LIKE ?", [f"%,{gpu},%"]),
+        (query.before is not None, "(first, id) < (SELECT first, id FROM runs WHERE id = ?)", [query.before]),
     ]
     wanted = [(clause, values) for is_asked, clause, values in conditions if is_asked]
     return " AND ".join(["1", *(clause for clause, _ in wanted)]), [one for _, values in wanted for one in values]

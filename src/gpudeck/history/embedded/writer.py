@@ -284,7 +284,7 @@ class EmbeddedWriter:
                 raise
             # One sample that cannot be written must not cost the others of the batch.
             for one in batch:
-                for sample in one.one_by_one() if isinstance(one, LiveBatch) else (one,):
+                for sample in one.split() if isinstance(one, LiveBatch) else (one,):
                     self._guard(self._store, [sample])
         else:
             self._set_problem(None)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
-from gpudeck.history.answers import check_ask, make_answer
-from gpudeck.history.base import MOST_SERIES, Answer, Ask, HistoryRefused, Point, Series
+from gpudeck.history.answers import check_query, make_answer
+from gpudeck.history.base import MOST_SERIES, Answer, HistoryRefused, Point, Series, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.metrics import HistoryMetric, Subject, suggest
@@ -120,53 +120,53 @@ class RemoteAnswers:
         self._devices = devices
         self._usage_store = usage_store
 
-    def series(self, ask: Ask, now: float) -> Answer:
-        check_range(ask.start, ask.end)
-        check_points(ask.points)
-        subject, metric = check_ask(ask)
+    def series(self, query: SeriesQuery, now: float) -> Answer:
+        check_range(query.start, query.end)
+        check_points(query.points)
+        subject, metric = check_query(query)
         if subject == "user":
-            return self._usage_store.series(ask)
-        if ask.by == "user":
-            return make_answer(ask, metric, *memory_by_user(self._reader, self._devices, ask, metric), "raw")
+            return self._usage_store.series(query)
+        if query.by == "user":
+            return make_answer(query, metric, *memory_by_user(self._reader, self._devices, query, metric), "raw")
         if subject == "fleet":
-            grid = choose_for_all(self._reader, ask.start, ask.end, ask.points)
+            grid = choose_for_all(self._reader, query.start, query.end, query.points)
             points = _points_of_one(self._ask_whole(metric, grid), grid, metric)
-            return make_answer(ask, metric, grid, [Series(points, fleet=True)], "raw")
-        return self._of_devices(ask, subject, metric, now)
+            return make_answer(query, metric, grid, [Series(points, fleet=True)], "raw")
+        return self._of_devices(query, subject, metric, now)
 
-    def _of_devices(self, ask: Ask, subject: Subject, metric: HistoryMetric, now: float) -> Answer:
+    def _of_devices(self, query: SeriesQuery, subject: Subject, metric: HistoryMetric, now: float) -> Answer:
         """Of a GPU, a host or a run; of a run, in steps in which it was present."""
         where: dict[str, str] = {}
         its_gpus: list[str] = []
         within = None
         if subject == "gpu":
-            uuid = ask.gpu or ""
+            uuid = query.gpu or ""
             series, is_one = Series([], gpu=uuid, label=self._devices.find_gpu(uuid)), True
             where, hosts = {"gpu": uuid}, self._devices.hosts_of([uuid])
         elif subject == "host":
-            host_id, name = self._devices.find_host(ask.host or "")
+            host_id, name = self._devices.find_host(query.host or "")
             series, is_one = Series([], host=host_id, label=name), metric.is_of_host
             where, hosts = {"host_id": host_id}, [host_id]
         else:
-            run = self._usage_store.run(ask.run or 0) if 0 < (ask.run or 0) < 2**63 else None
+            run = self._usage_store.run(query.run or 0) if 0 < (query.run or 0) < 2**63 else None
             if run is None:
-                raise HistoryRefused("unknown_run", f"the history knows no run {ask.run}", "/api/v1/runs lists them.")
+                raise HistoryRefused("unknown_run", f"the history knows no run {query.run}", "/api/v1/runs lists them.")
             series, is_one = Series([], run=run.id), len(run.gpus) == 1
             its_gpus, hosts = run.gpus, self._devices.hosts_of(run.gpus)
             within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         more = [any_of("gpu", its_gpus)] if subject == "run" else []
-        if ask.by == "gpu":
+        if query.by == "gpu":
             among = len(its_gpus) if subject == "run" else self._devices.count_gpus(hosts[0])
-            return self._by_gpu(ask, metric, where, *more, among=among, hosts=hosts, within=within)
-        grid = choose_grid(ask.start, ask.end, ask.points)
+            return self._by_gpu(query, metric, where, *more, among=among, hosts=hosts, within=within)
+        grid = choose_grid(query.start, query.end, query.points)
         asked = (of_each if is_one else of_all)(metric, where, grid.step, *more)
         found = self._stats(metric, asked, grid, hosts)
         series.points = _only(_points_of_one(found, grid, metric), grid, within)
-        return make_answer(ask, metric, grid, [series] if found or subject != "gpu" else [], "raw")
+        return make_answer(query, metric, grid, [series] if found or subject != "gpu" else [], "raw")
 
     def _by_gpu(
         self,
-        ask: Ask,
+        query: SeriesQuery,
         metric: HistoryMetric,
         where: Mapping[str, str],
         *more: str,
@@ -177,7 +177,7 @@ class RemoteAnswers:
         if among > MOST_SERIES:
             count = f"{among:,} GPUs are too many for a series each"
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
-        grid = choose_grid(ask.start, ask.end, min(ask.points, MOST_VALUES // max(1, among)))
+        grid = choose_grid(query.start, query.end, min(query.points, MOST_VALUES // max(1, among)))
         asked = of_each(metric, where, grid.step, *more)
         found = {one.labels["gpu"]: one for one in self._stats(metric, asked, grid, hosts)}
         labels = self._devices.labels_of(found)
@@ -186,7 +186,7 @@ class RemoteAnswers:
             Series(_only(_points(found[uuid], grid, metric), grid, within), gpu=uuid, label=label)
             for label, uuid in named
         ]
-        return make_answer(ask, metric, grid, series, "raw")
+        return make_answer(query, metric, grid, series, "raw")
 
     def _stats(self, metric: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[SeriesStats]:
         """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
@@ -249,13 +249,13 @@ def choose_for_all(reader: PromReader, start: float, end: float, points: int) ->
 
 
 def memory_by_user(
-    reader: PromReader, devices: DeviceDirectory, ask: Ask, metric: HistoryMetric
+    reader: PromReader, devices: DeviceDirectory, query: SeriesQuery, metric: HistoryMetric
 ) -> tuple[Grid, list[Series]]:
     """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
-    label = devices.find_gpu(ask.gpu or "")
-    grid = choose_grid(ask.start, ask.end, ask.points)
-    where = {"gpu": ask.gpu or ""}
-    longer, told_by = find_lookback(reader, grid, devices.hosts_of([ask.gpu or ""]))
+    label = devices.find_gpu(query.gpu or "")
+    grid = choose_grid(query.start, query.end, query.points)
+    where = {"gpu": query.gpu or ""}
+    longer, told_by = find_lookback(reader, grid, devices.hosts_of([query.gpu or ""]))
     at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
@@ -266,7 +266,7 @@ def memory_by_user(
     seen = (moments[0] if moments else np.full(longer.count, np.nan))[told_by]
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
-    return grid, [Series(points[user], gpu=ask.gpu, label=label, user=user or None) for user in order]
+    return grid, [Series(points[user], gpu=query.gpu, label=label, user=user or None) for user in order]
 
 
 _OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))

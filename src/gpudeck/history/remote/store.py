@@ -11,23 +11,23 @@ from msgspec.structs import replace
 
 from gpudeck.history.base import (
     Answer,
-    Ask,
     Heat,
-    HeatAsk,
+    HeatQuery,
     HistoryRefused,
-    MomentAsk,
+    MomentQuery,
     Overview,
-    OverviewAsk,
+    OverviewQuery,
     PastHost,
     Run,
     Runs,
-    RunsAsk,
+    RunsQuery,
+    SeriesQuery,
     StoreStats,
-    UsageAsk,
+    UsageQuery,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.live import LiveBatch, Sample
-from gpudeck.history.overview import series_asks
+from gpudeck.history.overview import series_queries
 from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
 from gpudeck.history.remote.encoder import UsageCounters
@@ -122,29 +122,29 @@ class RemoteStore:
         self.writer.take([one for one in samples if not (isinstance(one, LiveBatch) and one.is_forwarded)])
         self._usage_store.take(samples)
 
-    def series(self, ask: Ask) -> Answer:
-        return self._answers.series(ask, self._clock())
+    def series(self, query: SeriesQuery) -> Answer:
+        return self._answers.series(query, self._clock())
 
-    def heat(self, ask: HeatAsk) -> Heat:
-        return self._usage_store.heat(ask)
+    def heat(self, query: HeatQuery) -> Heat:
+        return self._usage_store.heat(query)
 
-    def usage(self, ask: UsageAsk) -> Usage:
-        return self._usage_store.usage(ask)
+    def usage(self, query: UsageQuery) -> Usage:
+        return self._usage_store.usage(query)
 
-    def overview(self, ask: OverviewAsk) -> Overview:
+    def overview(self, query: OverviewQuery) -> Overview:
         """The curves of the store, asked for at once; usage and map as the hub has them itself."""
-        own, now = self._usage_store.overview(ask), self._clock()
+        own, now = self._usage_store.overview(query), self._clock()
         with ThreadPoolExecutor(_READERS) as threads:
-            series = list(threads.map(lambda one: self._answers.series(one, now), series_asks(ask)))
+            series = list(threads.map(lambda one: self._answers.series(one, now), series_queries(query)))
         return replace(own, series=series)
 
-    def runs(self, ask: RunsAsk) -> Runs:
-        return self._usage_store.runs(ask)
+    def runs(self, query: RunsQuery) -> Runs:
+        return self._usage_store.runs(query)
 
     def run(self, key: int) -> Run | None:
         return self._usage_store.run(key)
 
-    def moment(self, ask: MomentAsk) -> Iterator[PastHost]:
+    def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         message = "the fleet of a past moment is not available with history.kind: prometheus"
         raise HistoryRefused("no_moments", message, "Charts, usage and runs of that time are.")
 
