@@ -1,14 +1,19 @@
 """The hub's database for tests, on SQLite and on a real PostgreSQL: each test gets an empty one of its own."""
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import functools
+import threading
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from fakes.postgres import PostgresServer, running_postgres
 from fakes.tables import borrow_tables, open_file, put_tables
-from gpudeck.database import postgresql
+from gpudeck.database import postgresql, sqlite
 from gpudeck.database.engine import Database
 
 
@@ -28,12 +33,59 @@ def database_address(request: pytest.FixtureRequest) -> Iterator[str | None]:
 
 
 @pytest.fixture
-def database(database_address: str | None, tmp_path: Path) -> Database:
-    """An empty database with its tables. Unlike a hub's it connects anew for each transaction, so that a test may use
-    it from several calls of `asyncio.run`."""
-    if database_address is None:
-        put_tables(tmp_path)
-    return connect(database_address, tmp_path)
+def database(
+    database_address: str | None, tmp_path: Path, one_loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Database]:
+    """An empty database with its tables. All calls of `asyncio.run` in the test share one event loop, so that they also
+    share the connections: to connect costs more CPU time than most tests."""
+    monkeypatch.setattr(asyncio, "run", functools.partial(_run, one_loop))
+    if database_address is not None:
+        place = postgresql.name_place(database_address)
+        yield Database("postgresql", place, _engine(database_address), postgresql.explain)
+        return
+    put_tables(tmp_path)
+    file = tmp_path / sqlite.FILE_NAME
+    database = Database("sqlite", str(file), sqlite.make_engine(file), sqlite.explain)
+    yield database
+    one_loop.run(database.close())
+
+
+@pytest.fixture(scope="session")
+def one_loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+        for engine in _engines.values():
+            runner.run(engine.dispose())
+
+
+_engines: dict[str, AsyncEngine] = {}
+
+
+def _engine(address: str) -> AsyncEngine:
+    """Connections of earlier tests with the same tables are used again."""
+    if address not in _engines:
+        _engines[address] = postgresql.make_engine(address)
+    return _engines[address]
+
+
+_run_anew = asyncio.run
+
+
+def _run(runner: asyncio.Runner, work: Coroutine[Any, Any, Any]) -> Any:
+    """As `asyncio.run`: what is still running at the end is cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        return _run_anew(work)
+    try:
+        return runner.run(work)
+    finally:
+        runner.run(_cancel_tasks())
+
+
+async def _cancel_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def connect(address: str | None, folder: Path) -> Database:
