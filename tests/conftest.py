@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # On Python 3.10 the base install is tested once more: its properties were tried at length on a newer one.
-settings.register_profile("gpudeck", deadline=None, max_examples=50 if sys.version_info >= (3, 11) else 5)
+settings.register_profile("gpudeck", deadline=None, max_examples=30 if sys.version_info >= (3, 11) else 5)
 settings.register_profile("long", deadline=None, max_examples=200)
 settings.load_profile("gpudeck")
 

@@ -484,7 +484,7 @@ READINGS = {"hot": HOT, "warm": WARM, "cool": make_gpu(), "unread": UNREAD}
 
 
 @given(steps=STEPS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_happens_every_end_was_begun_and_every_message_is_another(steps: list[tuple[str, int]]) -> None:
     watched = Watched()
     for word, tens in steps:

@@ -93,7 +93,7 @@ def test_anonymous_calls_are_answered_as_described(route: APIOperation, is_all: 
         if answer.status_code != 400 or route.path not in DRAWN:
             case.validate_response(answer)
 
-    call(route, check, 100 if is_all else 3)
+    call(route, check, 100 if is_all else 2)
 
 
 @some_or_all
@@ -104,7 +104,7 @@ def test_reports_of_an_agent_are_answered_as_described(route: APIOperation, is_a
         assert answer.status_code < 500 or answer.json()["error"]["code"] == "fleet_full"
         assert answer.status_code in {200, 202} or answer.json()["error"]["message"]
 
-    call(route, check, 300 if is_all else 15)
+    call(route, check, 300 if is_all else 5)
 
 
 @some_or_all
@@ -115,4 +115,4 @@ def test_whatever_an_admin_sends_is_done_or_refused_in_words(route: APIOperation
         assert answer.status_code < 500, answer.text
         assert answer.status_code < 400 or answer.json()["error"]["message"]
 
-    call(route, check, 100 if is_all else 3)
+    call(route, check, 100 if is_all else 2)

@@ -290,10 +290,11 @@ def test_what_has_no_answer_is_refused(asked: dict[str, Any], code: str) -> None
     assert refused.value.code == code
 
 
-def test_too_many_days_in_too_many_rows_are_refused() -> None:
-    facts = [fact(24 * day, f"user{at}") for at in range(1000) for day in range(201)]
-    with pytest.raises(HistoryRefused, match="201 days of 1000 rows"):
-        ask_for(FakePast(facts), end=T0 + 201 * DAY, daily=True, now=T0 + 300 * DAY)
+def test_too_many_days_in_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpudeck.history.usage.MOST_DAYS_IN_ROWS", 200)
+    facts = [fact(24 * day, f"user{at}") for at in range(10) for day in range(21)]
+    with pytest.raises(HistoryRefused, match="21 days of 10 rows"):
+        ask_for(FakePast(facts), end=T0 + 21 * DAY, daily=True, now=T0 + 300 * DAY)
 
 
 def test_facts_of_any_store_are_folded_and_those_of_other_times_left_out() -> None:

@@ -81,7 +81,7 @@ def test_what_is_not_packed_well_is_refused(blob: bytes) -> None:
 
 
 def test_a_bomb_takes_no_more_room_than_a_good_one() -> None:
-    bomb = bz2.compress(b"\0" * 300_000_000)
+    bomb = bz2.compress(b"\0" * 100_000_000)
     announced = b"\x80\x02]r" + struct.pack("<I", 2**32 - 1) + b"."
     tracemalloc.start()
     try:
