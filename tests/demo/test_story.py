@@ -1,15 +1,25 @@
 """The demo has prices, reservations whose owners come, and users who wait."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from fakes.doors import make_auth
 from fakes.reports import make_envelope
+from fakes.waiting import until
+from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.service import DemoScenario
+from gpudeck.demo.scheduler import DemoScheduler
+from gpudeck.demo.service import DemoInbox, DemoScenario
 from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.settings import UsageSettings
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
@@ -129,3 +139,45 @@ def test_demo_with_a_short_past_has_no_story(database: Database) -> None:
         await story.close()
 
     asyncio.run(go())
+
+
+def test_jobs_of_the_scheduler_are_those_that_run_on_its_nodes(fleet: SimulatedFleet) -> None:
+    state = asyncio.run(DemoScheduler(fleet, lambda: NOON).read())
+    given = {(name, gpu): one.number for name, node in state.nodes.items() for gpu, one in node.gpus.items()}
+    reports = {name: fleet.report(fleet.names.index(name), NOON) for name in state.nodes}
+    running = {
+        (name, gpu.index): gpu.processes[0].job
+        for name, report in reports.items()
+        for gpu in (report.gpus if report else None) or ()
+        if gpu.processes
+    }
+    assert running
+    assert given.items() >= running.items()
+
+
+def test_a_message_to_a_simulated_user_can_be_seen(tmp_path: Path) -> None:
+    auth = make_auth(tmp_path)
+    events = EventLog(auth.database, EventSettings())
+    seen: list[str] = []
+    events.subscribe(lambda event: seen.append(f"{event.title}: {event.detail}"))
+    messages = MessageService(
+        Hub(), auth, NotifySettings(), events, inbox=DemoInbox(events), fleet=name_fleet(HOSTS), now=lambda: NOON
+    )
+    question, alert = (
+        Message(key=rule, at=NOON, kind=kind, rule=rule, severity="info", title=f"{rule} it", accounts=("priya",))
+        for kind, rule in (("ask", "ask"), ("alert", "gpu_idle"))
+    )
+    question = replace(question, is_personal=True)
+
+    async def live() -> None:
+        await messages.open()
+        messages.outbox.put(question)
+        messages.outbox.put(alert)
+        await messages.outbox.flush()
+        messages.outbox.start()
+        await until(lambda: bool(seen))
+        await messages.close()
+
+    asyncio.run(live())
+    assert messages.reaches("priya")
+    assert seen == ["priya got a message: ask it."]

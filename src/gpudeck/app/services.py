@@ -20,7 +20,8 @@ from gpudeck.chat.service import ChatService
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.service import DemoScenario, DemoService
+from gpudeck.demo.scheduler import DemoScheduler
+from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
 from gpudeck.demo.story import SHORTEST_DAYS, priced
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
 from gpudeck.events.service import EventService
@@ -115,9 +116,12 @@ class HubServices:
         )
         of_jobs = auth.database if cluster is None else cluster.leases.fence("schedulers")
         jobs = JobService(hub, JobStore(of_jobs, fleet), keep=settings.schedulers.keep, duty=duty("schedulers"))
+        simulated = (
+            [] if demo is None or plan.demo_days < SHORTEST_DAYS else [DemoScheduler(SimulatedFleet(demo, SEED))]
+        )
         schedulers = SchedulerService(
             hub,
-            make_schedulers(settings.schedulers),
+            [*make_schedulers(settings.schedulers), *simulated],
             data_dir=data_dir,
             note_ended=jobs.note_ended,
             duty=duty("schedulers"),
@@ -147,6 +151,7 @@ class HubServices:
             events,
             claimed=lambda: self.queue.queue.claimed,
             bot=bot,
+            inbox=None if demo is None else DemoInbox(events),
             fleet=fleet,
             database=None if cluster is None else auth.database,
         )

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from gpudeck.alerts.message import Message
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
@@ -16,6 +17,7 @@ from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.event import make_event
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.rules import ReservationSpan
@@ -45,6 +47,22 @@ class DemoService(Service):
 
     async def close(self) -> None:
         await self._past.stop()
+
+
+class DemoInbox:
+    """Where the simulated users get their messages: each is an event, so that it can be seen to arrive."""
+
+    longest = 1.0
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+
+    async def send(self, message: Message, account: str | None) -> None:
+        detail = " ".join(f"{one.rstrip('.')}." for one in (message.title, *message.lines, message.action) if one)
+        self._events.add(make_event(clock.wall(), "message_delivered", f"{account} got a message", detail=detail))
+
+    async def release(self) -> None:
+        """There is nothing to let go of."""
 
 
 class DemoScenario(Service):

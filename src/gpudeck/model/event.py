@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "flapping": "something is flapping; further events are suppressed until it is stable",
     "duplicate_host": "two hosts cannot be distinguished",
     "watch_fired": "GPUs of a watch are free",
+    "message_delivered": "a simulated user got a message",
     "message_failed": "a message could not be delivered",
     "hub_started": "the hub was started",
     "hub_stopped": "the hub was stopped",

@@ -8,7 +8,7 @@ from typing import Final
 from gpudeck.alerts.message import DEMO_PREFIX, Message
 from gpudeck.alerts.notifiers.channel import Channel, ConfiguredChannel, DeliveryFailure
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
-from gpudeck.alerts.notifiers.routes import BOT, Destination, find_destinations, has_destination
+from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, find_destinations, has_destination
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
 from gpudeck.alerts.watches import Watches, WatchStore, message_of
@@ -51,12 +51,14 @@ class MessageService(Service):
         *,
         claimed: ClaimedGpus = frozenset,
         bot: Channel | None = None,
+        inbox: Channel | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
         database: Database | None = None,
     ) -> None:
         """`database` keeps messages on their way, instead of this machine's. `claimed` are the UUIDs of free GPUs that
-        are claimed. `bot` writes to people in Slack, if there is one.
+        are claimed. `bot` writes to people in Slack, if there is one; `inbox` takes what is meant for one
+        person, whoever that is, also of a demo.
         `fleet` is the name under which a demo's messages are kept apart; they are sent only if the settings say so."""
         self._hub = hub
         self._users = auth.users
@@ -65,6 +67,7 @@ class MessageService(Service):
         self._claimed = claimed
         self._now = now
         self._has_bot = bot is not None
+        self._has_inbox = inbox is not None
         self._is_opened = False
         self._is_withheld = fleet != REAL and not settings.demo
         self._prefix = "" if fleet == REAL else DEMO_PREFIX
@@ -72,6 +75,7 @@ class MessageService(Service):
         self.mutes = PersonalMuteStore(auth.database)
         self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
         posts: dict[str, Channel] = {} if bot is None else {BOT: bot}
+        posts |= {} if inbox is None else {INBOX: inbox}
         posts |= {name: ConfiguredChannel(name, settings, auth.users.user_of) for name in settings.channels}
         self.outbox = MessageOutbox(
             OutboxStore(database or auth.local, fleet),
@@ -108,7 +112,9 @@ class MessageService(Service):
 
     def reaches(self, account: str | None) -> bool:
         """Whether this account can be notified directly."""
-        if account is None or self._is_withheld:
+        if account is None or self._has_inbox:
+            return account is not None
+        if self._is_withheld:
             return False
         return has_destination(self._settings, self._users.user_of(account), has_bot=self._has_bot)
 
@@ -117,9 +123,15 @@ class MessageService(Service):
         return rule in self._users.user_of(account).mute or rule in self.mutes.of(account)
 
     def find_channels(self, message: Message) -> list[Destination]:
+        inbox = [
+            Destination(INBOX, account)
+            for account in message.accounts
+            if self._has_inbox and message.is_personal and not self.is_muted(account, message.rule)
+        ]
         if self._is_withheld:
-            return []
-        return find_destinations(message, self._settings, self._users.user_of, self.is_muted, has_bot=self._has_bot)
+            return inbox
+        users = self._users.user_of
+        return inbox + find_destinations(message, self._settings, users, self.is_muted, has_bot=self._has_bot)
 
     def _send_event(self, event: Event) -> None:
         """Some channels get events as they happen."""

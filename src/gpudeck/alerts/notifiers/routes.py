@@ -16,6 +16,10 @@ BOT: Final = "chat.slack"
 called so."""
 
 
+INBOX: Final = "inbox"
+"""A channel of the hub itself that reaches every account, if there is one. No setting names it."""
+
+
 class Destination(Struct, frozen=True):
     """A channel; with `account` one user, whom that channel reaches directly."""
 
