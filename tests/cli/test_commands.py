@@ -108,7 +108,7 @@ def test_check_reports_every_mistake_at_once_with_file_and_line(tmp_path: Path) 
 def test_check_reports_what_only_the_settings_themselves_know_too(tmp_path: Path) -> None:
     (tmp_path / "gpudeck.yaml").write_text(
         "listen: 0.0.0.0:8042\npath_prefix: gpus\nagent:\n  interval: 0s\n"
-        '  name: "bad name"\n  hub: localhost:8042\n  nmae: x\n'
+        '  name: "bad name"\n  hub: ftp://localhost\n  nmae: x\n'
         "fleet: {health: {hot_celsius: 99, colour: red}}\n"
     )
     answer = gpudeck(tmp_path, "check")

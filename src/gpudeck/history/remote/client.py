@@ -1,6 +1,7 @@
 """HTTP to the store, with credentials and certificates, and questions over its API. Blocks; failures are Temporary."""
 
 import logging
+import math
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from msgspec import Struct
 from gpudeck.agent.push import read_token
 from gpudeck.fetch import BlockingFetcher, HttpResponse, content_kind, trust_from
 from gpudeck.history.codec import Floats
-from gpudeck.history.remote.promql import LATER, Stats, at_once
+from gpudeck.history.remote.promql import LATER, Stats, at_once, over
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
 from gpudeck.model.address import show_url
@@ -178,6 +179,20 @@ class PromReader:
             for piece in pieces:
                 for row in self.decode(piece, _DataAnswer[_Rows]).data.result:
                     yield row.metric, _read_values(row.values, grid)
+        except ValueError as error:
+            raise self._strange() from error
+
+    def samples(
+        self, selector: str, start: float, end: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """The samples themselves, from `start` until before `end`, of each series, with its name among the labels."""
+        asked = {"query": over(selector, math.ceil(end - start)), "time": f"{end - _END - LATER:.3f}", "nocache": "1"}
+        rows = self.decode(self._ask("/api/v1/query", [*asked.items()]), _DataAnswer[_Rows]).data.result
+        try:
+            return [
+                (row.metric, [(at, float(text)) for at, text in _decode_values(row.values) if start <= at < end])
+                for row in rows
+            ]
         except ValueError as error:
             raise self._strange() from error
 

@@ -18,16 +18,21 @@ import logging
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from gpudeck.agent.token_file import replace_file
+from gpudeck.history.base import KnownGpu, KnownHost
+from gpudeck.history.codec import Floats
+from gpudeck.history.hour import Hour, RunSlice
 from gpudeck.history.remote.promql import COUNTERS, GPU_SERIES, HOST_SERIES, OBSERVED, STATE, USER_MEMORY, label_value
-from gpudeck.history.sample import GPU_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
 from gpudeck.model.exposition import ExposedMetric
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,7 @@ _TIME = 0x10
 _TIME_BYTES = 6
 _SAMPLE_BYTES = 9 + 1 + _TIME_BYTES
 """A sample is always as long: so the head of a series is written once, and not again for each sample."""
+_SAMPLE = np.dtype([("head", "u1", 3), ("value", "<f8"), ("time", "u1", 1 + _TIME_BYTES)])
 _LATEST = (1 << 7 * _TIME_BYTES) - 1
 MOST_VALUES = 5_000
 """In one part: a host with very many GPUs comes in several."""
@@ -62,10 +68,13 @@ _NOTHING: Final = (0.0, None, 0.0, None)
 def encode_head(name: str, labels: Mapping[str, str | None]) -> bytes:
     """All of a series but its sample. Labels are in the order that Prometheus insists on; one that is None or empty is
     none."""
-    named = {"__name__": name, **labels}
-    head = b"".join(_encode_label(key, value) for key, value in sorted(named.items()) if value)
-    head += b"\x12" + varint(_SAMPLE_BYTES)
+    head = _encode_labels(name, labels) + b"\x12" + varint(_SAMPLE_BYTES)
     return b"\x0a" + varint(len(head) + _SAMPLE_BYTES) + head
+
+
+def _encode_labels(name: str, labels: Mapping[str, str | None]) -> bytes:
+    named = {"__name__": name, **labels}
+    return b"".join(_encode_label(key, value) for key, value in sorted(named.items()) if value)
 
 
 def encode_series(head: bytes, value: float, time: bytes) -> bytes:
@@ -209,6 +218,85 @@ def memory_by_user(gpu: GpuSample) -> dict[str | None, float | None]:
 def _add(sizes: list[int | None]) -> float | None:
     known = [size for size in sizes if size is not None]
     return float(sum(known)) if len(known) == len(sizes) else None
+
+
+class SeriesColumn(NamedTuple):
+    """A series of an hour: a value for each of its samples that are `known`."""
+
+    name: str
+    labels: dict[str, str | None]
+    known: NDArray[np.bool_]
+    values: Floats
+
+    def encode(self, times: NDArray[np.uint8]) -> bytes:
+        """The series with all its samples, as part of a request. `times` are those of the hour, encoded."""
+        samples = np.empty(int(self.known.sum()), _SAMPLE)
+        samples["head"] = [(0x12, _SAMPLE_BYTES, _VALUE)]
+        samples["value"] = self.values[self.known]
+        samples["time"] = times[self.known]
+        body = _encode_labels(self.name, self.labels) + samples.tobytes()
+        return b"\x0a" + varint(len(body)) + body
+
+
+def encode_times(times: Floats) -> NDArray[np.uint8]:
+    """Each as `encode_time` does it: a row of bytes."""
+    milliseconds = np.clip((times * 100).astype(np.int64) * 10, 0, _LATEST)
+    digits = (milliseconds[:, None] >> 7 * np.arange(_TIME_BYTES)) & 0x7F
+    digits[:, :-1] |= 0x80
+    return np.insert(digits, 0, _TIME, axis=1).astype(np.uint8)
+
+
+def make_columns(
+    hour: Hour, host: KnownHost, gpus: Mapping[int, KnownGpu], find_owner: Callable[[int], str | None]
+) -> Iterator[SeriesColumn]:
+    """The same series as `SeriesEncoder` makes of each sample, of a whole hour. `find_owner` gives the user of a
+    run."""
+    own: dict[str, str | None] = {"host": host.name, "host_id": host.host_id}
+    every = np.ones(len(hour.times), bool)
+    columns = [SeriesColumn(OBSERVED, own, every, hour.covered)]
+    for series, name in zip(HOST_SERIES, HOST_NAMES, strict=True):
+        if name in hour.host:
+            columns.append(SeriesColumn(series.name, own, every, _scale(series, hour.host[name])))
+    for row, key in enumerate(hour.gpus):
+        gpu = gpus.get(key)
+        if gpu is not None:
+            labels = own | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
+            columns += _gpu_columns(hour, row, labels, find_owner)
+    for column in columns:
+        known = column.known & np.isfinite(column.values)
+        if known.any():
+            yield column._replace(known=known)
+
+
+def _scale(series: ExposedMetric, values: Floats) -> Floats:
+    return values * series.times / series.per if series.is_scaled else values
+
+
+def _gpu_columns(
+    hour: Hour, row: int, labels: dict[str, str | None], find_owner: Callable[[int], str | None]
+) -> Iterator[SeriesColumn]:
+    states, ones = hour.states[row], np.ones(len(hour.times))
+    for series, name in zip(GPU_SERIES, GPU_NAMES, strict=True):
+        if name in hour.metrics:
+            yield SeriesColumn(series.name, labels, ones > 0, _scale(series, hour.metrics[name][row]))
+    for state in np.unique(states[states >= _UNKNOWN]).tolist():
+        yield SeriesColumn(STATE, labels | {"state": STATES[state]}, states == state, ones)
+    runs = [part for part in hour.runs if part.gpu == row]
+    is_alone = np.isin(states, list(_IN_USE))
+    by_user: dict[str | None, list[RunSlice]] = {}
+    for part in runs:
+        is_alone &= ~part.present
+        by_user.setdefault(find_owner(part.run), []).append(part)
+    memory = hour.metric(GPU_NAMES[_MEMORY])[row]
+    sizes = {
+        user: np.sum([np.where(part.present, part.memory, 0.0) for part in parts], axis=0)
+        for user, parts in by_user.items()
+    }
+    for user in by_user.keys() | {None}:
+        has_run = np.any([part.present for part in by_user.get(user, [])], axis=0) & (states > _UNKNOWN)
+        known = has_run | is_alone if user is None else has_run
+        values = np.where(is_alone, memory, sizes.get(user, 0.0)) if user is None else sizes[user]
+        yield SeriesColumn(USER_MEMORY, labels | {"user": user}, known, values)
 
 
 class _Count(Struct, array_like=True):

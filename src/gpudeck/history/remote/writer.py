@@ -158,7 +158,7 @@ class RemoteWriter:
         self._encoder.forget(lambda host: host not in self._last)
 
 
-class _RetryLater(Temporary):
+class RetryLater(Temporary):
     """It could not be sent now. `pause` is what the store asked for, if it did."""
 
     def __init__(self, message: str, pause: float | None = None) -> None:
@@ -166,7 +166,7 @@ class _RetryLater(Temporary):
         self.pause = pause
 
 
-class _WriteRefused(Exception):
+class WriteRefused(Exception):
     """The store will never take this. Its text is what the store says, which is for the log alone."""
 
     def __init__(self, reply: HttpResponse) -> None:
@@ -174,6 +174,22 @@ class _WriteRefused(Exception):
         self.status = reply.status
         self.shown = describe(reply)
         self.is_late = any(word in str(self).lower() for word in _LATE_WORDS)
+
+
+def post_series(client: PromClient, body: bytes) -> None:
+    """Send series in one request. Raises WriteRefused, and Temporary where they may be sent later."""
+    reply = client.post("", bytes(cramjam.snappy.compress_raw(body)), _HEADERS)
+    if 200 <= reply.status < 300:
+        return
+    answer = f"{client.shown} answers {describe(reply)}"
+    if reply.status in _FOR_A_PERSON:
+        client.read_secrets_again()
+        raise RetryLater(answer, 15.0)
+    if reply.status in {408, 425, 429} or not 400 <= reply.status < 500:
+        # In seconds; the other form, a date, is not worth a clock that both agree on.
+        after = reply.headers.get("retry-after", "")
+        raise RetryLater(answer, float(after) if after.isascii() and after.isdigit() else None)
+    raise WriteRefused(reply)
 
 
 class SendStats(Struct):
@@ -223,7 +239,7 @@ class RemoteWriteSender:
         """Send some records; returns how long to pause."""
         try:
             self._deliver(waiting)
-        except _RetryLater as later:
+        except RetryLater as later:
             self._note_trouble(later.message)
             return self._backoff.fail(later.pause)
         except Temporary as trouble:
@@ -234,8 +250,8 @@ class RemoteWriteSender:
 
     def _deliver(self, waiting: Sequence[QueuedRecord]) -> None:
         try:
-            self._post(b"".join(one.part.body for one in waiting))
-        except _WriteRefused as refused:
+            post_series(self._client, b"".join(one.part.body for one in waiting))
+        except WriteRefused as refused:
             if len(waiting) > 1:
                 middle = len(waiting) // 2
                 self._deliver(waiting[:middle])
@@ -246,22 +262,7 @@ class RemoteWriteSender:
             self._note_success(waiting)
         self._queue.done(waiting[-1].after)
 
-    def _post(self, body: bytes) -> None:
-        packed = bytes(cramjam.snappy.compress_raw(body))
-        reply = self._client.post("", packed, _HEADERS)
-        if 200 <= reply.status < 300:
-            return
-        answer = f"{self._client.shown} answers {describe(reply)}"
-        if reply.status in _FOR_A_PERSON:
-            self._client.read_secrets_again()
-            raise _RetryLater(answer, 15.0)
-        if reply.status in {408, 425, 429} or not 400 <= reply.status < 500:
-            # In seconds; the other form, a date, is not worth a clock that both agree on.
-            after = reply.headers.get("retry-after", "")
-            raise _RetryLater(answer, float(after) if after.isascii() and after.isdigit() else None)
-        raise _WriteRefused(reply)
-
-    def _give_up(self, refused: _WriteRefused) -> None:
+    def _give_up(self, refused: WriteRefused) -> None:
         if refused.is_late:
             self.sent.refused_late += 1
             self._say_once(

@@ -1,0 +1,65 @@
+"""gpudeck cluster: several hubs of one fleet."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from gpudeck.cli.hub_access import need_hub
+from gpudeck.cli.options import hub_config_option
+
+_EXAMPLES = """\b
+Examples:
+  gpudeck cluster migrate --dry-run             what would be copied, and what is missing
+  systemctl stop gpudeck-hub
+  gpudeck cluster migrate                       SQLite to PostgreSQL, samples to the store; run it again to continue
+  gpudeck cluster migrate --since 30d           leave out older samples
+"""
+
+
+@click.group("cluster", epilog=_EXAMPLES)
+def command() -> None:
+    """Run several hubs of one fleet, on PostgreSQL and a Prometheus-compatible store."""
+
+
+@command.command("migrate")
+@click.option("--dry-run", is_flag=True, help="Check everything, say what would be done, and change nothing.")
+@click.option(
+    "--since", metavar="TIME", help="Leave out samples from before this time: 30d, 2026-10-01. [default: all]"
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1000),
+    default=500_000,
+    show_default=True,
+    help="Values sent to the store in a second, at most.",
+)
+@hub_config_option
+def migrate(*, dry_run: bool, since: str | None, rate: int, config: Path | None) -> None:
+    """Copy the data of the hub on this machine to PostgreSQL and to the store that its configuration names.
+
+    Stop the hub first, and write the new configuration: `database`, `history`, or both. Accounts, tokens, reservations,
+    alerts, events and all other tables go to PostgreSQL, samples to the store. All of it is read back and compared. The
+    old files are kept. Usage, runs and sums stay in history.db, where each hub reads them. After an interruption, run
+    this again: it continues.
+    """
+    with need_hub("its data is on the hub's machine"):
+        from gpudeck.ops import cluster_migration, history_file  # noqa: PLC0415 - the hub may not be installed
+
+    begin = None if since is None else history_file.read_span(since, "now")[0]
+    with click.progressbar(
+        length=1, label="Samples", file=sys.stderr, hidden=not sys.stderr.isatty(), show_pos=False
+    ) as bar:
+
+        def show(done: int, among: int) -> None:
+            bar.length = max(1, among)
+            bar.update(done - bar.pos)
+
+        def tell(line: str) -> None:
+            if sys.stderr.isatty():
+                click.echo("\r\x1b[K", nl=False, err=True)
+            click.echo(line)
+
+        cluster_migration.migrate(config, since=begin, rate=rate, dry_run=dry_run, tell=tell, show=show)
+    if not dry_run:
+        click.echo("Done. Start the hub with this configuration. The old files are kept.")
