@@ -37,7 +37,7 @@ from gpudeck.database.schema import (
     tokens,
 )
 from gpudeck.demo.past import Slice, sample_span
-from gpudeck.history.base import Ask
+from gpudeck.history.base import SeriesQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.settings import HistorySettings
@@ -138,17 +138,17 @@ def charts(store: EmbeddedStore | RemoteStore) -> list[Any]:
     end = BEGIN + 3.2 * 3600
     fleet = SimulatedFleet(HOSTS, seed=1)
     gpu = next(iter(sample_span(fleet, 0, Slice(BEGIN, BEGIN + 30, 30.0)))).gpus[0].uuid
-    asks = [
-        Ask("utilization_percent", BEGIN, end, 40, fleet=True),
-        Ask("gpus_busy", BEGIN, end, 40, fleet=True),
-        Ask("memory_used_bytes", BEGIN, end, 200, gpu=gpu),
-        Ask("power_watts", BEGIN, end, 40, host=fleet.names[1], by="gpu"),
-        Ask("cpu_percent", BEGIN, end, 40, host=fleet.names[1]),
-        Ask("memory_used_bytes", BEGIN, end, 40, gpu=gpu, by="user"),
+    queries = [
+        SeriesQuery("utilization_percent", BEGIN, end, 40, fleet=True),
+        SeriesQuery("gpus_busy", BEGIN, end, 40, fleet=True),
+        SeriesQuery("memory_used_bytes", BEGIN, end, 200, gpu=gpu),
+        SeriesQuery("power_watts", BEGIN, end, 40, host=fleet.names[1], by="gpu"),
+        SeriesQuery("cpu_percent", BEGIN, end, 40, host=fleet.names[1]),
+        SeriesQuery("memory_used_bytes", BEGIN, end, 40, gpu=gpu, by="user"),
     ]
     found = []
-    for ask in asks:
-        series = sorted(store.series(ask).series, key=lambda one: (one.gpu or "", one.user or ""))
+    for query in queries:
+        series = sorted(store.series(query).series, key=lambda one: (one.gpu or "", one.user or ""))
         found += [(one.gpu, one.user, [(at, mean) for at, mean, *_ in one.points]) for one in series]
     return found
 
