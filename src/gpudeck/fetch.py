@@ -1,5 +1,5 @@
-"""HTTP as the hub asks others: with a deadline, a bound on the answer, and no trust in what it says. Connections are
-kept, for the event loop and for threads; failures are described in plain words.
+"""The hub's HTTP client: with a deadline, a size limit, and untrusted answers. Connections are reused, in the event
+loop and in threads; failures are described in plain words.
 
 Names of hosts that were added through the API or found by discovery could lead to the hub's own machine, to its
 neighbours on the link, or to a cloud's metadata service, which hands out credentials. So the addresses that a name

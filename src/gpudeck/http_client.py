@@ -1,6 +1,5 @@
-"""HTTP to a hub, for agents and the command line: straight or through a proxy, which certificates are believed, and
-what went wrong in words. The hub's own questions to others go through `fetch`.
-"""
+"""HTTP to a hub, for agents and the command line: direct or through a proxy, with verified certificates and errors in
+plain words. The hub's own requests to others use `fetch`."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""The whole configuration file: the settings of every room, put together. Knows their types, imports no hub."""
+"""The configuration file: the settings of all packages together. Imports their types only, not the hub."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The newest report of this host, as hubs and Prometheus ask for it: health, report and metrics.
+"""The newest report of this host in the forms that the agent's HTTP server returns: health, report and metrics.
 
 A host is read at its interval, not when it is asked: many hubs may ask one agent, and it costs no more than one. For
 Prometheus unknown values are left out: a series that says 0 for "could not be read" is worse than none. Process ids,

@@ -1,5 +1,5 @@
-"""The agent's own small HTTP server, for hubs that ask: GET /api/v1/report, /metrics and /healthz. Others may be given
-paths of theirs, to which requests are posted.
+"""The agent's HTTP server, for pull: GET /api/v1/report, /metrics and /healthz. Other packages can register paths for
+POST requests.
 
 It stands on the network of a machine with other work to do, so connections and the size of a request are bounded.
 If all connections are taken, the one that has sent no request for longest is closed: connections that are held open

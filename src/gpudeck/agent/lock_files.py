@@ -1,5 +1,5 @@
-"""The folder in which processes of this machine meet without a hub, and files in it that are locked by those who made
-them. The kernel drops a lock when its process ends, however it ends.
+"""Lock files in a folder shared by the processes of this machine, for coordination without a hub. The kernel releases a
+lock when its process ends, however it ends.
 
 One of them says which hub the agent of this machine reports to: `gpudeck wait` asks here, so that users do not queue on
 this machine alone while others queue at the hub. A service's file is in its runtime directory, which only root can

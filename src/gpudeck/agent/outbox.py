@@ -1,5 +1,5 @@
-"""Reports waiting to be sent: bounded by size and age, the oldest dropped first. Shared by the report loop (puts), the
-sender (takes) and the thread that writes to disk what the hub does not take within seconds.
+"""The queue of reports to be sent: bounded by size and age, dropping the oldest first. Shared by the report loop
+(puts), the sender (takes) and the thread that writes unsent reports to disk after a few seconds.
 
 The newest report of each host goes first, so that a hub that was away knows at once how the host is; the backlog
 follows, oldest first.

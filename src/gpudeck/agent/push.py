@@ -1,4 +1,4 @@
-"""The sender: takes reports out of the outbox and pushes them to the hub, for as long as it takes.
+"""The sender: takes reports from the outbox and pushes them to the hub, with retries.
 
 A hub that is away is tried again after a random, growing pause, and a backlog is sent at a bounded pace, so that a
 thousand agents do not fall upon a hub that has just come back. The newest report goes first where the hub takes late

@@ -1,5 +1,5 @@
-"""The report loop: at each host's moment of the interval its report is collected, sealed into an envelope and put out:
-into the outbox of the sender, to the server that hubs ask, or both.
+"""The report loop: at each host's time within the interval, collects its report, puts it into an envelope, and passes
+it to the outbox, to the HTTP server, or to both.
 
 One agent usually reports one host; a simulated fleet is many hosts in one loop, each at its own moment, as a real fleet
 would be.

@@ -1,5 +1,5 @@
-"""Reports on disk: an SQLite file that survives the agent, a power cut and a full disk. Only its owner can read it:
-reports name users and commands. One agent at a time has it open.
+"""Unsent reports on disk: an SQLite file that survives the agent, a power cut and a full disk. Only its owner can read
+it, because reports name users and commands. One agent at a time has it open.
 
 SQLite is imported when a report first has to wait: an agent whose hub answers never needs it.
 """

@@ -1,4 +1,4 @@
-"""The tokens of a hub: made once, readable by its owner alone, compared in constant time.
+"""Token files: created once, readable by their owner only.
 
 One for all agents and one for the hub's administrator, each in its own file. `agent_tokens` has those of
 single hosts.

@@ -1,4 +1,5 @@
-"""The alert engine: what rules find becomes pending, firing, resolved, and every change an event. Never blocks.
+"""The alert engine: turns the findings of rules into pending, firing and resolved alerts, and emits an event for every
+change. Never blocks.
 
 Once a second: `begin`, `evaluate` for every host that may be of interest, `finish`. Other tasks may run in between. Of
 interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires

@@ -1,4 +1,4 @@
-"""From alerts to messages: what belongs together becomes one, and never more than people can read.
+"""Groups alerts into messages, and limits their number.
 
 Alerts of one rule that fire within a short time of each other are one message: a switch that fails takes forty hosts
 along. Where a rule, or all of them, have sent many messages within ten minutes, the next ones wait and are summed up.

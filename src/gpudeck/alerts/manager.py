@@ -1,5 +1,5 @@
-"""Alerts of a running hub: the engine's changes go into the database first, then its messages out, in one task, off the
-way of reports and of the tick."""
+"""The alerts of a running hub: one background task writes the engine's changes to the database, then queues its
+messages. Reports and ticks never wait for it."""
 
 import asyncio
 import logging

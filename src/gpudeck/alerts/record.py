@@ -1,4 +1,4 @@
-"""An alert as the engine and the database keep it, and the mutes that keep it from being sent."""
+"""An alert as the engine and the database store it, and the mutes that suppress its notifications."""
 
 import hashlib
 from bisect import bisect_left

@@ -1,5 +1,5 @@
-"""The fleet as rules of alerts see it, with what of its recent past they have to know: who came late, and which GPUs
-each host had.
+"""The input of alert rules: snapshots of hosts, with the recent past that rules need (late reports, GPUs that
+disappeared).
 
 Of a thousand hosts nearly all are well: columns say once a second which ones have to be looked at. What is kept of a
 host's past changes only while it is one of these.

@@ -1,4 +1,5 @@
-"""The alerts of a hub: rules look at the live fleet once a second, in slices, so that reports never wait for them."""
+"""The alert service of a hub: evaluates the rules on the live fleet once a second, in slices, so that reports never
+wait."""
 
 import asyncio
 import logging

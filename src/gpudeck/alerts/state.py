@@ -1,5 +1,5 @@
-"""The states of an alert (pending, firing, acknowledged, resolved), and the steps between them: what happens when a
-rule finds it, finds it no longer, or cannot know."""
+"""The states of an alert (pending, firing, acknowledged, resolved) and their transitions: a rule finds it, no longer
+finds it, or cannot know."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

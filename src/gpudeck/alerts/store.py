@@ -1,5 +1,4 @@
-"""Alerts and mutes in the database, those of each fleet by themselves: a simulated one is not mixed with the real
-one."""
+"""Alerts and mutes in the database, separate for each fleet: a simulated one is not mixed with the real one."""
 
 import json
 from collections.abc import Iterable, Sequence

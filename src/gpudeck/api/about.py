@@ -1,6 +1,5 @@
-"""The hub about itself: GET /api/v1/about (how it runs, what it takes in and keeps), and /healthz and /readyz for
-supervisors and load balancers. Nothing secret; where its files and its database are is for admins.
-"""
+"""GET /api/v1/about (version, settings, counters of the hub), and /healthz and /readyz for supervisors and load
+balancers. No secrets; only admins see where files and the database are."""
 
 import asyncio
 import platform

@@ -1,4 +1,5 @@
-"""Who calls, and what each route asks of its caller. A route without an access level is closed.
+"""Authentication and access levels: identifies the caller of a request and checks what its route requires. A route
+without an access level is closed.
 
 `Authenticator` finds the caller once for each request: a bearer token, a session's cookie, the name in a trusted
 proxy's header, or this machine itself. What a browser sends by itself (cookies, being at this machine) counts for a

@@ -1,5 +1,5 @@
-"""The hub as an ASGI application: identifies the caller, then two raw routes, and the framework for all others, below
-a prefix."""
+"""The hub as an ASGI application below a prefix: identifies the caller, serves two raw routes itself, and passes all
+others to the framework."""
 
 import functools
 from collections.abc import Hashable, Sequence

@@ -1,5 +1,5 @@
-"""GET /api/v1/jobs and /api/v1/jobs/{job}: what schedulers gave GPUs to, and what became of them. POST
-/api/v1/jobs/import: what another monitor knows of jobs."""
+"""GET /api/v1/jobs and /api/v1/jobs/{job}: jobs of schedulers, their GPUs and their usage. POST /api/v1/jobs/import:
+jobs that another monitor measured."""
 
 import contextlib
 from typing import Annotated, Literal

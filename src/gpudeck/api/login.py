@@ -1,4 +1,4 @@
-"""Logging in and out, and what users may know and change about themselves.
+"""Login and logout, and the caller's own account: sessions, password, identity.
 
 POST /api/v1/login · /api/v1/logout · /api/v1/logout-everywhere · /api/v1/first-admin · /api/v1/me/password,
 GET /api/v1/me · /api/v1/me/sessions.

@@ -1,4 +1,4 @@
-"""GET / and GET /HOST: the built page with a first look at the fleet in it, or plain text for curl, wget and HTTPie.
+"""GET / and GET /HOST: the built page with the current fleet embedded, or plain text for curl, wget and HTTPie.
 
 The first look stands in the HTML as text in a hidden element. It is no script, and nothing in it can become one. The
 page's assets are named by their content, so a browser may keep them forever. The text view takes

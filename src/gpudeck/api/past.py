@@ -1,6 +1,5 @@
-"""The fleet at a moment of the past, for GET /api/v1/fleet?at=… and the text views: made in a thread, host by host, so
-that the event loop goes on.
-"""
+"""The fleet at a past moment, for GET /api/v1/fleet?at=… and the text views: built in a thread, host by host, so that
+the event loop continues."""
 
 import math
 import re

@@ -1,1 +1,1 @@
-"""Wiring: the only room that knows all the others. `hub` starts a hub, `agent` an agent; each imports only its side."""
+"""Composition: starts a hub from the services of all other packages."""

@@ -1,4 +1,4 @@
-"""What a hub is going to show: hosts that are named, the machine it runs on, or a simulated fleet; and its sources."""
+"""Decides what a hub shows (configured hosts, this machine, or a simulated fleet) and how it reads them."""
 
 from collections.abc import Callable
 

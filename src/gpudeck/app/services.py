@@ -1,4 +1,4 @@
-"""The services of a hub, in the order in which each needs those before it; and who may do what, as its settings say."""
+"""All services of a hub, in the order of their dependencies, and the access policy from its settings."""
 
 import asyncio
 import logging

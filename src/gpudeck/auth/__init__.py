@@ -1,1 +1,1 @@
-"""Who calls, and what they may do: accounts, sessions, tokens, roles."""
+"""Authentication and authorization: accounts, sessions, tokens, roles."""

@@ -1,4 +1,4 @@
-"""The people who may log in, in the hub's database. Their passwords are there as hashes only."""
+"""Accounts in the hub's database. Passwords are stored as hashes only."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

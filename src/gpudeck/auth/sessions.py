@@ -1,4 +1,4 @@
-"""Who is logged in. A session is a random secret in a cookie; the hub's database has its hash."""
+"""Login sessions. A session is a random secret in a cookie; the hub's database stores its hash."""
 
 from typing import Any
 

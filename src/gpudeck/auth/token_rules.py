@@ -1,4 +1,4 @@
-"""What a token may be: its name, its role, the hosts that its bearer may report as. Pure."""
+"""Validation of tokens: name, role, and the hosts that its bearer may report as. Pure."""
 
 import fnmatch
 import functools

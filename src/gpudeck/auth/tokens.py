@@ -1,4 +1,4 @@
-"""What agents, scripts and calendars show instead of a password: made, found, taken back.
+"""API tokens of agents, scripts and calendars: created, looked up, revoked.
 
 A hub asks for a token with every report, thousands of times a second. So all tokens that are worth something are kept
 in memory by the hash of their secret; the database is read when another process may have changed it.

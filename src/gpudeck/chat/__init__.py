@@ -1,1 +1,1 @@
-"""The bot that answers in Slack what curl answers."""
+"""The Slack bot: the answers of the text views, in a chat."""

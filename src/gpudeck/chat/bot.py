@@ -1,6 +1,5 @@
-"""The bot: a question in, an answer out, with what the asker may see and do. Knows the hub, and of Slack only the
-ID of the asker.
-"""
+"""The bot: answers one question, with the permissions of the user who asks. Uses the hub; of Slack it gets only the
+user's ID."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

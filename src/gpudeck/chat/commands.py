@@ -1,4 +1,4 @@
-"""Parses what people type to the bot: the command and its words. Case does not matter. Pure.
+"""Parses messages to the bot: the command and its words, case-insensitive. Pure.
 
 The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, WHERE, HELP and the name of a host.
 

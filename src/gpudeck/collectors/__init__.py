@@ -1,4 +1,4 @@
-"""Read this machine: the first room on a report's way.
+"""Collectors read this machine: the first step of a report.
 
 A collector is one module; `machine` puts what they read together.
 """

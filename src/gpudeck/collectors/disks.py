@@ -1,4 +1,4 @@
-"""The file systems that hold people's data, beside the one of `/`.
+"""File systems with user data, other than `/`.
 
 Asking a dead NFS server for its size hangs in the kernel, so each is asked in a thread of its own and waited for with
 a deadline. One that hangs is left alone until it answers, and never hides the others.

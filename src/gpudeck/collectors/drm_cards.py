@@ -1,4 +1,4 @@
-"""Which cards are AMD or Intel GPUs of this machine (found in /sys/class/drm), and what their files say.
+"""Finds AMD and Intel GPUs in /sys/class/drm, and reads their files.
 
 What counts as a GPU here:
 

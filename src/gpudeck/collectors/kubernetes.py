@@ -1,5 +1,5 @@
-"""Which GPUs Kubernetes has given to pods: what the kubelet lists, the names that the API server knows, and which GPU
-each device id means.
+"""Maps GPUs to pods of Kubernetes: the kubelet's device list, pod names from the API server, and the GPU of each device
+id.
 
 A thread reads every few seconds, so that a kubelet that hangs delays no report. `PodWatch.add_to` joins what it found
 last with the GPUs and processes of a report. Where the kubelet cannot be read, empty GPUs may be allocated: the report

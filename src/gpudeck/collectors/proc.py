@@ -1,4 +1,4 @@
-"""The files of /proc/<pid> that say something about a process.
+"""Reads the files of /proc/<pid>.
 
 Any of them may vanish between two reads, and who may read which differs: methods raise OSError or ValueError, except
 where a missing file means that there is nothing to say.

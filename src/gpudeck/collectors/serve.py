@@ -1,4 +1,4 @@
-"""What a collector's child process runs: `python -m gpudeck.collectors.serve NAME`. `child` is the parent's side.
+"""The child process of a collector: `python -m gpudeck.collectors.serve NAME`. `child` is the parent's side.
 
 It answers one question at a time, on its standard input and output, in frames of a length and a msgpack body, and ends
 when its parent does. It imports little: there is one such process on every watched machine.

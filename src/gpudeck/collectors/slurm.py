@@ -1,5 +1,5 @@
-"""Which GPU each of Slurm's indexes is on this node. Slurm counts the device files of its gres.conf, and their order is
-not NVML's on every machine: `slurmd -G` prints it, and the kernel knows the PCI address behind each file."""
+"""Maps Slurm's GPU indexes to the GPUs of this node. Slurm counts the device files of its gres.conf, whose order
+differs from NVML's on some machines: `slurmd -G` prints it, and the kernel knows the PCI address of each file."""
 
 import contextlib
 import re

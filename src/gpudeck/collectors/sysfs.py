@@ -1,4 +1,4 @@
-"""Single values out of sysfs, and in words why one is not there. Every file is opened, read once and closed.
+"""Reads single values from sysfs, with the reason if one is missing. Every file is opened, read once and closed.
 
 Paths are text: there are dozens of files a card on every beat, and a Path costs more than the reading.
 """

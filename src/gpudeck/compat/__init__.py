@@ -1,1 +1,2 @@
-"""The five monitors that came before: their clients, nodes and files keep working. Nothing else knows their names."""
+"""Compatibility with five older monitors: their clients, nodes and files keep working. No other package knows their
+names."""

@@ -1,4 +1,4 @@
-"""What an import is: the files of another monitor become a plan, and the plan is carried out on a running hub.
+"""Imports: the files of another monitor become a plan, which is then executed on a running hub.
 
 Reading a file changes nothing and needs no hub. A plan's steps are asked one by one whether they are needed, so an
 import that is repeated does nothing twice, and one that ended halfway goes on where it stopped. What a file says that

@@ -1,4 +1,4 @@
-"""What nodes and files of other monitors report, as readings of ours: bounded, and never zero for what is unknown."""
+"""Converts the values of other monitors' nodes and files to our readings: bounded, and unknown is never zero."""
 
 from collections.abc import Mapping
 from typing import TypeGuard

@@ -1,4 +1,4 @@
-"""What an operator decides about the monitors that came before. All of it is off until it is named here."""
+"""Settings of the older monitors. All of it is off by default."""
 
 import ipaddress
 from collections.abc import Collection

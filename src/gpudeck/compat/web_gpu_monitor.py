@@ -1,5 +1,5 @@
-"""web-gpu-monitor's config.ini: its hosts are read over SSH, as it did. Its key is a setting: no file of the hub's
-machine can be named over the network."""
+"""Imports web-gpu-monitor's config.ini: its hosts are read over SSH, as before. Its SSH key becomes a setting, because
+no file of the hub's machine can be named over the network."""
 
 import configparser
 from pathlib import Path

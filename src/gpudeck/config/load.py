@@ -1,6 +1,6 @@
-"""Finds the configuration file and loads it: the first file that exists; one that was asked for must exist. And
-addresses, as they are written there and on the command line, and mistakes: where each is, what was found, what was
-expected. One mistake is one line of text, whatever the file contains, and never shows a secret."""
+"""Finds and loads the configuration file: the first one that exists; one that was asked for must exist. Also addresses,
+as in the file and on the command line, and errors with position, found and expected value. An error is one line of
+text, whatever the file contains, and never shows a secret."""
 
 import os
 import re

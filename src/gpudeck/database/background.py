@@ -1,5 +1,5 @@
-"""Nothing waits for the database: one background task writes to it and retries, and a small file in the data folder
-(`LocalCopy`) has what was last read from it, for a hub that starts while the database is away."""
+"""Background writes: one task writes to the database and retries, so that nothing else waits for it. `LocalCopy`, a
+small file in the data folder, stores what was last read, for a hub that starts while the database is unavailable."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What keeps a database from answering, in words for the hub's admin."""
+"""Errors of an unavailable database, in words for the hub's admin."""
 
 from msgspec import Struct
 

@@ -1,1 +1,1 @@
-"""Which hosts there are: the configured ones, those of files, of Prometheus lists, of Consul."""
+"""Host discovery: the configuration, host files, Prometheus lists, Consul."""

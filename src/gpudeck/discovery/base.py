@@ -1,4 +1,4 @@
-"""What a discovery provider is: it says which hosts there are.
+"""The interface of discovery providers, which list hosts.
 
 `service` asks providers again and again, keeps their last good answers and merges them.
 """

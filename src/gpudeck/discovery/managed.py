@@ -1,4 +1,4 @@
-"""Hosts that were added while the hub runs: on the page, or with `gpudeck hosts add`. Kept in the data folder."""
+"""Hosts that were added at run time, on the page or with `gpudeck hosts add`. Stored in the data folder."""
 
 import asyncio
 import contextlib

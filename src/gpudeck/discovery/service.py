@@ -1,4 +1,4 @@
-"""Asks every provider again and again, and merges their lists into one in which a name exists once.
+"""Polls all providers, and merges their lists into one with unique names.
 
 The last good answer of a provider counts while it fails.
 """

@@ -1,4 +1,4 @@
-"""From what changes to what happened: a host before and after a report, or a pause, becomes events.
+"""Detects events: compares a host before and after a report, or after time has passed.
 
 The fleet calls `on_host_changed` only for hosts that changed (see `HostState.has_changed`), which is rare: other
 reports cost nothing here. A hub that has just started knows no earlier state, and so reports no old events.

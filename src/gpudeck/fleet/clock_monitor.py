@@ -1,4 +1,4 @@
-"""Is the hub's clock right? Asked of the agents' clocks, of the kernel's time service, and at last of an admin.
+"""Checks the hub's own clock against the agents' clocks and the kernel's time service; in doubt an admin confirms it.
 
 The answer goes to the hub's `RetentionClock`, by which old data are deleted, and into the file `clock.json` of the data
 folder, so that a wrong clock is still doubted after a restart. `gpudeck history accept-clock` writes that file too.

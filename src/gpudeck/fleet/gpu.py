@@ -1,4 +1,4 @@
-"""One GPU of the live fleet: what of it is text, and its row among the columns with its numbers.
+"""One GPU of the live fleet: its text fields, and its row in the columns that hold its numbers.
 
 The numbers of a report wait for the fleet's table to judge them with others (see fleet.table). Its text is compared
 with what is known, which nearly always is the same.

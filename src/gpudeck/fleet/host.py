@@ -1,5 +1,5 @@
-"""One host of the live fleet: the order of its reports, its status, and what of it is text. Its numbers, and those of
-its GPUs, are rows of the fleet's table."""
+"""One host of the live fleet: the order of its reports, its status, and its text fields. Its numbers, and those of its
+GPUs, are rows of the fleet's table."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy

@@ -1,4 +1,4 @@
-"""Hosts are remembered across restarts: the fleet's hosts go into the database, and back into the fleet at a start.
+"""Stores the hosts of the fleet in the database, and restores them when the hub starts.
 
 Nothing waits for the database. Facts are compared every few seconds and written where they changed; the times of last
 reports are written once a minute, and at the end. A hub that dies so knows each host, and its last report to a minute.

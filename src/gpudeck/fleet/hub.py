@@ -1,4 +1,4 @@
-"""The hub's three parts as one: what the API and the wiring hold on to."""
+"""The fleet, its stream and its ingest in one object, for the API and the services."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""Reports that arrive after newer ones of their host: what waited in an agent's outbox while the hub was away.
+"""Reports that arrive after newer ones of the same host: the backlog of an agent's outbox after the hub was away.
 
 An agent sends its newest report first and the backlog behind it. A late report never changes the live fleet. A second
 state of its host, the replay, takes the backlog in order, each report at its own time: it gives the samples of that

@@ -1,6 +1,5 @@
-"""All hosts in short, for viewers of a large fleet: names, states, users and health of every GPU, without metrics,
-processes and reasons. A viewer gets the hosts that it shows in full with a second stream (`?hosts=`).
-"""
+"""A short form of all hosts, for viewers of a large fleet: names, states, users and health of every GPU, without
+metrics, processes and reasons. A viewer gets the hosts that it shows in full with a second stream (`?hosts=`)."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Out of the hub: once a second what changed becomes one delta, encoded and compressed once for all viewers."""
+"""The live stream: once a second, all changes become one delta, encoded and compressed once for all viewers."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""Questions about the past, answered from the embedded store: of a GPU, host, run, user or the fleet; and heat maps.
+"""Answers queries from the embedded store: series of a GPU, host, run, user or the fleet, and heat maps.
 
 Short steps are made from samples, steps of a quarter hour and more from quarter hours. Where samples are no longer
 kept, or are too many to read at once, steps are at least a quarter hour.

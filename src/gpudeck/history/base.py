@@ -1,4 +1,4 @@
-"""The questions that can be asked about the past, their answers, and what a store is.
+"""Queries about the past, their answers, and the interface of a store.
 
 Every store answers the same questions alike: tests/contract/test_history.py holds them all to it. Times are Unix
 seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.

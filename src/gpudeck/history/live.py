@@ -1,5 +1,5 @@
-"""Samples of the live fleet as arrays: thousands are made each second, and hardly anything but numbers changes from one
-to the next. `history.recorder` makes them in the event loop."""
+"""Samples of the live fleet as arrays: thousands each second, of which little but numbers changes. `history.recorder`
+makes them in the event loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

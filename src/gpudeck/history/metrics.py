@@ -1,4 +1,4 @@
-"""Which metric is meant by a name: one of a GPU, of the host itself, a state, or a person's share.
+"""Resolves the name of a metric: of a GPU, of the host itself, a state, or a user's share.
 
 Every store reads names alike.
 """

@@ -1,5 +1,5 @@
-"""The fleet at a moment of the past in the shape of the live one: what `history.moment` found, who is who, and what the
-hub's database knows of that moment.
+"""The fleet at a past moment in the shape of the live one: the samples of `history.moment`, with identities and what
+the hub's database has of that moment.
 
 Names, labels, sources and vendors are not recorded: they are today's, of hosts and GPUs that are still there.
 """

@@ -1,4 +1,4 @@
-"""The hub's history: opened beside the start, never in its way.
+"""The history service of a hub: opens the store in the background, so that the hub starts without waiting.
 
 Opening reads the journal of last time, which takes a moment: the page is up by then, samples wait, and a question
 waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, and is tried again.

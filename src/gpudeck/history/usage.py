@@ -1,4 +1,4 @@
-"""Who used how much: the answer to `UsageQuery`, summed up from the hours' uses.
+"""Usage reports: the answer to `UsageQuery`, summed up from hourly usage.
 
     facts (hours, host, user, model → Use) → sums by day → rows by user, group, host or model → Usage
 

@@ -1,4 +1,4 @@
-"""The nouns of gpudeck: what a report, a host, a GPU and a process are, and what free or healthy means.
+"""The data types of gpudeck: reports, hosts, GPUs and processes, and the rules for free and healthy.
 
 Everything here is pure: no socket, no file, no hardware. Every other package builds on these names.
 """

@@ -1,4 +1,4 @@
-"""What a scheduler says of a GPU: which job was given it, and whether jobs may start on it. Pure."""
+"""A scheduler's allocation of a GPU: its job, and whether new jobs may start. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Where the time comes from (a `Clock`, so that a test can set it), and the time by which old data may be deleted.
+"""Clocks (a `Clock` can be replaced in tests), and the time up to which old data may be deleted.
 
 A wrong clock must not delete anything: a hub that starts with its clock 40 days ahead would take every sample for old.
 The `RetentionClock` is a time that has surely passed: the last certain one plus the seconds that this process has run.

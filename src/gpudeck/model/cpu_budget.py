@@ -1,4 +1,4 @@
-"""How long anything may delay others: the hub has one event loop, and Python runs one thread at a time."""
+"""Bounds how long any computation delays others: the hub has one event loop, and Python runs one thread at a time."""
 
 import asyncio
 import time

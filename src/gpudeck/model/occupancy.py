@@ -1,4 +1,4 @@
-"""Who is on a GPU, and whose process a fault was: what a list of processes says to those who judge or show a GPU."""
+"""Who uses a GPU, and whose process caused a fault, from its list of processes."""
 
 from collections.abc import Mapping
 from typing import Final

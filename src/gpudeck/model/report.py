@@ -1,4 +1,4 @@
-"""What one host says about itself at one moment: it travels through every package.
+"""A report: the state of one host at one moment.
 
 A metric is in `metrics` when it is known and in `unknown`, with the reason, when it is not. It is never both, and never
 a zero that stands for "could not read". A metric in neither was not reported by this agent.

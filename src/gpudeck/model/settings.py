@@ -1,4 +1,4 @@
-"""Types of settings that are more than a number, and the settings of TLS and of limits, which hub and agent share.
+"""Types of settings that are more than a number, and the settings of TLS and limits, which hub and agent share.
 
 The marks (`extra`, `config_kind`) are all that `config` reads of them, so neither package imports the other.
 

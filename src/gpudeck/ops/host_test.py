@@ -1,4 +1,4 @@
-"""Tries one host as the hub would read it, and says step by step what works."""
+"""`gpudeck hosts test`: reads one host as the hub would, and reports each step."""
 
 import asyncio
 import socket

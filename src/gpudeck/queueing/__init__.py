@@ -1,1 +1,1 @@
-"""Who waits for GPUs, in which order they get them, and what is claimed for whom."""
+"""The queue for GPUs: requests, their order, and claimed GPUs."""

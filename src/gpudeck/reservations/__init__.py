@@ -1,1 +1,1 @@
-"""Who may have which GPU when: reservations, conflicts, and how they fit what is observed."""
+"""Reservations of GPUs: conflicts, and comparison with observed use."""

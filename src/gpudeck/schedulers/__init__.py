@@ -1,1 +1,1 @@
-"""Which GPUs a scheduler has given to jobs, whether anything runs on them or not."""
+"""Schedulers: which GPUs are allocated to which jobs."""

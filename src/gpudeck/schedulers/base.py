@@ -1,4 +1,4 @@
-"""What a scheduler is: it says which GPUs of its nodes are allocated to which jobs, and which nodes take no jobs.
+"""The interface of schedulers: GPUs of nodes that are allocated to jobs, and nodes that accept none.
 
 `service` reads schedulers again and again and joins what they say with the fleet.
 """

@@ -1,4 +1,4 @@
-"""A job's report: what its GPUs did, when they did nothing, and what that suggests.
+"""The report of a job: usage of its GPUs, idle stretches, and hints.
 
 JobStore and JobTracker (amounts) + history (idle stretches) → JobReport → API, page, `gpudeck job`
 """

@@ -1,4 +1,4 @@
-"""Which jobs have which GPUs, and what these do meanwhile: counted every few seconds, written every minute.
+"""Tracks jobs, their GPUs and usage: counted every few seconds, written every minute.
 
     fleet (columns of allocated GPUs) → JobTracker (sums of this hour) → JobStore (jobs, job_gpus, job_usage)
 

@@ -1,4 +1,4 @@
-"""The schedulers of a hub: each is read again and again, and what they say is joined with the fleet.
+"""The scheduler service of a hub: polls all schedulers, and joins their state with the fleet.
 
 A scheduler that cannot be read makes the empty GPUs of its hosts unknown: one of them may be allocated.
 """

@@ -1,4 +1,4 @@
-"""Whose request it is: the address that a caller really has, and the one that it is counted under."""
+"""The address of a caller behind trusted proxies, and the key under which its requests are counted."""
 
 import ipaddress
 from collections.abc import Iterable, Sequence

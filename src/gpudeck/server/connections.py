@@ -1,5 +1,5 @@
-"""One connection: how long each part of it may take, which requests it serves itself, and which it passes on to
-uvicorn's protocol. See docs/limits.md.
+"""One HTTP connection: timeouts of each part, requests that it serves itself, and requests that it passes to uvicorn's
+protocol. See docs/limits.md.
 
 Reports are served without the ASGI application, which would cost several times as much as their work. Only a request in
 its usual form is: `POST` of the one path, with headers that are known here, each at most once, a body of the stated

@@ -1,5 +1,5 @@
-"""Limits per caller: how often (`RateLimiter`, a token bucket), how many at once (`ConcurrencyLimiter`), and who is
-next where many wait for one slot (`FairQueue`)."""
+"""Limits per caller: requests per second (`RateLimiter`, a token bucket), concurrent requests (`ConcurrencyLimiter`),
+and a fair queue for expensive ones (`FairQueue`)."""
 
 import asyncio
 import heapq

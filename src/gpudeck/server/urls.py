@@ -1,4 +1,4 @@
-"""Where a hub that listens is found, by a browser on its machine and by others."""
+"""URLs of a listening hub: for a browser on its machine, and for others."""
 
 import socket
 

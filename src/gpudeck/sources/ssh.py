@@ -1,4 +1,4 @@
-"""Hosts without an agent: one command over a kept SSH connection reads all that nvidia-smi, ps and /proc know.
+"""Hosts without an agent: one command over a persistent SSH connection reads nvidia-smi, ps and /proc.
 
 Nothing is written on the host, and no Python is needed there. The command and its answer belong to the collectors
 (`smi_command`, `nvidia_smi`); how a host is reached is `ssh_connector`'s. A driver that hangs costs the GPUs alone: the

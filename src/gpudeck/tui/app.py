@@ -1,5 +1,5 @@
-"""Top as a Textual application: keys, sizes and news in, pictures out. Threads do what may block. Of each new picture
-only the lines that changed are sent: top is usable over a slow line."""
+"""Top as a Textual application: passes keys, sizes and updates to `Top`, and draws its screen. Threads do what may
+block. Only changed lines are sent, so that top works over a slow connection."""
 
 import asyncio
 import queue

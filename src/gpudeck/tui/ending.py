@@ -1,4 +1,4 @@
-"""Ending a process of one's own on this machine, from top.
+"""Ends one of the user's own processes on this machine, from top.
 
 Top may show a process seconds late. Before a signal is sent, the start time and the owner of the process are checked
 through a pidfd, so that the signal never reaches another process with the same pid.

@@ -1,4 +1,4 @@
-"""One picture of top: exactly as many lines as the terminal has, each exactly as wide. Pure: state in, lines out."""
+"""Renders the screen of top: exactly as many lines as the terminal has, each exactly as wide. Pure."""
 
 import time
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""The state of top, and what each key does to it. Knows no terminal: keys come in as words, pictures are
-made by renderer.py."""
+"""The state of top, and the action of each key. Independent of the terminal: keys are words, renderer.py draws the
+screen."""
 
 import time
 from collections.abc import Callable, Sequence

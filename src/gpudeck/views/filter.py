@@ -1,4 +1,4 @@
-"""Part of a fleet, with totals of its own: some of its hosts, or the GPUs that fit a search.
+"""Filters a fleet by hosts or by search words, with totals of the result.
 
 A search is words that all have to fit a GPU: what the page's search box takes, for curl and the command line.
 

@@ -1,4 +1,4 @@
-"""What happened, who has reserved or watches what, and which GPUs could be used: lines and tables for a terminal."""
+"""Events, reservations, watches, maintenance and free GPUs as lines and tables for a terminal."""
 
 import textwrap
 from collections.abc import Sequence

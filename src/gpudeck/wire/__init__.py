@@ -1,4 +1,4 @@
-"""How a report travels: the envelope around it, its versions, and the bytes."""
+"""The wire format of reports: envelope, versions, encoding."""
 
 from gpudeck.wire.codec import (
     CONTENT_TYPES,

@@ -1,4 +1,4 @@
-"""One channel's worker: takes what is due out of the database, sends it, and keeps its own pace when that fails."""
+"""The worker of one channel: reads due messages from the database, sends them, and backs off when that fails."""
 
 import asyncio
 import logging

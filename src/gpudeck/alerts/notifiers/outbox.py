@@ -1,4 +1,4 @@
-"""Messages until they have arrived: kept in the database, sent by a worker for each channel.
+"""The outbox of notifications: stored in the database until they are delivered, sent by one worker for each channel.
 
 What a channel does not take is tried again, later each time, for a day; the others go on meanwhile. A hub that is
 killed goes on where it was: what it was sending at that moment may arrive twice, and nothing is lost. While the

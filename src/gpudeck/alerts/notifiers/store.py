@@ -1,5 +1,5 @@
-"""Messages on their way, in the database, those of each fleet by themselves: a row for each message and place. Beside
-them, what people have muted.
+"""Queued notifications in the database, separate for each fleet: a row for each message and destination. Also the
+personal mutes of users.
 
 A row stays for a while after it was sent, so that the same news is not sent again by a hub that was started anew.
 """

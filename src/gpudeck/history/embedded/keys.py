@@ -1,4 +1,4 @@
-"""The numbers by which the file knows hosts, GPUs, runs and words, and samples translated into them.
+"""Integer keys of hosts, GPUs, runs and words in the file, and samples translated into them.
 
 Only the writer's thread assigns new numbers. Everything here is in the file too, or will be with the current
 transaction: after a failed one, everything is read again.

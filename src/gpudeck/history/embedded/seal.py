@@ -1,4 +1,4 @@
-"""An hour's way into the tables: the samples, their quarter hours, and what the hour adds to the sums of all.
+"""Seals an hour: writes its samples, its quarter hours, and its part of all totals to the tables.
 
 The sums are of many hosts, so an hour that late samples open again first takes out what it had added. Everything
 happens inside the caller's transaction.

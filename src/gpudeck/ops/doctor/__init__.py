@@ -1,4 +1,4 @@
-"""What is wrong on this machine, and the next step: `gpudeck doctor`.
+"""`gpudeck doctor`: finds problems on this machine, and names the next step.
 
 machine     driver, library (NVML in a process of its own), devices, processes
 connection  from this agent to its hub: token, name, port, TLS, HTTP, clock, version

@@ -1,4 +1,4 @@
-"""This machine as the agent reads it: are there GPUs, does the driver answer, may we look, who is seen.
+"""Checks this machine as the agent reads it: GPUs, driver, permissions, visible processes.
 
 As a program it asks NVML what it is, and prints that as JSON: any call may hang in a sick driver.
 """

@@ -1,4 +1,4 @@
-"""What the running hub says of itself, and whether people reach it at the address that they were given."""
+"""Checks the running hub: its own status, and whether its public address reaches it."""
 
 import re
 from collections.abc import Iterator
