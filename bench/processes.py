@@ -71,6 +71,7 @@ class HubUnderTest:
 
     def __init__(self, folder: Path, config: str, *arguments: str, sampled: bool = False) -> None:
         (folder / "gpudeck.yaml").write_text(config)
+        self.folder = folder
         self.parts = folder / "parts.json"
         # The configuration is found in the folder, and so the benchmarks have to be named.
         paths = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))

@@ -142,13 +142,13 @@ def main() -> None:
 def _measure(hosts: int, asked: argparse.Namespace, pid: int, port: int, token: str, folder: Path | None) -> Seen:
     """Without a folder it is the reference: it takes reports and nobody watches it."""
     seen = Seen()
-    with tempfile.TemporaryDirectory() as name, _senders(hosts, asked, port, token, name) as processes:
+    with tempfile.TemporaryDirectory() as name, running_senders(hosts, asked, port, token, name) as processes:
         begin = time.time() + 0.5
         since = begin + max(WARM_UP, hosts / FIRST_CONTACTS)
         until = since + (asked.seconds if folder else min(asked.seconds, REFERENCE_SECONDS))
-        _start(processes, begin, since, until)
+        start_all(processes, begin, since, until)
         uvloop.run(_watch(seen, pid, port, asked, (since, until), folder))
-        _collect(processes, seen)
+        collect(processes, seen)
     return seen
 
 
@@ -162,15 +162,15 @@ def _measure_restart(hosts: int, asked: argparse.Namespace) -> dict[str, str]:
         with HubUnderTest(Path(name), _CONFIG, "--listen", listen) as hub:
             token = (Path(name) / "agent.token").read_text().strip()
             senders = contextlib.ExitStack()
-            processes = senders.enter_context(_senders(hosts, asked, hub.port, token, files))
+            processes = senders.enter_context(running_senders(hosts, asked, hub.port, token, files))
             begin = time.time() + 0.5
             stop = begin + max(WARM_UP, hosts / FIRST_CONTACTS)
-            _start(processes, begin, stop + 1.0, stop + RESTART_SECONDS)
+            start_all(processes, begin, stop + 1.0, stop + RESTART_SECONDS)
             time.sleep(stop - time.time())
         stopped = time.time()
         with senders, HubUnderTest(Path(name), _CONFIG, "--listen", listen):
             ready = time.time()
-            _collect(processes, seen)
+            collect(processes, seen)
     for expected in ("ConnectionRefusedError", "IncompleteReadError", "ConnectionResetError"):
         seen.errors.pop(expected, None)  # connections of the one that stopped, and before the next one listens
     after = [moment - ready for moment in seen.back]
@@ -183,13 +183,13 @@ def _measure_restart(hosts: int, asked: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _start(processes: Processes, *times: float) -> None:
+def start_all(processes: Processes, *times: float) -> None:
     for process, _ in processes:
         process.stdin.write(" ".join(map(str, times)) + "\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
 
 
-def _collect(processes: Processes, seen: Seen) -> None:
+def collect(processes: Processes, seen: Seen) -> None:
     for process, file in processes:
         process.communicate(timeout=120)
         told = json.loads(file.read_text())
@@ -201,14 +201,16 @@ def _collect(processes: Processes, seen: Seen) -> None:
 
 
 @contextlib.contextmanager
-def _senders(hosts: int, asked: argparse.Namespace, port: int, token: str, folder: str) -> Iterator[Processes]:
-    """Each with the file to which it writes what it saw."""
+def running_senders(
+    hosts: int, asked: argparse.Namespace, port: int, token: str, folder: str, *, first: int = 0
+) -> Iterator[Processes]:
+    """Each with the file to which it writes what it saw. `first` is the number of the first host."""
     count = min(asked.senders, hosts)
     processes = []
-    for place, (first, end) in enumerate(pairwise(hosts * place // count for place in range(count + 1))):
+    for place, (begin, end) in enumerate(pairwise(hosts * place // count for place in range(count + 1))):
         # An address each: a single one has 28,000 ports.
         file = Path(folder) / f"{place}.json"
-        facts = (first, end - first, asked.wire, port, token, f"127.3.0.{place + 1}", file)
+        facts = (first + begin, end - begin, asked.wire, port, token, f"127.3.0.{place + 1}", file)
         command = [sys.executable, "-m", "bench.scale_senders", *map(str, facts)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         processes.append((process, file))

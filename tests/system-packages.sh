@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL, a Prometheus, a VictoriaMetrics and a Slurm cluster. Installed where we may, else named.
+# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL, a Prometheus, a VictoriaMetrics, a NATS server, an HAProxy and a Slurm cluster. Installed where we may, else named.
 set -u
 
 # Debian 12 has no Consul, Debian 11 has one that runs anywhere: taken from the mirror that apt is set up with, checked
@@ -31,6 +31,8 @@ command -v ip >/dev/null || missing+=(iproute2)
 command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing+=(postgresql)
 command -v prometheus >/dev/null || missing+=(prometheus)
 command -v victoria-metrics >/dev/null || missing+=(victoria-metrics)
+command -v nats-server >/dev/null || [ -x /usr/sbin/nats-server ] || missing+=(nats-server)
+command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || missing+=(haproxy)
 command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v caddy >/dev/null || missing+=(caddy)
 command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || missing+=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)

@@ -10,7 +10,7 @@ import http.client
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec import Struct
@@ -102,11 +102,14 @@ class ChaosHost:
 
 
 class Sender:
-    """Posts reports over one connection that is kept. `takes_late` is whether the hub said that it takes late ones."""
+    """Posts reports over one connection that is kept. `takes_late` is whether the hub said that it takes late ones.
+    With `others`, the ports of other hubs, it goes on to the next one after a failure."""
 
-    def __init__(self, port: int, token: str) -> None:
+    def __init__(self, port: int, token: str, others: Sequence[int] = (), *, deadline: float = _DEADLINE) -> None:
         self.takes_late = False
-        self._port = port
+        self._ports = (port, *others)
+        self._at = 0
+        self._deadline = deadline
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
 
@@ -120,18 +123,26 @@ class Sender:
         }
         try:
             if self._connection is None:
-                self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)
+                self._connection = http.client.HTTPConnection(
+                    "127.0.0.1", self._ports[self._at % len(self._ports)], timeout=self._deadline
+                )
             self._connection.request("POST", "/api/v1/reports", encode(envelope), headers)
             answer = self._connection.getresponse()
             body = answer.read()
             self.takes_late = answer.getheader("Gpudeck-Late-Reports") is not None
         except (OSError, http.client.HTTPException):
-            self.close()
+            self._go_on()
             return False
         if answer.status >= 500 or answer.status == 429:
+            self._go_on()
             return False
         assert answer.status in {200, 202}, f"{answer.status} {body[:200].decode('utf-8', 'replace')}"
         return True
+
+    def _go_on(self) -> None:
+        """To the next hub, where there are several."""
+        self._at += 1
+        self.close()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -143,7 +154,7 @@ class Fleet:
     """Hosts that report once a second, each in a thread of its own, until the end. `clock` is theirs.
 
     While `is_cut` the cable is out: hosts are read all the same, and what was read waits. `pace` is the least time
-    between two reports of a backlog.
+    between two reports of a backlog. `others` are ports of further hubs: hosts are spread over all.
     """
 
     def __init__(
@@ -157,7 +168,10 @@ class Fleet:
         pace: float = 0.01,
         epoch: int | None = None,
         run_id: str = "run-1",
+        others: Sequence[int] = (),
+        deadline: float = _DEADLINE,
     ) -> None:
+        self._others, self._deadline = tuple(others), deadline
         epoch = int(clock()) if epoch is None else epoch
         self.epoch = epoch
         self.hosts = [ChaosHost(number, gpus, epoch, run_id=run_id) for number in range(hosts)]
@@ -201,7 +215,10 @@ class Fleet:
         return all(any(at >= since for at in list(host.taken.values())) for host in self.hosts)
 
     def _report(self, host: ChaosHost) -> None:
-        sender = Sender(self._port, self._token)
+        ports = (self._port, *self._others)
+        first = host.number % len(ports)
+        ports = (*ports[first:], *ports[:first])
+        sender = Sender(ports[0], self._token, ports[1:], deadline=self._deadline)
         waiting: list[int] = []
         fresh: int | None = None
         last = -1

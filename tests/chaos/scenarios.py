@@ -4,7 +4,7 @@ often to kill, and returns what it measured."""
 from collections.abc import Callable
 from typing import Final
 
-from chaos import backups, clocks, damage, disks, engines, kills, loop, outages
+from chaos import backups, clocks, clusters, damage, disks, engines, kills, loop, outages
 from chaos.figures import Outcome
 
 SCENARIOS: Final[dict[str, Callable[..., Outcome]]] = {
@@ -19,4 +19,5 @@ SCENARIOS: Final[dict[str, Callable[..., Outcome]]] = {
     "mass_outage": outages.mass_outage,
     "large_pages": loop.run,
     "backups": backups.run,
+    "cluster": clusters.run,
 }

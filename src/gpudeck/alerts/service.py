@@ -157,9 +157,9 @@ class AlertService(Service):
             log.exception("alerts could not be looked for")
 
     async def _take_over(self) -> None:
-        """Go on with what the hub that had the duty before has kept. As after a start, hosts are given time to
-        report. Raises Temporary."""
-        self.alerts.begin_anew(self.make_engine(self._prefix, started_at=self._now()))
+        """Go on with what the hub that had the duty before has kept. This one has followed the fleet since it started.
+        Raises Temporary."""
+        self.alerts.begin_anew(self.make_engine(self._prefix))
         self._selector = HostSelector(self._hub.fleet)
         await self._load()
         self._has_duty, self._shown = True, -1
@@ -225,11 +225,11 @@ class AlertService(Service):
             drained=self._hub.fleet.drained(),
         )
 
-    def make_engine(self, prefix: str, started_at: float | None = None) -> AlertEngine:
+    def make_engine(self, prefix: str) -> AlertEngine:
         health = self._hub.fleet.settings.health
         defaults = DEFAULTS | {rule.name: rule.limits_from(health) for rule in RULES if rule.limits_from is not None}
         account_of = self._auth.users.account_of
-        started_at = started_at or self._hub.started_at
+        started_at = self._hub.started_at
         return AlertEngine(
             self._settings, self._events.add, account_of, defaults=defaults, prefix=prefix, started_at=started_at
         )

@@ -45,6 +45,7 @@ from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Observers
 from gpudeck.model.address import cannot_listen, open_socket
+from gpudeck.model.clock import SharedClock, wall
 from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import Address, expand_home
@@ -139,7 +140,8 @@ class HubServer:
         self._is_demo_over = self._is_ended = False
         self._clock = ClockMonitor(data_dir)
         demo = plan.demo_hosts is not None
-        self.hub = Hub(settings.fleet, names=settings.names, demo=demo, retention=self._clock.retention)
+        now = wall if settings.cluster is None or demo else SharedClock()
+        self.hub = Hub(settings.fleet, now, names=settings.names, demo=demo, retention=self._clock.retention)
         scheme = "http" if settings.tls is None else "https"
         self.url = url_here(settings.listen, self._listening, scheme)
         self._url_elsewhere = url_elsewhere(settings.listen, self._listening, scheme, settings.notify.page)

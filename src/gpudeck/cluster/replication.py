@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.identity import TokenName
 from gpudeck.fleet.state import TakenReport
+from gpudeck.model.clock import SharedClock
 from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import ReportRefused
 from gpudeck.wire import Envelope, ShortReport
@@ -36,8 +37,8 @@ MOST_BYTES: Final = 400_000
 """Of a message, before it is compressed: a NATS server takes 1 MB."""
 _MOST_PLAIN: Final = 16 * 1024 * 1024
 _FORGET_SECONDS: Final = 3600.0
-_OFFSETS: Final = 120
-"""Messages of a hub by which the difference of its clock is judged."""
+_QUICK_SECONDS: Final = 0.5
+"""A message that took longer says nothing about the time of the bus."""
 
 
 class ForwardedReport(Struct, frozen=True, array_like=True):
@@ -87,7 +88,6 @@ class Replicator:
         publish: Callable[[bytes], None],
         use_shared: Callable[[str, str, Raw], None],
         *,
-        now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hub = hub
@@ -95,7 +95,7 @@ class Replicator:
         self._run = run
         self._publish = publish
         self._use_shared = use_shared
-        self._now = now
+        self._now = hub.clock
         self._monotonic = monotonic
         self._number = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=600)
@@ -106,7 +106,6 @@ class Replicator:
         self._size = 0
         self._notices: list[tuple[str, Raw]] = []
         self._whole: dict[str, _KnownWhole] = {}
-        self._offsets: dict[str, deque[float]] = {}
         self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
         self.counters: Counter[str] = Counter()
@@ -149,26 +148,25 @@ class Replicator:
         self.counters["forwarded"] += len(reports)
         self._publish(self._compressor.compress(_encode(message)))
 
-    async def receive(self, body: bytes, _: float) -> None:
-        """A message from the bus, of any hub. Raises for one that cannot be read."""
+    async def receive(self, body: bytes, at: float) -> None:
+        """A message from the bus, of any hub, which it got at `at`. Raises for one that cannot be read."""
         message = _decode(self._decompressor.decompress(body, max_output_size=_MOST_PLAIN))
         if message.run == self._run:
-            self._note_returned(message.number)
+            self._note_returned(message.number, at)
             return
-        behind = self._behind(message)
         budget = LoopBudget()
         for report in message.reports:
             await budget.checkpoint()
-            self._take(report, message, behind)
+            self._take(report, message)
         if message.hub != self._name:
             for name, content in (*message.shared.items(), *message.notices):
                 self._use_shared(message.hub, name, content)
 
-    def _take(self, report: ForwardedReport, message: BusMessage, behind: float) -> None:
+    def _take(self, report: ForwardedReport, message: BusMessage) -> None:
         envelope = report.whole or report.short
         if envelope is None:
             return
-        age = max(0.0, behind + message.sent_at - report.arrived_at)
+        age = max(0.0, self._now() - report.arrived_at)
         token = None if report.token is None else TokenName(*report.token)
         try:
             is_new = self._hub.ingest.take_forwarded(
@@ -188,25 +186,14 @@ class Replicator:
         if is_new and isinstance(envelope, Envelope):
             self._know(envelope)
 
-    def _behind(self, message: BusMessage) -> float:
-        """How long ago the message was published. Clocks of hubs differ: the smallest difference of the last messages
-        of that hub counts as no time at all."""
-        difference = self._now() - message.sent_at
-        known = self._offsets.setdefault(message.run, deque(maxlen=_OFFSETS))
-        if self._returned_at is not None:
-            known.append(difference)
-        # Without a message that was not late, clocks are taken to agree.
-        least = min(known, default=0.0)
-        while len(self._offsets) > 64:
-            del self._offsets[next(iter(self._offsets))]
-        return max(0.0, difference - least)
-
-    def _note_returned(self, number: int) -> None:
+    def _note_returned(self, number: int, at: float) -> None:
         while self._sent and self._sent[0][0] <= number:
-            last, at = self._sent.popleft()
+            last, sent = self._sent.popleft()
             if last == number:
                 self._returned_at = self._monotonic()
-                self.lag = self._returned_at - at
+                self.lag = self._returned_at - sent
+                if isinstance(self._now, SharedClock) and self.lag < _QUICK_SECONDS:
+                    self._now.adjust(at + self.lag / 2)
 
     def _add(self, report: ForwardedReport) -> None:
         self._reports.append(report)

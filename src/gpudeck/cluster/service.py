@@ -65,6 +65,7 @@ class ClusterService(Service):
         self._tasks: list[asyncio.Task[None]] = []
         self._lease_problem: str | None = None
         self._current_since: float | None = None
+        self._was_current = False
         self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
         since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
@@ -72,8 +73,7 @@ class ClusterService(Service):
         self._replicator = Replicator(hub, settings.hub_name, self._run, self.bus.publish, self._use_shared)
         duties = (*DUTIES, *(f"polling-{shard:02}" for shard in range(POLLING_SHARDS)))
         self.leases = Leases(database, settings.hub_name, self._run, duties, started_at=hub.started_at)
-        hub.fleet.forward_with(self._replicator.forward)
-        hub.fleet.note_cut_off(True)
+        hub.fleet.join_cluster(self._replicator.forward, lambda: self.is_cut_off)
         hub.ingest.refuse_with("this hub is catching up with the other hubs of its cluster")
 
     @property
@@ -86,6 +86,15 @@ class ClusterService(Service):
     def _is_current(self) -> bool:
         """Whether this hub has read everything that was published until a moment ago."""
         return self._replicator.silent_seconds < LOST_SECONDS
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether reports may be at other hubs that this one does not know of. After that agents have some time to find
+        a hub before their hosts are down. A hub that was asleep is cut off from its first moment on."""
+        if not self._is_current:
+            self._current_since = None
+        since = self._current_since
+        return since is None or time.monotonic() - since < _RETURN_SECONDS
 
     def duty(self, name: str) -> Duty:
         return self.leases.duty(name)
@@ -157,13 +166,11 @@ class ClusterService(Service):
                 self._current_since = now
                 log.info("this hub is up to date with its cluster")
             self._hub.ingest.refuse_with(None)
-            self._hub.fleet.note_cut_off(now - self._current_since < _RETURN_SECONDS)
         else:
-            if self._current_since is not None:
+            if self._was_current:
                 log.warning("this hub is cut off from its cluster")
                 self._replicator.forget_returned()
             self._current_since = None
-            self._hub.fleet.note_cut_off(True)
             if self.bus.problem is not None and now - self._started > _ALONE_SECONDS:
                 self._hub.ingest.refuse_with(None)
             if self.bus.problem is None and now - self._resubscribed_at > _RESUBSCRIBE_SECONDS:
@@ -171,10 +178,11 @@ class ClusterService(Service):
                 self._resubscribed_at = now
                 if not is_new:
                     self.bus.note_lost()
+        self._was_current = self._current_since is not None
         self._hub.fleet.set_problems("cluster", self.problems)
 
     async def close(self) -> None:
-        self._hub.fleet.forward_with(None)
+        self._hub.fleet.join_cluster(None, lambda: True)
         await cancel_tasks(*self._tasks)
         with contextlib.suppress(Temporary):
             await self.leases.release()

@@ -9,7 +9,7 @@ from gpudeck.fleet.state import FleetState, Ingest
 from gpudeck.fleet.stream import Stream
 from gpudeck.model import clock
 from gpudeck.model.availability import FleetSettings
-from gpudeck.model.clock import RetentionClock
+from gpudeck.model.clock import RetentionClock, SharedClock
 from gpudeck.model.text import Names
 
 _RATE_SECONDS: Final = 60
@@ -41,7 +41,8 @@ class ReportRate(FleetObserver):
 class Hub:
     """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it.
 
-    `report_rate` is how many reports are taken. `retention` is the time by which the hub's data are deleted.
+    `clock` is by which it dates reports. `report_rate` is how many reports are taken. `retention` is the time by which
+    the hub's data are deleted.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Hub:
         retention: RetentionClock | None = None,
     ) -> None:
         # Where a test brings a clock of its own, that one alone counts.
-        uptime = time.monotonic if now is clock.wall else None
+        uptime = time.monotonic if now is clock.wall or isinstance(now, SharedClock) else None
+        self.clock = now
         self.retention = retention or RetentionClock(now=now)
         self.fleet = FleetState(settings or FleetSettings(), names, uptime, retention)
         self.stream = Stream(self.fleet, now, demo=demo)

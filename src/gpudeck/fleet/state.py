@@ -90,8 +90,7 @@ class FleetState:
         self.has_postponed = False
         """Whether hosts that viewers have to be sent whole wait for the next tick."""
         self._forward: Callable[[TakenReport], None] | None = None
-        self.is_cut_off = False
-        """Whether reports may be at other hubs that cannot be reached: then a silent host is late, and never down."""
+        self._is_cut_off: Callable[[], bool] = bool
         self._ticks = 0
         self._order: list[HostState] = []
         self._order_of = (-1, 0)
@@ -190,12 +189,10 @@ class FleetState:
         self._note_taken(waited)
         return host
 
-    def forward_with(self, forward: Callable[[TakenReport], None] | None) -> None:
-        """Call `forward` with each report that is taken here: several hubs serve the fleet."""
-        self._forward = forward
-
-    def note_cut_off(self, is_cut_off: bool) -> None:
-        self.is_cut_off = is_cut_off
+    def join_cluster(self, forward: Callable[[TakenReport], None] | None, is_cut_off: Callable[[], bool]) -> None:
+        """Several hubs serve the fleet: `forward` is called with each report that is taken here. `is_cut_off` says
+        whether reports may be at other hubs that cannot be reached: then a silent host is late, and never down."""
+        self._forward, self._is_cut_off = forward, is_cut_off
 
     def settle(self) -> None:
         """Judge the reports that wait, and call the observers with them. Readers of the fleet call this first."""
@@ -433,10 +430,10 @@ class FleetState:
                 self.observers.on_host_changed(host, report.now)
             # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
             if host.status != "up" or report.now - report.observed_at > host.late_after:
-                host.age(report.now, uptime, may_be_down=not self.is_cut_off)
+                host.age(report.now, uptime, may_be_down=not self._is_cut_off())
 
     def _age(self, host: HostState, now: float, uptime: float) -> None:
-        if host.age(now, uptime, may_be_down=not self.is_cut_off):
+        if host.age(now, uptime, may_be_down=not self._is_cut_off()):
             self.observers.on_host_changed(host, now)
 
     def _find_next(self, envelope: ShortReport, sender: Sender) -> HostState | None:

@@ -18,6 +18,7 @@ FIRST_HOUR: Final = 3600.0
 """Nothing is deleted for so long after a start, so that a mistake can be noticed."""
 AGREES: Final = 600.0
 """Seconds by which clocks may differ and still confirm each other."""
+_WAY: Final = 0.1
 _FRESH: Final = 300.0
 """How long a confirmation counts as one of the present."""
 
@@ -73,3 +74,24 @@ class RetentionClock:
     def deletion_time(self) -> float | None:
         """What is older than its retention by this time may be deleted; None: nothing may be deleted now."""
         return None if self._monotonic() - self._started < FIRST_HOUR else self.certain
+
+
+class SharedClock:
+    """The time of the bus that several hubs share: they date reports alike, and a hub whose clock is set goes on. Until
+    it is known, the time of this machine."""
+
+    def __init__(self, now: Clock = wall, monotonic: Clock = time.monotonic) -> None:
+        self._now = now
+        self._monotonic = monotonic
+        self._known: tuple[float, float] | None = None
+
+    def __call__(self) -> float:
+        if self._known is None:
+            return self._now()
+        at, moment = self._known
+        return at + self._monotonic() - moment
+
+    def adjust(self, at: float) -> None:
+        """It is `at` now. Small differences are those of the way that the news took."""
+        if self._known is None or abs(at - self()) > _WAY:
+            self._known = at, self._monotonic()

@@ -19,6 +19,7 @@ const about: About = {
   history: { kind: 'embedded', size_bytes: 12_300_000, oldest: NOW - 86_400, newest: NOW, samples_taken: 5, samples_dropped: 0, samples_late: 0, behind_seconds: 0, problem: null, reason: null },
   limits_hit: { logins: 4 },
   problems: ['events are not kept\u202e'],
+  cluster: null,
   place: { listen: '127.0.0.1:8042', data_dir: '/home/secret', config: null, database: '/home/secret/gpudeck.db' },
 }
 
@@ -35,6 +36,30 @@ describe('the hub about itself', () => {
   })
   it('says of a hub without history why there are no figures', () => {
     expect(texts({ ...about, history: { ...about.history, kind: 'off', reason: 'this hub keeps no history' } })).toContain('Storage: this hub keeps no history')
+  })
+  it('says of several hubs which has which duty, and which is missing', () => {
+    const hub = { version: '0.1.0', started_at: NOW - 60, seen_seconds_ago: 1, is_alive: true, lag_seconds: 0.004, is_this: true }
+    const cluster: NonNullable<About['cluster']> = {
+      state: 'ok',
+      problems: [],
+      hubs: [
+        { ...hub, name: 'a' },
+        { ...hub, name: 'b', is_alive: false, seen_seconds_ago: 3600, lag_seconds: null, is_this: false },
+      ],
+      duties: [
+        { name: 'alerts', owner: 'a', epoch: 3, since: NOW - 60 },
+        { name: 'events', owner: null, epoch: 2, since: null },
+        { name: 'polling-00', owner: 'a', epoch: 1, since: NOW },
+      ],
+      reports_forwarded: 1,
+      reports_received: 1,
+      reports_dropped: 0,
+      duplicates: 0,
+    }
+    expect(texts({ ...about, cluster })).toEqual(
+      expect.arrayContaining(['This hub: up to date', 'a: gpudeck 0.1.0, lag 4 ms, 1 of 1 polling shards', 'b: not seen for 1h', 'Duty: alerts: a, for 1m', 'Duty: events: no hub']),
+    )
+    expect(texts(about).filter((text) => text.startsWith('This hub'))).toEqual([])
   })
   it('shows where things are to admins alone', () => {
     expect(texts(about)).toContain('Configuration: none')

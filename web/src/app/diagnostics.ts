@@ -25,6 +25,7 @@ export function factsOf(about: About, now: number): FactGroup[] {
     { title: 'Reports', facts: reportFacts(about) },
     { title: 'History', facts: historyFacts(about, now) },
     { title: 'Database', facts: databaseFacts(about) },
+    ...(about.cluster ? [{ title: 'Cluster', facts: clusterFacts(about.cluster, now) }] : []),
     { title: 'Limits reached', facts: limitFacts(about) },
     ...(about.place === null ? [] : [{ title: 'Paths', facts: placeFacts(about.place) }]),
   ]
@@ -83,6 +84,24 @@ function databaseFacts({ database }: About): Fact[] {
     { label: 'Kind', text: database.kind === 'sqlite' ? 'SQLite' : 'PostgreSQL' },
     { label: 'Events stored', text: figure(database.events), ...(database.reason ? { title: plain(database.reason) } : {}) },
     ...(database.problem ? [{ label: 'Problem', text: plain(database.problem), isOdd: true }] : []),
+  ]
+}
+
+/** Polling is shared out in sixteen parts: how many each hub has says enough. */
+function clusterFacts({ state, hubs, duties }: NonNullable<About['cluster']>, now: number): Fact[] {
+  const words = { ok: 'up to date', catching_up: 'catching up', alone: 'cut off from the other hubs' }
+  const [shards, others] = [duties.filter(({ name }) => name.startsWith('polling-')), duties.filter(({ name }) => !name.startsWith('polling-'))]
+  return [
+    { label: 'This hub', text: words[state], isOdd: state !== 'ok' },
+    ...hubs.map((hub) => {
+      const polls = shards.filter(({ owner }) => owner === hub.name).length
+      const lag = hub.lag_seconds === null || hub.lag_seconds === undefined ? 'no connection to the bus' : `lag ${Math.round(hub.lag_seconds * 1000)} ms`
+      const parts = hub.is_alive ? [`gpudeck ${hub.version}`, lag, `${polls} of ${shards.length} polling shards`] : [`not seen for ${duration(hub.seen_seconds_ago)}`]
+      return { label: plain(hub.name), text: parts.join(', '), isOdd: !hub.is_alive || hub.lag_seconds === null }
+    }),
+    ...others.map(({ name, owner, epoch, since }) =>
+      owner ? { label: `Duty: ${name}`, text: `${plain(owner)}, for ${duration(Math.max(0, now - (since ?? now)))}`, title: `epoch ${epoch}` } : { label: `Duty: ${name}`, text: 'no hub', isOdd: true },
+    ),
   ]
 }
 
