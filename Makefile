@@ -81,7 +81,6 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 --follow-imports silent $(BASE)
 	$(BIN)/vermin --quiet --target=3.10- --no-tips --violations $(BASE)
 	$(BIN)/lint-imports --no-cache
 
