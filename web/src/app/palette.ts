@@ -6,7 +6,7 @@ import { hrefOf } from '../ui/route'
 
 export interface PaletteEntry {
   key: string
-  kind: 'page' | 'action' | 'view' | 'host' | 'user' | 'GPU' | 'job'
+  kind: 'page' | 'action' | 'view' | 'moment' | 'host' | 'user' | 'GPU' | 'job'
   label: string
   /** What else is said about it, and searched. */
   hint: string
