@@ -33,7 +33,18 @@ _SLOW = (
     "e2e/test_adding_hosts.py",
 )
 """Files of the page that need a browser and hubs of their own: left to `make slow`, as are those marked so."""
-_FIRST = ("chaos/", "ways/", "app/", "cli/", "docs/", "deploy/", "contract/", "sources/", "tui/", "api/test_schema.py")
+_FIRST = (
+    "chaos/",
+    "all_sources/",
+    "app/",
+    "cli/",
+    "docs/",
+    "deploy/",
+    "contract/",
+    "sources/",
+    "tui/",
+    "api/test_schema.py",
+)
 """Whose tests wait for processes: begun first, so that no core is idle in the end while one of them still waits."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from alerts.watched import NOW, Watched
-from fakes.doors import make_auth
+from fakes.api_app import make_auth
 from fakes.reports import make_gpu
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.message import Message

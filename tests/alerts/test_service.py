@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.alerts import service
 from gpudeck.alerts.message import Message

@@ -8,8 +8,8 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
+from fakes.api_app import ADMIN_TOKEN, AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.api.app import read_routes
 from gpudeck.fleet.hub import Hub
@@ -147,7 +147,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
         hub = Hub(now=FakeClock())
         hub.fleet.apply(make_envelope(), via="push", now=hub.stream.time)
         hub.stream.tick()
-        made[is_readable] = make_door(hub, is_readable=is_readable, folder=tmp_path_factory.mktemp("hub"))
+        made[is_readable] = make_app(hub, is_readable=is_readable, folder=tmp_path_factory.mktemp("hub"))
     return made
 
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.passwords import quick_hasher
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.passwords import Passwords
@@ -34,7 +34,7 @@ class Stage:
         self.clock = FakeClock()
         self.database = database
         self.auth = Auth(database, AuthSettings(), passwords=Passwords(quick_hasher()), now=self.clock)
-        self.door: Any = make_door(Hub(now=self.clock), auth=self.auth, is_readable=False)
+        self.app: Any = make_app(Hub(now=self.clock), auth=self.auth, is_readable=False)
 
     def fill(self) -> "Stage":
         for name, role in (("root", "admin"), ("ada", "user")):
@@ -50,7 +50,7 @@ class Stage:
     def call(self, name: str | None, method: str, path: str, body: Any = None) -> httpx.Response:
         async def ask() -> httpx.Response:
             cookies = self.cookies[name] if name is not None else None
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000), raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, cookies=cookies) as http:
                 return await http.request(method, path, headers={"origin": ORIGIN}, json=body)
 

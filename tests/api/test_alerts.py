@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from alerts.watched import Watched
-from fakes.doors import ADMIN_TOKEN, make_alerts, make_auth, make_door
+from fakes.api_app import ADMIN_TOKEN, make_alerts, make_app, make_auth
 from fakes.reports import make_gpu
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 
@@ -31,13 +31,13 @@ class Desk:
             metrics={"disk_used_bytes": 999, "disk_total_bytes": 1000},
         )
         self.watched.step()
-        self.door: Any = make_door(self.watched.hub, auth=self.auth, folder=folder, alerts=self.alerts)
+        self.app: Any = make_app(self.watched.hub, auth=self.auth, folder=folder, alerts=self.alerts)
 
     def ask(self, method: str, path: str, token: str | None = ADMIN_TOKEN, **others: Any) -> httpx.Response:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
         async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.request(method, path, headers=headers, **others)
 

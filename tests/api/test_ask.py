@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes.doors import make_auth, make_door
+from fakes.api_app import make_app, make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.alerts.message import Message
 from gpudeck.auth.settings import UserSettings
@@ -45,7 +45,7 @@ class Lobby:
         ]
         self.hub.fleet.apply(make_envelope("gpu01", gpus=gpus, host_id="gpu01", collected_at=now), via="push", now=now)
         self.sent: list[Message] = []
-        self.door: Any = make_door(self.hub, auth=self.auth, outbox=SimpleNamespace(put=self.sent.append))  # type: ignore[arg-type]
+        self.app: Any = make_app(self.hub, auth=self.auth, outbox=SimpleNamespace(put=self.sent.append))  # type: ignore[arg-type]
         self.secrets: dict[str, str] = {}
         for name in ("ada", "bob", "zoe"):
             account = asyncio.run(self.auth.accounts.add(name, "user", None))
@@ -55,7 +55,7 @@ class Lobby:
         headers = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.post("/api/v1/ask", json={"host": "gpu01", "gpu": gpu} | body, headers=headers)
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from litestar.routes import HTTPRoute
 
+from fakes.api_app import make_alerts, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_alerts, make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.settings import AlertSettings, RuleChange
@@ -74,7 +74,7 @@ class Desk:
         at_once = AlertSettings(rules={"history_failing": RuleChange(wait=0.0)})
         self.alerts = make_alerts(self.auth.database, at_once)
         nowhere: Any = SimpleNamespace(put=lambda message: None)
-        self.door: Any = make_door(
+        self.door: Any = make_app(
             self.hub, auth=self.auth, folder=folder, is_readable=False, alerts=self.alerts, outbox=nowhere
         )
         self.cookies = httpx.Cookies()

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.fleet.hub import Hub
 
@@ -27,9 +27,9 @@ def make_hub(clock: FakeClock, *names: str) -> Hub:
     return hub
 
 
-def get(door: Any, path: str, headers: dict[str, str] = NOBODY) -> httpx.Response:
+def get(app: Any, path: str, headers: dict[str, str] = NOBODY) -> httpx.Response:
     async def call() -> httpx.Response:
-        transport = httpx.ASGITransport(door, client=("192.0.2.7", 40000))
+        transport = httpx.ASGITransport(app, client=("192.0.2.7", 40000))
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
             return await client.get(path, headers=headers)
 
@@ -37,12 +37,12 @@ def get(door: Any, path: str, headers: dict[str, str] = NOBODY) -> httpx.Respons
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Any:
-    return make_door(make_hub(FakeClock(), "gpu01", "gpu02"), folder=tmp_path)
+def app(tmp_path: Path) -> Any:
+    return make_app(make_hub(FakeClock(), "gpu01", "gpu02"), folder=tmp_path)
 
 
-def test_badge_counts_free_gpus_and_is_a_picture(door: Any) -> None:
-    answer = get(door, "/badge/free.svg")
+def test_badge_counts_free_gpus_and_is_a_picture(app: Any) -> None:
+    answer = get(app, "/badge/free.svg")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")
     assert answer.headers["cache-control"] == "no-store"
     assert ET.fromstring(answer.text).attrib["aria-label"] == "free GPUs: 2 of 4"
@@ -59,12 +59,12 @@ def test_badge_counts_free_gpus_and_is_a_picture(door: Any) -> None:
         ("label=lab+%3Cb%3E%26%22", 'lab <b>&": 2 of 4'),
     ],
 )
-def test_badge_takes_words_and_a_label(door: Any, question: str, told: str) -> None:
-    assert ET.fromstring(get(door, f"/badge/free.svg?{question}").text).attrib["aria-label"] == told
+def test_badge_takes_words_and_a_label(app: Any, question: str, told: str) -> None:
+    assert ET.fromstring(get(app, f"/badge/free.svg?{question}").text).attrib["aria-label"] == told
 
 
-def test_words_that_mean_nothing_are_an_error_in_the_picture(door: Any) -> None:
-    answer = get(door, "/badge/free.svg?q=>lots")
+def test_words_that_mean_nothing_are_an_error_in_the_picture(app: Any) -> None:
+    answer = get(app, "/badge/free.svg?q=>lots")
     assert answer.status_code == 400
     assert "is not understood" in ET.fromstring(answer.text).attrib["aria-label"]
 
@@ -76,13 +76,13 @@ def test_host_that_stopped_reporting_has_no_free_gpu(tmp_path: Path) -> None:
     for host in hub.fleet.hosts.values():
         host.age(clock())
     hub.stream.tick()
-    door = make_door(hub, folder=tmp_path)
-    assert "0 of 2, 2 unknown" in get(door, "/badge/free.svg").text
-    assert ">0</b> of 2 GPUs free" in get(door, "/embed/fleet").text
+    app = make_app(hub, folder=tmp_path)
+    assert "0 of 2, 2 unknown" in get(app, "/badge/free.svg").text
+    assert ">0</b> of 2 GPUs free" in get(app, "/embed/fleet").text
 
 
-def test_frame_is_allowed_for_this_page_only_and_has_no_script(door: Any) -> None:
-    answer = get(door, "/embed/fleet")
+def test_frame_is_allowed_for_this_page_only_and_has_no_script(app: Any) -> None:
+    answer = get(app, "/embed/fleet")
     policy = answer.headers["content-security-policy"]
     assert answer.status_code == 200
     assert "frame-ancestors *" in policy
@@ -91,26 +91,26 @@ def test_frame_is_allowed_for_this_page_only_and_has_no_script(door: Any) -> Non
     assert answer.headers["refresh"] == "30"
     assert ">2</b> of 4 GPUs free" in answer.text
     for other in ("/", "/badge/free.svg", "/api/v1/fleet"):
-        assert "frame-ancestors *" not in get(door, other).headers.get("content-security-policy", "")
+        assert "frame-ancestors *" not in get(app, other).headers.get("content-security-policy", "")
 
 
 def test_model_with_a_hostile_name_is_text(tmp_path: Path) -> None:
     hub = Hub(now=FakeClock())
     hub.fleet.apply(make_envelope("gpu01", gpus=[make_gpu(0, name="<img src=x>&")]), via="push", now=hub.stream.time)
     hub.stream.tick()
-    text = get(make_door(hub, folder=tmp_path), "/embed/fleet?q=img").text
+    text = get(make_app(hub, folder=tmp_path), "/embed/fleet?q=img").text
     assert "<img" not in text
     assert "&lt;img src=x&gt;&amp;" in text
 
 
 def test_who_may_not_read_gets_a_clear_401_and_no_number(tmp_path: Path) -> None:
-    door = make_door(make_hub(FakeClock(), "gpu01"), is_readable=False, folder=tmp_path)
-    badge, frame = get(door, "/badge/free.svg"), get(door, "/embed/fleet")
+    app = make_app(make_hub(FakeClock(), "gpu01"), is_readable=False, folder=tmp_path)
+    badge, frame = get(app, "/badge/free.svg"), get(app, "/embed/fleet")
     assert (badge.status_code, frame.status_code) == (401, 401)
     assert ET.fromstring(badge.text).attrib["aria-label"] == "free GPUs: log in to see"
     assert "of 2" not in badge.text + frame.text
     assert "Open gpudeck" in frame.text
-    assert get(door, "/badge/free.svg", VIEWER).status_code == 200
-    assert get(door, "/embed/fleet", VIEWER).status_code == 200
+    assert get(app, "/badge/free.svg", VIEWER).status_code == 200
+    assert get(app, "/embed/fleet", VIEWER).status_code == 200
     # A token in the address would stand in the source of every page that shows the badge.
-    assert get(door, "/badge/free.svg?token=viewer-token").status_code in {400, 401}
+    assert get(app, "/badge/free.svg?token=viewer-token").status_code in {400, 401}

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_envelope
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
@@ -29,7 +29,7 @@ class Station:
         self.hub.stream.tick()
         auth = make_auth(folder)
         self.events = EventLog(auth.database, EventSettings())
-        self.door = make_door(self.hub, auth=auth, events=self.events)
+        self.app = make_app(self.hub, auth=auth, events=self.events)
         self.add(0, "host_down", "gpu01 has stopped reporting", severity="critical", host="gpu01")
         self.add(60, "host_up", "gpu01 reports again", host="gpu01")
         self.add(90, "xid", "XID 31 on GPU 0 of gpu02: =cmd", host="gpu02", gpu="GPU-9", label="0", user="bob")
@@ -41,7 +41,7 @@ class Station:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
 
         async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
                 return await client.get(path, headers=headers)
 

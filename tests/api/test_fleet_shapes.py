@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.client.columns import read_columns
 from gpudeck.collectors.simulated import SimulatedFleet
@@ -25,7 +25,7 @@ class Api:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
-        self.door = make_door(self.hub)
+        self.app = make_app(self.hub)
 
     def report(self, host: str, sequence: int = 1, **others: Any) -> None:
         envelope = make_envelope(host, sequence, host_id=f"id-{host}", **others)
@@ -33,7 +33,7 @@ class Api:
 
     def get(self, path: str) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app)  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.get(path)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from fakes.store import FakeStore
 from fakes.waiting import until
 from gpudeck.api.access import Commands
@@ -27,14 +27,14 @@ PAST = f"{GPU}&start={T0 - 7200}&end={T0 - 3600}"
 
 
 class Place:
-    """A hub with a history behind its door."""
+    """A hub with a history, and its ASGI application."""
 
     def __init__(self, store: FakeStore | None = None, commands: Commands = "everyone") -> None:
         self.store = store or FakeStore()
-        self.door = make_door(Hub(), history=self.store, commands=commands)
+        self.app = make_app(Hub(), history=self.store, commands=commands)
 
     def client(self, address: str = "192.0.2.7") -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(self.door, client=(address, 40000))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(self.app, client=(address, 40000))  # type: ignore[arg-type]
         return httpx.AsyncClient(transport=transport, base_url="http://hub.example")
 
     def get(self, path: str, **headers: str) -> httpx.Response:
@@ -145,7 +145,7 @@ def test_store_out_of_reach_is_503(hub: Place) -> None:
 )
 def test_hub_without_a_history_says_so(path: str) -> None:
     place = Place()
-    place.door = make_door(Hub())
+    place.app = make_app(Hub())
     status, code, text = place.refusal(path)
     assert (status, code) == (404, "no_history")
     assert "history.kind" in text

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, make_alerts, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, make_alerts, make_auth, make_door
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.selection import HostSelector
@@ -21,14 +21,14 @@ ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
 
 class Crowded:
-    """A hub with hosts of two tokens. The first token is called agent, as in `fakes.doors`."""
+    """A hub with hosts of two tokens. The first token is called agent, as in `fakes.api_app`."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
         self.auth = make_auth(folder)
         self.alerts = make_alerts(self.auth.database, AlertSettings())
-        self.door = make_door(self.hub, auth=self.auth, folder=folder, alerts=self.alerts)
+        self.app = make_app(self.hub, auth=self.auth, folder=folder, alerts=self.alerts)
         self.agent = next(token.id for token in asyncio.run(self.auth.tokens.list()) if token.name == "agent")
 
     def report(self, *names: str, token: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Crowded:
 
     def remove(self, **query: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.request("DELETE", "/api/v1/hosts", params=query, headers=ADMIN)
 
@@ -47,7 +47,7 @@ class Crowded:
 
     def remove_one(self, name: str) -> int:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.request("DELETE", f"/api/v1/hosts/{name}", headers=ADMIN)
 

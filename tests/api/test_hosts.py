@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.api.install import pack_installed
 from gpudeck.fleet.hub import Hub
@@ -23,19 +23,19 @@ ADMIN = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
 
 
 class Station:
-    """A hub and its door, asked from `client` under the name `host`."""
+    """A hub and its ASGI application, asked from `client` under the name `host`."""
 
     def __init__(self, folder: Path, *, is_private: bool = False) -> None:
         self.folder = folder
         self.hub = Hub(now=FakeClock())
         self.is_private = is_private
-        self.door = make_door(self.hub, folder=folder, is_private=is_private, is_decided=False)
+        self.app = make_app(self.hub, folder=folder, is_private=is_private, is_decided=False)
 
     def call(
         self, method: str, path: str, *, client: str = "127.0.0.1", host: str = "127.0.0.1:8042", **options: Any
     ) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=(client, 40000))  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app, client=(client, 40000))  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
                 return await http.request(method, path, **options)
 

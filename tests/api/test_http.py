@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api import schema
 from gpudeck.api.app import MOST_BODY_BYTES
@@ -23,16 +23,16 @@ AGENT = {"Authorization": "Bearer agent-token", "Content-Type": "application/msg
 
 
 class Api:
-    """The front door of a hub on a clock of its own."""
+    """The ASGI application of a hub on a clock of its own."""
 
     def __init__(self, prefix: str = "") -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
-        self.door = make_door(self.hub, prefix)
+        self.app = make_app(self.hub, prefix)
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app)  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 

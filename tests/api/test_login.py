@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.auth.settings import AuthSettings, ProxySettings
 from gpudeck.fleet.hub import Hub
@@ -29,7 +29,7 @@ class Browser:
 
     def call(self, method: str, path: str, headers: Any = None, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.station.door, client=(self.client, 40000))
+            transport = httpx.ASGITransport(self.station.app, client=(self.client, 40000))
             base = f"{self.station.scheme}://{self.station.name}"
             async with httpx.AsyncClient(transport=transport, base_url=base, cookies=self.cookies) as http:
                 answer = await http.request(method, path, headers=_with_origin(base, headers), **options)
@@ -63,7 +63,7 @@ class Station:
         self.hub.fleet.apply(make_envelope("gpu01", 1, gpus), via="push", now=self.hub.stream.time)
         self.hub.stream.tick()
         self.auth = make_auth(folder, settings)
-        self.door: Any = make_door(self.hub, auth=self.auth, settings=settings, **({"is_readable": False} | options))
+        self.app: Any = make_app(self.hub, auth=self.auth, settings=settings, **({"is_readable": False} | options))
 
     def add(self, name: str, role: Any, password: str | None = PASSWORD) -> None:
         asyncio.run(self.auth.accounts.add(name, role, password))
@@ -266,7 +266,7 @@ def test_hub_on_loopback_that_is_reached_under_another_name_shows_nothing(tmp_pa
 def test_proxy_is_trusted_by_its_own_address_and_not_by_the_one_it_speaks_for(tmp_path: Path) -> None:
     settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
     hub = Station(tmp_path, settings)
-    hub.door = AdmissionGate(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    hub.app = AdmissionGate(hub.app, LimitsSettings(), proxies=settings.proxy.addresses)
     told = {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"}
     assert Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", told).json()["name"] == "carol"
     liar = told | {"X-Forwarded-For": "192.0.2.1"}
@@ -418,7 +418,7 @@ def test_page_of_another_site_cannot_log_its_visitor_in_over_plain_http(hub: Sta
 
 def test_program_that_says_no_origin_can_log_in(hub: Station) -> None:
     async def ask() -> int:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(hub.door), base_url="http://hub.example") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(hub.app), base_url="http://hub.example") as http:
             told = {"name": "ada", "password": PASSWORD}
             return (await http.post("/api/v1/login", json=told)).status_code
 
@@ -511,7 +511,7 @@ def test_me_says_whether_a_proxy_tells_who_people_are(tmp_path: Path, hub: Stati
 def test_account_that_a_proxy_makes_is_in_the_audit_log_with_the_callers_address(tmp_path: Path) -> None:
     settings = AuthSettings(proxy=ProxySettings(header="Remote-User", addresses=["192.0.2.1"]))
     hub = Station(tmp_path, settings)
-    hub.door = AdmissionGate(hub.door, LimitsSettings(), proxies=settings.proxy.addresses)
+    hub.app = AdmissionGate(hub.app, LimitsSettings(), proxies=settings.proxy.addresses)
     Browser(hub, "192.0.2.1").call("GET", "/api/v1/me", {"Remote-User": "carol", "X-Forwarded-For": "198.51.100.9"})
     (entry,) = asyncio.run(hub.auth.audit.list())
     assert (entry.who, entry.action, entry.address) == ("carol", "add account", "198.51.100.9")

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes.doors import make_auth, make_door
+from fakes.api_app import make_app, make_auth
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
@@ -42,7 +42,7 @@ class Counter:
         calendar = ReservationCalendar(
             ReservationStore(self.auth.database), ReservationSettings(), maintenance=lambda: service.windows.all
         )
-        self.door: Any = make_door(
+        self.app: Any = make_app(
             self.hub, auth=self.auth, events=events, reservations=calendar, maintenance=service.windows
         )
         self.secrets: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Counter:
         headers = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.request(method, f"/api/v1{path}", json=body, headers=headers)
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from fakes.api_app import make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth, make_door
 from fakes.offers import make_request
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.alerts.watches import SETTLED_SECONDS, Watches, WatchStore
@@ -32,7 +32,7 @@ class MatchingFleet:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
         self.auth = make_auth(folder)
-        self.door: Any = make_door(self.hub, auth=self.auth)
+        self.app: Any = make_app(self.hub, auth=self.auth)
         self._report(
             "gpu01",
             make_gpu(0, uuid="free", name=H200, metrics={"memory_total_bytes": 140 * GIB}),
@@ -95,7 +95,7 @@ class MatchingFleet:
         text = urlencode({name: value for name, value in query.items() if value is not None})
 
         async def ask() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.door), base_url="http://hub") as http:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://hub") as http:
                 return await http.get(f"/api/v1/gpus?availability=free&{text}")
 
         gpus = asyncio.run(ask()).json()["gpus"]

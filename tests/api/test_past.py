@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes.doors import make_alerts, make_auth, make_door
+from fakes.api_app import make_alerts, make_app, make_auth
 from fakes.store import FakeStore
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import AlertStore
@@ -35,8 +35,8 @@ def past(folder: Path, at: float = AT, events: type[EventLog] = EventLog) -> dic
         log.keep(xid(AT - HOUR, 79))
         log.keep(xid(AT + HOUR, 31))
         alerts = make_alerts(auth.database)
-        door = make_door(Hub(), auth=auth, history=FakeStore(), events=log, alerts=alerts)
-        transport = httpx.ASGITransport(door)  # type: ignore[arg-type]
+        app = make_app(Hub(), auth=auth, history=FakeStore(), events=log, alerts=alerts)
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
             return await client.get(f"/api/v1/fleet?at={at}")
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.offers import FakeClaims, make_offer
 from gpudeck.auth.auth import Auth
 from gpudeck.fleet.hub import Hub
@@ -19,12 +19,12 @@ from gpudeck.server.admission import AdmissionGate
 
 
 class Desk:
-    """A hub's door with a queue, and accounts with a token each."""
+    """A hub's ASGI application with a queue, and accounts with a token each."""
 
     def __init__(self, folder: Path) -> None:
         self.auth: Auth = make_auth(folder)
         self.queue = WaitQueue(QueueStore(self.auth.database), QueueSettings(), FakeClaims())
-        self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth, waiting=self.queue)
+        self.app: Any = make_app(Hub(now=FakeClock()), auth=self.auth, waiting=self.queue)
         self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
 
     def add_account(self, name: str) -> None:
@@ -34,7 +34,7 @@ class Desk:
 
     def call(self, who: str, method: str, path: str = "", body: Any = None) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)
+            transport = httpx.ASGITransport(self.app)
             headers = {"Authorization": f"Bearer {self.tokens[who]}"}
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example", headers=headers) as http:
                 return await http.request(method, f"/api/v1/queue{path}", json=body)
@@ -45,7 +45,7 @@ class Desk:
         """In one event loop: the queue wakes those who wait in its own."""
 
         async def ask() -> list[int]:
-            transport = httpx.ASGITransport(self.door)
+            transport = httpx.ASGITransport(self.app)
             headers = {"Authorization": f"Bearer {self.tokens[who]}"}
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example", headers=headers) as http:
                 return [(await http.get(f"/api/v1/queue{path}")).status_code for _ in range(times)]
@@ -81,7 +81,7 @@ def test_place_is_told_and_everybody_sees_the_line(desk: Desk) -> None:
 
 def test_being_kept_waiting_costs_an_address_no_more_than_asking(desk: Desk) -> None:
     place = desk.join("ada")
-    desk.door = AdmissionGate(desk.door, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
+    desk.app = AdmissionGate(desk.app, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
     path = f"/{place['id']}?wait=0.2&seen={place['version']}"
     assert desk.ask_again_and_again("ada", path, 5) == [200, 200, 200, 200, 429]
 

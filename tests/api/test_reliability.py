@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from fakes.doors import make_alerts, make_door
+from fakes.api_app import make_alerts, make_app
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import AlertStore
 from gpudeck.database.engine import Database
@@ -79,8 +79,8 @@ async def fill(database: Database) -> EventLog:
 def ask(database: Database, query: str) -> httpx.Response:
     async def get() -> httpx.Response:
         log = await fill(database)
-        door = make_door(Hub(), events=log, alerts=make_alerts(database))
-        transport = httpx.ASGITransport(door)  # type: ignore[arg-type]
+        app = make_app(Hub(), events=log, alerts=make_alerts(database))
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
             return await client.get(f"/api/v1/reliability?{query}")
 

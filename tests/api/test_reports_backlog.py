@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
+from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.live import Sample, count_samples
@@ -31,7 +31,7 @@ def post(hub: Hub, recorder: Recorder, waits: list[float]) -> list[int]:
     now = hub.started_at
 
     async def send() -> list[int]:
-        transport = httpx.ASGITransport(make_door(hub))
+        transport = httpx.ASGITransport(make_app(hub))
         async with httpx.AsyncClient(transport=transport, base_url="http://hub", headers=HEADERS) as client:
             bodies = [
                 encode(make_envelope(sequence=at + 1, collected_at=now - waited)) for at, waited in enumerate(waits)

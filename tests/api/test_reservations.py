@@ -8,8 +8,8 @@ import httpx
 import pytest
 from icalendar import Calendar
 
+from fakes.api_app import make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth, make_door
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api.reservations import ANONYMOUS_BURST
 from gpudeck.fleet.hub import Hub
@@ -33,7 +33,7 @@ class Desk:
             self.hub.fleet.apply(make_envelope(host, gpus=gpus, host_id=host), via="push", now=NOW)
         self.hub.stream.tick()
         self.calendar = ReservationCalendar(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
-        self.door: Any = make_door(
+        self.app: Any = make_app(
             self.hub,
             auth=self.auth,
             is_readable=is_readable,
@@ -50,7 +50,7 @@ class Desk:
         headers = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
                 return await http.request(method, f"/api/v1{path}", json=body, headers=headers)
 

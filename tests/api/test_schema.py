@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import APIOperation, BaseSchema, GenerationMode
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.fleet.hub import Hub
 
@@ -40,11 +40,11 @@ for _name in ("gpu01", "gpu02"):
     _hub.fleet.apply(make_envelope(_name, gpus=[make_gpu(0), make_busy_gpu(1)]), via="push", now=_hub.started_at)
 _hub.stream.tick()
 # The stream has no end, so it is left to tests of its own.
-schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub)).exclude(path="/api/v1/stream")
+schema = schemathesis.openapi.from_asgi("/schema/openapi.json", make_app(_hub)).exclude(path="/api/v1/stream")
 _folder = Path(tempfile.mkdtemp(prefix="gpudeck-schema-"))
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 _admins_schema = (
-    schemathesis.openapi.from_asgi("/schema/openapi.json", make_door(_hub, folder=_folder))
+    schemathesis.openapi.from_asgi("/schema/openapi.json", make_app(_hub, folder=_folder))
     .exclude(path="/api/v1/stream")
     .exclude(path="/api/v1/reports")
 )

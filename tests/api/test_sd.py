@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from gpudeck.api.fleet import TargetGroup, list_targets
 from gpudeck.discovery.base import HostFindings
 from gpudeck.discovery.prometheus_sd import read_groups
@@ -63,7 +63,7 @@ def test_another_hub_reads_it_as_its_own_list() -> None:
     hub.fleet.expect([Target(name="gpu01", via="pull", port=7081)])
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(make_door(hub))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(make_app(hub))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             return await client.get("/api/v1/sd")
 

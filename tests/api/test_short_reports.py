@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_gpu
 from fakes.serving import serving
 from gpudeck.agent.outbox import Outbox
@@ -49,7 +49,7 @@ class Address:
 
     def start_hub(self) -> None:
         self.hub = Hub(now=FakeClock())
-        self._app: App = make_door(self.hub)
+        self._app: App = make_app(self.hub)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await receive()

@@ -7,18 +7,18 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.fleet.hub import Hub
 
 
 class Api:
-    """The front door of a hub that tests report to directly."""
+    """The ASGI application of a hub that tests report to directly."""
 
     def __init__(self, *, is_readable: bool = True) -> None:
         self.hub = Hub(now=FakeClock())
-        self.door: Any = make_door(self.hub, is_readable=is_readable)
+        self.app: Any = make_app(self.hub, is_readable=is_readable)
 
     def report(self, **facts: Any) -> None:
         self.hub.fleet.apply(make_envelope(**facts), via="push", now=self.hub.stream.time)
@@ -26,7 +26,7 @@ class Api:
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)
+            transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.get(path, **options)
 

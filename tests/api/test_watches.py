@@ -7,19 +7,19 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
 
 
 class Desk:
-    """A hub's door, and accounts with a token each; ada has a mail address."""
+    """A hub's ASGI application, and accounts with a token each; ada has a mail address."""
 
     def __init__(self, folder: Path) -> None:
         self.auth = make_auth(folder)
         self.auth.users.take({"ada": UserSettings(mail="ada@example.org", mute=["gpu_hot"])})
-        self.door: Any = make_door(Hub(now=FakeClock()), auth=self.auth)
+        self.app: Any = make_app(Hub(now=FakeClock()), auth=self.auth)
         self.tokens = {"admin": ADMIN_TOKEN, "script": "user-token"}
         for name in ("ada", "bob"):
             account = asyncio.run(self.auth.accounts.add(name, "user", None))
@@ -28,7 +28,7 @@ class Desk:
 
     def call(self, who: str, method: str, path: str = "watches", body: Any = None) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)
+            transport = httpx.ASGITransport(self.app)
             headers = {"Authorization": f"Bearer {self.tokens[who]}"}
             async with httpx.AsyncClient(transport=transport, base_url="http://hub.example", headers=headers) as http:
                 return await http.request(method, f"/api/v1/{path}", json=body)

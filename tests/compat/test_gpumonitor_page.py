@@ -11,7 +11,7 @@ import pytest
 
 from compat.nodes import xmlrpc_node
 from compat.test_gpumonitor import captured
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from fakes.fleets import fleet_of
 from fakes.hubs import running_hub
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
@@ -36,15 +36,15 @@ def ask(
     hub.ingest.take_fetched(
         make_envelope("gpu01", gpus=[make_busy_gpu(0, user="<b>ada"), make_gpu(1)]), via="pull", target="gpu01"
     )
-    door = make_door(
+    app = make_app(
         hub,
         prefix,
         is_readable=is_readable,
-        side_doors=lambda house, keeper: [GpusPageRoute(house.hub, identify=keeper.identify, policy=house.policy)],
+        foreign_routes=lambda house, keeper: [GpusPageRoute(house.hub, identify=keeper.identify, policy=house.policy)],
     )
 
     async def call() -> httpx.Response:
-        transport = httpx.ASGITransport(door)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             return await client.request(method, path, headers=headers)
 

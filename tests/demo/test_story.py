@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fakes.doors import make_auth
+from fakes.api_app import make_auth
 from fakes.reports import make_envelope
 from fakes.waiting import until
 from gpudeck.alerts.message import Message

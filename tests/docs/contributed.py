@@ -10,9 +10,9 @@ import pytest
 
 from alerts.watched import Watched
 from discovery.servers import json_server
+from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
 from fakes.commands import gpudeck_here
-from fakes.doors import ADMIN_TOKEN, make_auth, make_door
 from fakes.nvml.driver import NO_COMPILER, find_compiler
 from fakes.nvml.station import Station, an_h200
 from fakes.reports import make_envelope, make_gpu
@@ -21,10 +21,10 @@ from gpudeck.discovery.registry import DiscoverySettings, make_providers
 from gpudeck.fleet.hub import Hub
 
 
-def ask(door: Any, method: str, path: str, token: str | None = ADMIN_TOKEN) -> httpx.Response:
+def ask(app: Any, method: str, path: str, token: str | None = ADMIN_TOKEN) -> httpx.Response:
     async def asking() -> httpx.Response:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        transport = httpx.ASGITransport(door)
+        transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as http:
             return await http.request(method, path, headers=headers)
 
@@ -40,10 +40,10 @@ def test_metric_goes_from_the_driver_to_everything_that_shows_metrics(
     hub = Hub(now=FakeClock())
     hub.fleet.apply(make_envelope("gpu01", 1, [reading]), via="push", now=hub.stream.time)
     hub.stream.tick()
-    door = make_door(hub)
-    (host,) = ask(door, "GET", "/api/v1/hosts").json()["hosts"]
+    app = make_app(hub)
+    (host,) = ask(app, "GET", "/api/v1/hosts").json()["hosts"]
     assert host["gpus"][0]["clock_video_mhz"] == 1755
-    assert 'gpudeck_gpu_clock_video_hertz{host="gpu01"' in ask(door, "GET", "/metrics").text
+    assert 'gpudeck_gpu_clock_video_hertz{host="gpu01"' in ask(app, "GET", "/metrics").text
     reading.metrics["clock_video_mhz"] = 345
     hub.fleet.apply(make_envelope("gpu01", 2, [reading]), via="push", now=hub.stream.time)
     assert b'"clock_video_mhz"' in hub.stream.tick().plain
@@ -72,11 +72,11 @@ def test_route_answers_admins_alone_and_is_documented(tmp_path: Path) -> None:
     auth = make_auth(tmp_path)
     asyncio.run(auth.accounts.add("ada", "user", "correct horse battery"))
     auth.note_account()
-    door = make_door(Hub(now=FakeClock()), auth=auth)
+    app = make_app(Hub(now=FakeClock()), auth=auth)
     path = "/api/v1/accounts/ada/logout"
-    statuses = {token: ask(door, "POST", path, token).status_code for token in (ADMIN_TOKEN, "user-token", None)}
+    statuses = {token: ask(app, "POST", path, token).status_code for token in (ADMIN_TOKEN, "user-token", None)}
     assert statuses == {ADMIN_TOKEN: 200, "user-token": 403, None: 401}
-    assert ask(door, "POST", "/api/v1/accounts/nobody/logout").status_code == 404
+    assert ask(app, "POST", "/api/v1/accounts/nobody/logout").status_code == 404
     document = msgspec.json.decode(api_document())
     assert document["paths"]["/api/v1/accounts/{name}/logout"]["post"]["description"].startswith("End all sessions")
     assert "/api/v1/accounts/{name}/logout" in api_routes()

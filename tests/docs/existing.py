@@ -13,7 +13,7 @@ import httpx
 
 from docs.documents import ROOT, Document
 from docs.settings_reference import reference
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from gpudeck.cli import gpudeck
 from gpudeck.fleet.hub import Hub
 from gpudeck.settings import Settings
@@ -207,7 +207,7 @@ def routes() -> dict[str, set[str]]:
     address = "/schema/openapi.json"
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(make_door(Hub()))
+        transport = httpx.ASGITransport(make_app(Hub()))
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             return await client.get(address)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.alerts.watches import Watches, WatchStore
 from gpudeck.api.access import Commands, Policy

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
+from fakes.api_app import make_app, make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth, make_door
 from gpudeck.api.access import Authenticator, Commands
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
@@ -43,7 +43,7 @@ def captured_body(name: str) -> str:
 
 
 class VestaHub:
-    """The front door of a hub on a clock of its own. `start` again is what a restart of the hub is."""
+    """The ASGI application of a hub on a clock of its own. `start` again is what a restart of the hub is."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class VestaHub:
         retention = RetentionClock(now=self.clock, monotonic=self.clock)
         self.register = VestaRegister(self._auth.database, self.clock, forget_after=30 * 86_400.0, retention=retention)
         asyncio.run(self.register.load())
-        self.door = make_door(self.hub, auth=self._auth, side_doors=self._side_doors, **self._options)
+        self.app = make_app(self.hub, auth=self._auth, foreign_routes=self._side_doors, **self._options)
 
     def _side_doors(self, house: ApiServices, keeper: Authenticator) -> Sequence[ForeignRoutes]:
         samples = Samples(self._auth.database)
@@ -102,8 +102,8 @@ class VestaHub:
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> AdmissionGate:
         """From here on the door is behind limits, on the same clock; a refusal comes at once."""
         options = {"now": self.clock, "hold": 0.0} | options
-        limited = AdmissionGate(self.door, settings, senders=[self.senders], prefix=prefix, **options)  # type: ignore[arg-type]
-        self.door = limited  # type: ignore[assignment]
+        limited = AdmissionGate(self.app, settings, senders=[self.senders], prefix=prefix, **options)  # type: ignore[arg-type]
+        self.app = limited  # type: ignore[assignment]
         return limited
 
     def _ask_room(self) -> bool:
@@ -114,7 +114,7 @@ class VestaHub:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=(self.address, 4711))
+            transport = httpx.ASGITransport(self.app, client=(self.address, 4711))
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, path, **options)
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
-from fakes.doors import AGENT_TOKEN, make_door
 from fakes.reports import make_envelope
 from gpudeck.app.hub import tick_forever
 from gpudeck.events.detector import EventDetector
@@ -84,13 +84,13 @@ class Failing(Listing):
 
 
 class Stage:
-    """A hub behind its door. Each report comes from gpu01, `ago` seconds after it was made."""
+    """A hub and its ASGI application. Each report comes from gpu01, `ago` seconds after it was made."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
         self.observers = self.hub.fleet.observers
-        self._door = make_door(self.hub)
+        self._door = make_app(self.hub)
 
     def send(self, sequence: int, ago: float = 0.0) -> int:
         now = self.clock()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.views import show
 from fakes.waiting import until

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import zstandard
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.api import history as questions_module
 from gpudeck.api.fleet import GPUS_AT_ONCE
@@ -44,12 +44,12 @@ FEW = LimitsSettings(
 
 
 class Guarded:
-    """The hub's front door behind limits, asked from whatever address."""
+    """The hub's ASGI application behind limits, asked from whatever address."""
 
     def __init__(self, settings: LimitsSettings = FEW, **options: Any) -> None:
         self.clock = FakeClock()
         self.hub = Hub()
-        self.app = AdmissionGate(make_door(self.hub), settings, now=self.clock, hold=0.0, **options)
+        self.app = AdmissionGate(make_app(self.hub), settings, now=self.clock, hold=0.0, **options)
         self._sequence = 0
 
     def call(self, method: str, path: str, address: str = "192.0.2.1", **options: Any) -> httpx.Response:
@@ -155,7 +155,7 @@ class Streaming:
 
 def test_streams_are_counted_while_they_are_open() -> None:
     async def open_streams() -> list[int]:
-        app = AdmissionGate(make_door(Hub()), msgspec.structs.replace(FEW, requests_burst=100), hold=0.0)
+        app = AdmissionGate(make_app(Hub()), msgspec.structs.replace(FEW, requests_burst=100), hold=0.0)
         streams = []
         for address in ["192.0.2.1"] * 3 + ["192.0.2.2"] * 2:
             streams.append(Streaming(app, address))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.hubs import HubProcess, running_hub
 from fakes.reports import make_envelope
@@ -333,7 +333,7 @@ def report(port: int, token: str, sequence: int) -> bool:
 def test_agents_behind_one_gateway_may_connect_for_each_report_and_guesses_count_as_ever() -> None:
     few = LimitsSettings(requests_per_second=0.001, requests_burst=3)
     limiter = ConnectionLimiter(few)
-    with serving(limiter, AdmissionGate(make_door(Hub()), few, hold=0.0)) as port:
+    with serving(limiter, AdmissionGate(make_app(Hub()), few, hold=0.0)) as port:
         assert all(report(port, "agent-token", number) for number in range(1, 9))
         assert limiter.hits == {}
         assert not any(report(port, "guessed", number) for number in range(5))

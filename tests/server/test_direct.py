@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fakes.doors import AGENT_TOKEN, make_door
+from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.reports import make_envelope
 from fakes.serving import serving
 from fakes.waiting import wait_until
@@ -55,11 +55,11 @@ class Serving:
         self.hub = Hub()
         self.by_app: list[str] = []
         self.limiter = ConnectionLimiter(limits)
-        door = make_door(self.hub)
+        app = make_app(self.hub)
 
         async def note(scope: Any, receive: Any, send: Any) -> None:
             self.by_app.append(scope["path"])
-            await door(scope, receive, send)
+            await app(scope, receive, send)
 
         self.gate = AdmissionGate(note, limits, hold=0.0, hits=self.limiter.hits)
         route = ReportsRoute(self.hub, {AGENT_TOKEN: ANY_HOST}.get)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fakes.doors import make_door
+from fakes.api_app import make_app
 from fakes.reports import make_envelope
 from gpudeck.api.page import PAGE
 from gpudeck.fleet.hub import Hub
@@ -18,7 +18,7 @@ NAMES = [name.decode() for name, _ in SAFE_HEADERS]
 _hub = Hub()
 _hub.fleet.apply(make_envelope(), via="push", now=_hub.started_at)
 _hub.stream.tick()
-_DOOR = make_door(_hub)
+_DOOR = make_app(_hub)
 
 
 def ask(method: str, path: str, app: Any = None, base: str = "http://hub", **options: Any) -> httpx.Response:
@@ -64,7 +64,7 @@ def test_routes_are_found_in_the_document() -> None:
 
 def test_terminals_and_redirects_and_refusals_get_them_too() -> None:
     check(ask("GET", "/", headers={"User-Agent": "curl/8.0"}))
-    check(ask("GET", "/gpus", SafeApp(make_door(_hub, "/gpus"))))
+    check(ask("GET", "/gpus", SafeApp(make_app(_hub, "/gpus"))))
     limited = SafeApp(AdmissionGate(_DOOR, LimitsSettings(requests_burst=1, requests_per_second=0.001), hold=0.0))
     ask("GET", "/healthz", limited)
     refused = ask("GET", "/healthz", limited)

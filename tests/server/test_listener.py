@@ -97,12 +97,12 @@ async def let_in(door_socket: socket.socket, number: int, now: Callable[[], floa
     with contextlib.ExitStack() as opened:
         for _ in range(number):
             opened.enter_context(connect(port))
-        door = ConnectionListener(door_socket, ConnectionLimiter(), welcome, now=now)
-        door.open(256)
+        app = ConnectionListener(door_socket, ConnectionLimiter(), welcome, now=now)
+        app.open(256)
         loop.call_soon(count_turn)
         async with asyncio.timeout(20):
             await everybody.wait()
-        await door.close()
+        await app.close()
     return counted
 
 
@@ -131,12 +131,12 @@ def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
                 connection.close()
                 admitted.release()
 
-        door = ConnectionListener(opened, limiter, welcome, hold=3600.0)
-        door.open(16)
+        app = ConnectionListener(opened, limiter, welcome, hold=3600.0)
+        app.open(16)
         with connect(opened.getsockname()[1]) as first, connect(opened.getsockname()[1]) as second:
             async with asyncio.timeout(20):
                 await arrived.wait()
-            await door.close()
+            await app.close()
             first.settimeout(20)
             second.settimeout(20)
             return first.recv(1) == b"" and second.recv(1) == b""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.doors import make_auth
 from fakes.reports import make_envelope, make_gpu
 from fakes.waiting import until
 from gpudeck.alerts.message import Message

@@ -14,8 +14,8 @@ import httpx
 import msgspec
 import pytest
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
-from fakes.doors import make_door
 from fakes.reports import make_envelope, make_gpu
 from fakes.views import show
 from gpudeck.api.access import Authenticator
@@ -239,7 +239,7 @@ class Main:
                 Target(name="127.0.0.2", via="gpu-cluster-status"),
             ]
         )
-        self.door = make_door(self.hub, folder=folder, is_readable=is_readable, side_doors=self._side_doors)
+        self.app = make_app(self.hub, folder=folder, is_readable=is_readable, foreign_routes=self._side_doors)
 
     def _side_doors(self, house: ApiServices, keeper: Authenticator) -> list[ClusterStatusRoute]:
         return [ClusterStatusRoute(house.hub, self.nodes, identify=keeper.identify, policy=house.policy)]
@@ -254,7 +254,7 @@ class Main:
 
     def ask(self, method: str = "GET", **headers: str) -> tuple[int, str]:
         async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self.app)  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
                 return await client.request(method, "/get-status", headers=headers)
 

@@ -37,7 +37,7 @@ def vesta(tmp_path: Path) -> VestaHub:
 
 @pytest.fixture
 def port(vesta: VestaHub) -> Iterator[int]:
-    with serving(ConnectionLimiter(LimitsSettings(head_time=2.0, body_time=2.0)), vesta.door) as started:
+    with serving(ConnectionLimiter(LimitsSettings(head_time=2.0, body_time=2.0)), vesta.app) as started:
         yield started
 
 
@@ -152,7 +152,7 @@ def test_a_site_behind_one_gateway_may_connect_for_each_post(vesta: VestaHub) ->
     register, post, _ = captured_requests(host_id)
     vesta.limit(ONE_OPENING)
     limiter = ConnectionLimiter(ONE_OPENING)
-    with serving(limiter, vesta.door) as port:
+    with serving(limiter, vesta.app) as port:
         assert [exchange(port, post) for _ in range(6)] == [OK] * 6
         assert all(b'"status": "OK"' in exchange(port, register) for _ in range(6))
     assert limiter.hits == {}
@@ -162,7 +162,7 @@ def test_strangers_are_let_in_as_often_as_ever(vesta: VestaHub) -> None:
     post = captured_requests(str(vesta.add("gputest001")["id"]))[1]
     vesta.limit(ONE_OPENING)
     limiter = ConnectionLimiter(ONE_OPENING)
-    with serving(limiter, vesta.door) as port:
+    with serving(limiter, vesta.app) as port:
         assert exchange(port, post) == OK
         guesses = [exchange(port, post.replace(TOKEN.encode(), b"guessed")) for _ in range(4)]
         assert [guess != b"" for guess in guesses] == [True, True, False, False]
@@ -175,7 +175,7 @@ def test_an_opening_is_given_back_once_however_much_is_posted_on_it(vesta: Vesta
     vesta.limit(ONE_OPENING)
     limiter = ConnectionLimiter(ONE_OPENING)
     question = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    with serving(limiter, vesta.door) as port, connected(port) as silent, connected(port) as connection:
+    with serving(limiter, vesta.app) as port, connected(port) as silent, connected(port) as connection:
         for _ in range(4):
             connection.sendall(post)
             assert read_answer(connection) == OK

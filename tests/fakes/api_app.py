@@ -1,4 +1,4 @@
-"""The hub's front door without a server: its ASGI application, with tokens and accounts that tests know."""
+"""The hub's ASGI application without a server, with tokens and accounts that tests know."""
 
 import contextlib
 import functools
@@ -56,7 +56,7 @@ ADMIN_TOKEN = "admin-token"
 TOKENS: dict[str, Role] = {AGENT_TOKEN: "agent", ADMIN_TOKEN: "admin", "user-token": "user", "viewer-token": "viewer"}
 
 
-class ClosedBook:
+class NoHostAdmin:
     """For tests that add no hosts."""
 
     installer = None
@@ -86,7 +86,7 @@ def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens
     return auth
 
 
-def make_door(
+def make_app(
     hub: Hub,
     prefix: str = "",
     *,
@@ -107,9 +107,9 @@ def make_door(
     maintenance: MaintenanceWindows | None = None,
     outbox: MessageOutbox | None = None,
     alerts: AlertManager | None = None,
-    side_doors: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
+    foreign_routes: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
-    """A door that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
+    """An application that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
     settings = settings or AuthSettings()
     auth = auth or (_make_own_auth(settings) if folder is None else make_auth(folder, settings))
     keeper = Authenticator(
@@ -128,7 +128,7 @@ def make_door(
         commands=commands,
         reserves_without_account=reserves_without_account,
     )
-    host_admin = ClosedBook() if folder is None else make_book(hub, auth, folder)
+    host_admin = NoHostAdmin() if folder is None else make_host_admin(hub, auth, folder)
     services = ApiServices(
         hub=hub,
         auth=auth,
@@ -149,7 +149,7 @@ def make_door(
         reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
-    return SafeApp(ApiApp(services, auth.tokens.find_agent, keeper, side_doors(services, keeper)))
+    return SafeApp(ApiApp(services, auth.tokens.find_agent, keeper, foreign_routes(services, keeper)))
 
 
 def make_windows(database: Database, hub: Hub) -> MaintenanceWindows:
@@ -176,7 +176,7 @@ def make_alerts(database: Database, settings: AlertSettings | None = None) -> Al
     )
 
 
-def make_book(hub: Hub, auth: Auth, folder: Path) -> HostAdmin:
+def make_host_admin(hub: Hub, auth: Auth, folder: Path) -> HostAdmin:
     """A host admin beside a configuration that names the host `configured`."""
     managed = ManagedHosts(folder / "hosts.yaml")
     by_name = {"configured": "gpudeck.yaml"}
@@ -209,7 +209,7 @@ def _make_own_auth(settings: AuthSettings) -> Auth:
 
 @functools.cache
 def _file_with_tokens() -> bytes:
-    """Made once in each process: to write the tokens takes longer than all else that a door needs."""
+    """Made once in each process: to write the tokens takes longer than all else that an application needs."""
     rows = [(hash_secret(secret), role, role, 0.0) for secret, role in TOKENS.items()]
     with tempfile.TemporaryDirectory() as folder:
         put_tables(Path(folder))

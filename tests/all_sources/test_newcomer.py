@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from all_sources.hub import Hub
 from fakes.hubs import environment, gpudeck
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from fakes.waiting import wait_until
-from ways.hub import Hub
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)
 

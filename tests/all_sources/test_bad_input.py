@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from all_sources import bad_servers
+from all_sources.bad_servers import serving
+from all_sources.exporters import Exporter, recorded
+from all_sources.hub import Hub, Seen, hub_with, watched
 from fakes.sshd import IS_HERE, WHY_NOT, running_sshd
 from fakes.waiting import wait_until
 from gpudeck.collectors.host import machine_id
-from ways import bad_servers
-from ways.bad_servers import serving
-from ways.exporters import Exporter, recorded
-from ways.hub import Hub, Seen, hub_with, watched
 
 pytestmark = pytest.mark.skipif(not IS_HERE, reason=WHY_NOT)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from all_sources.hub import RETURN_SECONDS, Hub, hub_with, watched
 from fakes.net import WHY_NOT, AgentOn, Network, SshdOn, can_make_machines, network
 from fakes.sshd import IS_HERE
 from fakes.sshd import WHY_NOT as NO_SSHD
 from fakes.waiting import wait_until
-from ways.hub import RETURN_SECONDS, Hub, hub_with, watched
 
 pytestmark = [
     pytest.mark.skipif(not can_make_machines(), reason=WHY_NOT),

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from all_sources.exporters import Exporter, dcgm
+from all_sources.hub import Hub, hub_with, watched
 from fakes.hubs import environment
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from fakes.waiting import wait_until
-from ways.exporters import Exporter, dcgm
-from ways.hub import Hub, hub_with, watched
 
 pytestmark = [
     pytest.mark.skipif(not IS_HERE, reason=WHY_NOT),

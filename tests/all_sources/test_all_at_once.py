@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from all_sources.exporters import Exporter, recorded
+from all_sources.hub import RETURN_SECONDS, Hub, start_hub, watched
 from fakes.consul import ConsulProcess, running_consul
 from fakes.net import WHY_NOT, AgentOn, SshdOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
@@ -15,8 +17,6 @@ from fakes.ports import free_port
 from fakes.sshd import IS_HERE
 from fakes.sshd import WHY_NOT as NO_SSHD
 from fakes.waiting import wait_until
-from ways.exporters import Exporter, recorded
-from ways.hub import RETURN_SECONDS, Hub, start_hub, watched
 
 pytestmark = [
     pytest.mark.skipif(not can_make_machines(), reason=WHY_NOT),

@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("grpc_tools", reason="grpcio-tools, for the tests with a kubelet, is not installed")
 
+from all_sources.hub import Hub, hub_with
 from fakes.hubs import environment
 from fakes.kubelet import FakeKubelet, container, serve_kubelet
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.waiting import wait_until
-from ways.hub import Hub, hub_with
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 

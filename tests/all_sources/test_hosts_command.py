@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from all_sources.exporters import Exporter, recorded
+from all_sources.hub import Hub, start_hub
 from fakes.hubs import environment, gpudeck
 from fakes.net import WHY_NOT, AgentOn, SshdOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
@@ -18,8 +20,6 @@ from fakes.ports import free_port
 from fakes.sshd import IS_HERE, Sshd
 from fakes.sshd import WHY_NOT as NO_SSHD
 from fakes.waiting import wait_until
-from ways.exporters import Exporter, recorded
-from ways.hub import Hub, start_hub
 
 pytestmark = [
     pytest.mark.skipif(not can_make_machines(), reason=WHY_NOT),
