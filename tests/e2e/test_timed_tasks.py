@@ -1,4 +1,5 @@
-"""What a first-time user does, and how long that takes by the keystroke-level model: a decision 1.35 s, to point 1.1 s, a click 0.2 s, a key 0.28 s, hands to the keyboard or back 0.4 s. Waiting is not counted."""
+"""What a first-time user does, and how long that takes by the keystroke-level model: a decision 1.35 s, to
+point 1.1 s, a click 0.2 s, a key 0.28 s, hands to the keyboard or back 0.4 s. Waiting is not counted."""
 
 import re
 from collections.abc import Callable, Iterator
