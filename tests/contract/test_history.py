@@ -39,7 +39,7 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
-from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
@@ -378,10 +378,29 @@ def test_fleet_is_told_in_steps_in_which_each_host_was_sampled(name: str, tmp_pa
     assert [point[1] for point in only(answer)] == [200.0] * 10
 
 
-def test_moments_are_kept_whole_or_refused(request: pytest.FixtureRequest, store: Store) -> None:
-    if request.node.callspec.params["store"] == "embedded":
-        assert {past.sample.host_id for past in store.moment(MomentQuery(END - 60.0))} == {"id-alpha", "id-beta"}
-        return
-    with pytest.raises(HistoryRefused) as refused:
-        list(store.moment(MomentQuery(END - 60.0)))
-    assert refused.value.code == "no_moments"
+def whole(values: Values) -> list[object]:
+    """Each store rounds in its own way."""
+    return [None if value is None else pytest.approx(value, rel=0.01, abs=1.0) for value in values]
+
+
+@pytest.mark.parametrize("ago", [60.0, 4000.0, 9000.0])
+def test_the_fleet_at_a_moment_is_what_was_sampled_last(store: Store, taken: list[HostSample], ago: float) -> None:
+    at = END - ago
+    last = {sample.host_id: sample for sample in taken if sample.at <= at}
+    found = {past.sample.host_id: past.sample for past in store.moment(MomentQuery(at))}
+    assert found.keys() == last.keys()
+    for host_id, sample in last.items():
+        assert found[host_id].at == pytest.approx(sample.at, abs=0.01)
+        assert list(found[host_id].values) == whole(sample.values)
+        for gpu, expected in zip(found[host_id].gpus, sample.gpus, strict=True):
+            assert gpu[:4] == expected[:4]
+            assert list(gpu.values) == whole(expected.values)
+            there, wanted = (sorted((one.pid, one.user) for one in own.processes or ()) for own in (gpu, expected))
+            assert there == wanted
+
+
+def test_a_moment_before_the_first_sample_or_to_come_is_refused(store: Store) -> None:
+    for at, code in ((START - 7200, "before_history"), (END + 7200, "in_future")):
+        with pytest.raises(HistoryRefused) as refused:
+            list(store.moment(MomentQuery(at)))
+        assert refused.value.code == code

@@ -13,7 +13,6 @@ from gpudeck.history.base import (
     Answer,
     Heat,
     HeatQuery,
-    HistoryRefused,
     MomentQuery,
     Overview,
     OverviewQuery,
@@ -31,6 +30,7 @@ from gpudeck.history.overview import series_queries
 from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
 from gpudeck.history.remote.encoder import UsageCounters
+from gpudeck.history.remote.moment import find_hosts
 from gpudeck.history.remote.queue import DiskQueue
 from gpudeck.history.remote.writer import RemoteWriter, RemoteWriteSender, SendStats
 from gpudeck.history.settings import HistorySettings
@@ -69,7 +69,7 @@ class RemoteStore:
         self._read_client = PromClient(settings.read_url or "", settings, seconds=SECONDS + 5, connections=_READERS)
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
         self._stop, self._more = threading.Event(), threading.Event()
-        reader = PromReader(self._read_client)
+        self._reader = reader = PromReader(self._read_client)
         devices = DeviceDirectory(reader, clock)
         self._answers = RemoteAnswers(reader, devices, usage_store)
         self._counters = UsageCounters(data_dir / FOLDER / "counters", hub)
@@ -145,8 +145,7 @@ class RemoteStore:
         return self._usage_store.run(key)
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
-        message = "the fleet of a past moment is not available with history.kind: prometheus"
-        raise HistoryRefused("no_moments", message, "Charts, usage and runs of that time are.")
+        return find_hosts(self._reader, self._usage_store, query)
 
     def stats(self) -> StoreStats:
         """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
