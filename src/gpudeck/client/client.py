@@ -393,7 +393,7 @@ class Client:
         """The first hub that answers; where none does, the first, whose error is then shown."""
         for url in self._urls:
             with contextlib.suppress(*TROUBLE):
-                if ask("GET", f"{url}/healthz", {}, min(_PROBE_SECONDS, self._timeout)).status < 500:
+                if ask("GET", f"{url}/healthz", {}, min(_PROBE_SECONDS, self._timeout)).status == 200:
                     self._is_chosen = True
                     self._use(url)
                     return
