@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.demo.columns import GpuColumns, read_columns
+from gpudeck.demo.columns import SampledGpus, read_columns
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.history.codec import Floats
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, Values
@@ -23,7 +23,7 @@ def at(metrics: dict[str, Floats], names: tuple[str, ...], place: int) -> Values
     return tuple(None if np.isnan(value) else value for value in values)
 
 
-def processes_at(gpu: GpuColumns, place: int) -> list[tuple[object, ...]]:
+def processes_at(gpu: SampledGpus, place: int) -> list[tuple[object, ...]]:
     found = []
     for run in gpu.runs:
         own = place - run.places.start

@@ -68,7 +68,7 @@ class RunColumns(Struct):
     utilization: Floats
 
 
-class GpuColumns(Struct):
+class SampledGpus(Struct):
     """`runs` are in the order of their first moments. NaN is unknown."""
 
     slot: GpuSlot
@@ -77,13 +77,13 @@ class GpuColumns(Struct):
     runs: list[RunColumns]
 
 
-class HostColumns(Struct):
+class SampledHosts(Struct):
     """`is_alive` is False where the host sends nothing; then everything is unknown."""
 
     spec: HostSpec
     times: Floats
     is_alive: Flags
-    gpus: list[GpuColumns]
+    gpus: list[SampledGpus]
     metrics: _Metrics
 
     def stack(self) -> tuple[Bytes, _Metrics, _Metrics]:
@@ -105,7 +105,7 @@ class _Segments(Struct):
     idle_since: Floats
 
 
-def read_columns(station: HostSimulator, times: Floats) -> HostColumns:
+def read_columns(station: HostSimulator, times: Floats) -> SampledHosts:
     """`times` are in order."""
     return _HostReader(station, times).read()
 
@@ -208,7 +208,7 @@ class _HostReader:
         self._booted = np.array([life.booted(t) for t in moments])
         self._is_alive = np.array([life.is_alive(t) for t in moments])
 
-    def read(self) -> HostColumns:
+    def read(self) -> SampledHosts:
         segments = [self._segments(slot.number, self._times) for slot in self._spec.slots]
         missing = {gpu.slot.number: gpu for gpu in self._station.missing}
         boards: dict[str, _Metrics] = {}
@@ -227,13 +227,13 @@ class _HostReader:
         self._hide(metrics)
         for gpu in gpus:
             gpu.runs = [run for one in gpu.runs if (run := _cut(one, gpu.states)) is not None]
-        return HostColumns(self._spec, self._times, self._is_alive, gpus, metrics)
+        return SampledHosts(self._spec, self._times, self._is_alive, gpus, metrics)
 
     def _hide(self, metrics: _Metrics) -> None:
         for values in metrics.values():
             values[~self._is_alive] = np.nan
 
-    def _lose(self, gpu: GpuColumns, simulated: MissingSimulatedGpu) -> None:
+    def _lose(self, gpu: SampledGpus, simulated: MissingSimulatedGpu) -> None:
         is_missing = np.array([simulated.is_missing(t) for t in self._times.tolist()])
         gpu.states[is_missing] = UNKNOWN
         for values in gpu.metrics.values():
@@ -330,7 +330,7 @@ class _HostReader:
 
     # What its driver says
 
-    def _read_gpu(self, slot: GpuSlot, found: _Segments, board: _Metrics | None) -> GpuColumns:
+    def _read_gpu(self, slot: GpuSlot, found: _Segments, board: _Metrics | None) -> SampledGpus:
         now, work, jobs = self._times, self._jobs.of_work, self._jobs
         offset, is_taken = slot.salt % 24, found.runs[0] >= 0
         ramped = [np.where(run >= 0, jobs.start[run] + work["ramp_s"][run], 0.0) for run in found.runs]
@@ -357,7 +357,7 @@ class _HostReader:
             percent = np.full(len(now), np.nan) if slot.parent is not None else percent
             runs += self._split_runs(slot, number, held_mib * MIB, percent)
         runs.sort(key=lambda run: (run.places.start, run.pid))
-        return GpuColumns(slot, states, metrics, runs)
+        return SampledGpus(slot, states, metrics, runs)
 
     def _memory_mib(self, slot: GpuSlot, runs: _Indexes, t: Floats) -> Floats:
         """As `physics.memory_mib`; 0 without a job."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import READY, SEED, remove_file
-from gpudeck.demo.columns import HostColumns, RunColumns, read_columns
+from gpudeck.demo.columns import RunColumns, SampledHosts, read_columns
 from gpudeck.demo.past import DAY, HOUR, Slice, past_events, sample_span
 from gpudeck.history.codec import Bytes, Floats
 from gpudeck.history.embedded.keys import HostKeys
@@ -107,7 +107,7 @@ class _HostPast:
             span = self._span(columns, parts, slice(first, first + each), step)
             writer.add(key, span, int(len(span.times) * step / HOUR), keep_samples=keep_samples)
 
-    def _add_runs(self, writer: PastWriter, host: HostKeys, columns: HostColumns) -> None:
+    def _add_runs(self, writer: PastWriter, host: HostKeys, columns: SampledHosts) -> None:
         """By pid and start, with the moments at which they were seen."""
         found: dict[tuple[int, float], list[tuple[int, RunColumns, Floats]]] = {}
         for row, gpu in enumerate(columns.gpus):
@@ -129,7 +129,7 @@ class _HostPast:
             writer.add_run(self._runs[key], host, process, gpus, seen_at)
 
     def _span(
-        self, columns: HostColumns, parts: tuple[Bytes, dict[str, Floats], dict[str, Floats]], mine: slice, step: float
+        self, columns: SampledHosts, parts: tuple[Bytes, dict[str, Floats], dict[str, Floats]], mine: slice, step: float
     ) -> Hour:
         times, (states, tables, own) = columns.times[mine], parts
         return Hour(

@@ -115,7 +115,7 @@ class _Row(Struct):
     """Decoded row by row, for the same reason."""
 
 
-class _Rows(Struct):
+class _ResultRows(Struct):
     result: list[_Row]
 
 
@@ -177,7 +177,7 @@ class PromReader:
         pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
         try:
             for piece in pieces:
-                for row in self.decode(piece, _DataAnswer[_Rows]).data.result:
+                for row in self.decode(piece, _DataAnswer[_ResultRows]).data.result:
                     yield row.metric, _read_values(row.values, grid)
         except ValueError as error:
             raise self._strange() from error
@@ -187,7 +187,7 @@ class PromReader:
     ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         """The samples themselves, from `start` until before `end`, of each series, with its name among the labels."""
         asked = {"query": over(selector, math.ceil(end - start)), "time": f"{end - _END - LATER:.3f}", "nocache": "1"}
-        rows = self.decode(self._ask("/api/v1/query", [*asked.items()]), _DataAnswer[_Rows]).data.result
+        rows = self.decode(self._ask("/api/v1/query", [*asked.items()]), _DataAnswer[_ResultRows]).data.result
         try:
             return [
                 (row.metric, [(at, float(text)) for at, text in _decode_values(row.values) if start <= at < end])
