@@ -7,9 +7,10 @@
 export PATH="${PATH:-/usr/bin:/bin}"
 
 # Slurm calls `mail -s "Slurm Job_id=7 Name=train Ended, Run time ..." user`; newer versions set SLURM_JOB_ID too.
+# Of arrays: "Slurm Array Summary Job_id=7_* (7) Name=..." and "Slurm Array Task Job_id=7_3 (10) Name=...".
 job="${SLURM_JOB_ID:-}"
-case "$*" in *"Job_id="*) job="${*#*Job_id=}" && job="${job%%[ ,]*}" ;; esac
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+case "$*" in *"Job_id="*) job="${*#*Job_id=}" && job="${job%%[ ,]*}" && job="${job%_\*}" ;; esac
 
 report=
 case "$*" in

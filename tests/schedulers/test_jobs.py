@@ -1,6 +1,7 @@
 """Jobs and what they used: counted from the fleet, kept in the database, and nothing twice."""
 
 import asyncio
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
-from gpudeck.model.job import JobReport
+from gpudeck.model.job import JobReport, JobReports
 from gpudeck.model.jobstats import read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
@@ -22,6 +23,7 @@ from gpudeck.schedulers.job_report import JobReporter, find_hints
 from gpudeck.schedulers.job_store import JobQuery, JobStore
 from gpudeck.schedulers.job_usage import AllocatedTime, base_query, read_sums
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
+from gpudeck.views.job import render_job
 
 HOUR = 3600.0
 START = 1_790_002_800.0  # a full hour
@@ -78,7 +80,7 @@ class JobSite:
         return self.jobs(name)[0]
 
     def jobs(self, name: str = "7") -> list[JobReport]:
-        return asyncio.run(self.reporter.find(name, None, self.clock()))
+        return asyncio.run(self.reporter.find(name, None, self.clock())).jobs
 
     def usage(self, by: Any, start: float = START, **others: Any) -> Usage:
         """Of a history that knows nothing."""
@@ -273,12 +275,18 @@ def test_a_pod_has_not_ended_because_its_host_has_not_reported_yet(site: JobSite
 
 
 def test_an_array_is_found_by_its_id_and_by_its_tasks(site: JobSite) -> None:
-    site.allocate(replace(ANN, job="70_1"), replace(ANN, job="70_12"))
+    site.allocate(replace(ANN, job="70_1", number="71"), replace(ANN, job="70_12", number="70"))
     site.run(60)
     assert [job.allocated_hours * HOUR for job in site.jobs("70")] == pytest.approx([60.0, 60.0])
     assert [job.job for job in site.jobs("70_1")] == ["70_1"]
     assert {job.job for job in site.jobs("70")} == {"70_1", "70_12"}
-    assert site.jobs("7") == []
+    assert [job.job for job in site.jobs("71")] == ["70_1"]
+    assert site.jobs("7") == site.jobs("_1") == []
+    found = asyncio.run(site.reporter.find("70", None, site.clock()))
+    text = render_job(found, UTC, site.clock(), width=100)
+    assert text.startswith("Array 70 (train) of ann on slurm: 2 running\n0.03 GPU-hours allocated, 0.0 used\n")
+    assert [line.split()[0] for line in text.splitlines()[4:]] == [job.job for job in found.jobs]
+    assert "these are the newest 2" in render_job(JobReports(found.jobs, has_more=True), UTC, site.clock())
 
 
 def test_a_clock_that_steps_back_adds_nothing_to_hours_that_were_counted(site: JobSite) -> None:

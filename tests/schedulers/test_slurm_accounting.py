@@ -126,6 +126,10 @@ def test_the_report_of_a_job_is_in_its_mail_and_its_comment(cluster: SlurmCluste
             return mails.read_text().partition(f"Job_id={job} ")[2] if mails.exists() else ""
 
         wait_until(lambda: "\nada\n" in find_mail() and "n1" in find_mail(), "the mail with the report", 90)
+        array = cluster.submit("--array=0-1", "--gres=gpu:1", "--nodelist=n1", "--mail-type=END", "--mail-user=ada")
+        wait_until(lambda: hub.get("/api/v1/jobs").count(f'"{array}_'.encode()) == 2, "two tasks", 60)
+        cluster.run("scancel", array)
+        wait_until(lambda: f"Array {array} (wrap) of root on slurm: " in mails.read_text(), "the array's mail", 90)
         # This Slurm writes comments in lower case: the epilog writes none.
         wait_until(lambda: not cluster.run("squeue", "-h"), "the end of the epilog", 90)
         assert "js1:" not in cluster.run("sacct", "-n", "-P", "-X", "-j", job, "-o", "AdminComment")

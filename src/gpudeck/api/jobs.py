@@ -78,7 +78,7 @@ async def list_jobs(
     ["/api/v1/jobs/{job:str}", "/api/v1/jobs/{namespace:str}/{job:str}"],
     opt=access("read"),
     responses=documented(
-        JobReports, "All starts of the job, the newest first", {404: "No such job, or it is no longer kept"}
+        JobReports, "The starts of the job, the newest first", {404: "No such job, or it is no longer kept"}
     ),
 )
 async def read_job(
@@ -87,7 +87,7 @@ async def read_job(
     jobs: TheJobs,
     history: TheHistory,
     services: TheServices,
-    job: Annotated[str, PathParameter(description="The id that users know: 4711, 4711_3, or the name of a pod")],
+    job: Annotated[str, PathParameter(description="4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod")],
     namespace: Annotated[str | None, PathParameter(description="The namespace of a pod")] = None,
     scheduler: Annotated[str | None, QueryParameter(max_length=256, description="Only this scheduler's")] = None,
 ) -> Response[bytes]:
@@ -95,15 +95,15 @@ async def read_job(
     hints. The id of an array has the reports of its tasks."""
     now, name = clock.wall(), job if namespace is None else f"{namespace}/{job}"
     found = await jobs.find(name, scheduler, now)
-    if not found:
+    if not found.jobs:
         raise RequestRefused(404, "unknown_job", f"no job {name[:80]!r} is known here", "/api/v1/jobs lists them.")
     percent = services.hub.fleet.settings.availability.work_percent
     # Where the history does not answer, idle stretches are unknown.
     with contextlib.suppress(HistoryRefused, Temporary):
-        await history.ask(lambda store: add_stretches(found[0], store, percent, now))
-    for report in found:
+        await history.ask(lambda store: add_stretches(found.jobs[0], store, percent, now))
+    for report in found.jobs:
         report.hints = find_hints(report)
-    return await answer_json(request, msgspec.json.encode(JobReports(found)))
+    return await answer_json(request, msgspec.json.encode(found))
 
 
 class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):

@@ -116,9 +116,10 @@ class JobList(Struct):
 
 
 class JobReports(Struct):
-    """All starts of a job, the newest first."""
+    """The newest starts of a job, or tasks of an array, the newest first. `has_more`: there are older ones."""
 
     jobs: list[JobReport]
+    has_more: bool = False
 
 
 MOST_IMPORTED: Final = 500

@@ -12,7 +12,7 @@ from gpudeck.history.base import HistoryRefused, SeriesQuery, Store, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import price_of
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import JobGpu, JobHint, JobReport, JobState, JobSummary
+from gpudeck.model.job import JobGpu, JobHint, JobReport, JobReports, JobState, JobSummary
 from gpudeck.model.view import Usage
 from gpudeck.schedulers.job_hosts import show_nodes
 from gpudeck.schedulers.job_store import (
@@ -28,7 +28,8 @@ from gpudeck.schedulers.job_store import (
 from gpudeck.schedulers.job_usage import AllocatedTime, DaySums, base_query, check_query, read_sums
 from gpudeck.schedulers.jobs import JobService
 
-MOST_STARTS: Final = 20
+MOST_STARTS: Final = 100
+"""Starts of one job, or tasks of one array, in an answer."""
 MOST_STRETCH_GPUS: Final = 32
 """The history is asked about no more GPUs of one job."""
 _SEEN_SECONDS: Final = 180.0
@@ -74,13 +75,14 @@ class JobReporter(Struct):
         found = await self._read_gpus(records)
         return [JobSummary(**self._describe(one, found.get(one.id, []), now)) for one in records]
 
-    async def find(self, job: str, scheduler: str | None, now: float) -> list[JobReport]:
-        """All starts of a job, without idle stretches and hints. Raises Temporary."""
+    async def find(self, job: str, scheduler: str | None, now: float) -> JobReports:
+        """The newest starts of a job, without idle stretches and hints. Raises Temporary."""
         await self.service.settle()
-        records = await self.service.store.find_starts(job, scheduler, MOST_STARTS)
+        records = await self.service.store.find_starts(job, scheduler, MOST_STARTS + 1)
+        has_more, records = len(records) > MOST_STARTS, records[:MOST_STARTS]
         found = await self._read_gpus(records)
         hosts = await self.service.store.hosts_of([record.id for record in records])
-        return [self._report(one, found.get(one.id, []), hosts, now) for one in records]
+        return JobReports([self._report(one, found.get(one.id, []), hosts, now) for one in records], has_more)
 
     async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
         """The GPUs of each job with their amounts."""

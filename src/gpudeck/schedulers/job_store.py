@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 
 class JobRecord(Struct, kw_only=True):
-    """One start of a job. `start` is `since`, or `first_seen` where that is not known."""
+    """One start of a job. `start` is `since`, or `first_seen` where that is not known. `number` is the scheduler's own
+    number of it where users know it by another id."""
 
     id: int
     scheduler: str
@@ -53,6 +54,7 @@ class JobRecord(Struct, kw_only=True):
     last_seen: float
     ended_at: float | None = None
     outcome: str | None = None
+    number: str | None = None
 
 
 class JobGpuRecord(Struct, kw_only=True):
@@ -195,14 +197,16 @@ class JobStore(FleetStore):
         return await self._find_jobs(*wanted, limit=query.limit)
 
     async def find_starts(self, job: str, scheduler: str | None, limit: int) -> list[JobRecord]:
-        """All starts of a job, the newest first; of the id of a whole array its tasks."""
+        """All starts of a job, the newest first; of the id of a whole array its tasks. An id that no job has may be the
+        number of a task (SLURM_JOB_ID)."""
         job = clean(job)
         of = [] if scheduler is None else [jobs.c.scheduler == clean(scheduler)]
         exact = await self._find_jobs(jobs.c.job == job, *of, limit=limit)
         if exact or not job.isdigit():
             return exact
         tasks = (jobs.c.job.startswith(f"{job}{sign}", autoescape=True) for sign in "_+")
-        return await self._find_jobs(or_(*tasks), *of, limit=limit)
+        found = await self._find_jobs(or_(*tasks), *of, limit=limit)
+        return found or await self._find_jobs(jobs.c.number == job, *of, limit=limit)
 
     async def gpus_of(self, job_ids: Sequence[int]) -> list[JobGpuRecord]:
         found: list[JobGpuRecord] = []

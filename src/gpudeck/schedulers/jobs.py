@@ -276,6 +276,7 @@ class JobTracker:
         facts = {name: getattr(allocation, name) for name in _NAMES}
         facts["is_suspended"] = int(allocation.is_suspended)
         facts["labels"] = write_labels(allocation.labels)
+        facts["number"] = None if allocation.number == allocation.job else allocation.number
         if job is None:
             # All jobs that a scheduler does not name are one, which has no start.
             start = 0.0 if not allocation.job else now if allocation.since is None else allocation.since

@@ -1,6 +1,8 @@
 """Jobs for people with a terminal: one in full, and many as a table. What is unknown is a dash, never a zero."""
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from datetime import tzinfo
 
@@ -13,9 +15,14 @@ _COLOURS = {"running": "green", "suspended": "yellow", "unknown": "yellow"}
 
 
 def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False) -> str:
-    """The newest start in full, and a line for each earlier one. Ends in a newline; times are those of the zone."""
+    """The newest start in full, and a line for each earlier one; of an array a line for each task. Ends in a newline;
+    times are those of the zone."""
     job, *others = found.jobs
-    lines = _wrap(_title(job), width)
+    older = ["", f"Older ones are not shown: these are the newest {len(found.jobs)}."] if found.has_more else []
+    if any(one.job != job.job for one in others):
+        return "\n".join([*_array(found.jobs, width), "", *_list(found.jobs, zone, now, width, colour), *older]) + "\n"
+    state = job.state if job.outcome is None else f"{job.state}, {job.outcome}"
+    lines = _wrap(_title(f"Job {job.job}", job, state), width)
     lines += [line for text in _facts(job, zone, now) for line in _wrap(text, width)]
     rows = [_gpu_row(gpu) for gpu in job.gpus]
     if len(rows) > 1:
@@ -27,13 +34,23 @@ def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None
     for hint in job.hints:
         lines += ["", *textwrap.wrap(f"▲ {clean(hint.text)}", width or 10_000, subsequent_indent="  ")]
     if others:
-        same = all(one.job == job.job for one in others)
-        lines += [
-            "",
-            "Earlier starts:" if same else "Other tasks and starts:",
-            *_list(others, zone, now, width, colour),
-        ]
+        lines += ["", "Earlier starts:", *_list(others, zone, now, width, colour), *older]
     return "\n".join(lines) + "\n"
+
+
+def _array(jobs: Sequence[JobReport], width: int | None) -> list[str]:
+    """What its tasks were given and used together."""
+    newest = jobs[0]
+    states = Counter(clean(one.outcome or one.state) for one in jobs)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common(8))
+    allocated, used = (sum(getattr(one, field) for one in jobs) for field in ("allocated_hours", "used_hours"))
+    costs = [one.cost for one in jobs if one.cost is not None]
+    cost = f", cost {sum(costs):,.2f} {clean(newest.currency)}".rstrip() if costs else ""
+    array = f"{'Array' if '_' in newest.job else 'Job'} {re.split('[_+]', newest.job)[0]}"
+    return [
+        *_wrap(_title(array, newest, told), width),
+        *_wrap(f"{_number(allocated)} GPU-hours allocated, {_number(used)} used{cost}", width),
+    ]
 
 
 def render_jobs(
@@ -43,10 +60,9 @@ def render_jobs(
     return "\n".join(_list(jobs, zone, now, width, colour)) + "\n"
 
 
-def _title(job: JobReport) -> str:
-    name = f" ({clean(job.name)})" if job.name else ""
-    state = job.state if job.outcome is None else f"{job.state}, {clean(job.outcome)}"
-    return f"Job {clean(job.job)}{name} of {clean(job.user or '(unknown)')} on {clean(job.scheduler)}: {state}"
+def _title(what: str, job: JobReport, state: str) -> str:
+    name = f" ({job.name})" if job.name else ""
+    return clean(f"{what}{name} of {job.user or '(unknown)'} on {job.scheduler}: {state}")
 
 
 def _facts(job: JobReport, zone: tzinfo, now: float) -> list[str]:
