@@ -78,6 +78,7 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
     assert "! line 8: job 17: it is no summary of Jobstats" in done.stdout
     assert "! line 9: job 18: it cannot have started at 2099-01-01" in done.stdout
     assert "! line 10: '19.batch' is not the id of a job" in done.stdout
+    assert done.stdout.endswith("\n2 jobs done, 0 already present, 5 not imported, 1 expired.\n")
     (job,) = json.loads(hub.get("/api/v1/jobs/11"))["jobs"]
     assert (job["user"], job["account"], job["name"], job["outcome"]) == ("ada", "math", "a|b", "COMPLETED")
     assert (job["start"], job["ended_at"], job["gpu_count"]) == (START, START + 7200, 3)
@@ -91,13 +92,21 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
     # Again: nothing is imported twice.
     again = import_file(hub, tmp_path, "\n".join(lines))
     assert "= 2 jobs, 11 to 15: all are there already" in again.stdout
-    # What comes out of the hub is what went in, as far as GPUs are concerned.
+    assert "\n0 jobs done, 2 already present, " in again.stdout
+    # No share of what was monitored here, and idle hours are unknown, not 0.
+    report = gpudeck(
+        tmp_path, "report", "--by", "account", "--since", "2026-01-01", "--format", "json", "--hub", hub.url
+    )
+    (row,) = json.loads(report.stdout)["rows"]
+    assert (row["account"], row["gpu_hours"], row["share"], row["idle_hours"]) == ("math", 8.0, None, None)
+    # What comes out of the hub is what went in.
     printed = gpudeck(tmp_path, "job", "11", "--jobstats", "--hub", hub.url)
     summary = read_summary(printed.stdout)
     assert summary is not None
     node = summary.nodes["della-i14g2"]
     assert (summary.total_time, summary.gpus, node.gpu_utilization) == (7200, 3, {"0": 65.7, "1": 64.5})
     assert node.gpu_used_memory == STATS["nodes"]["della-i14g2"]["gpu_used_memory"]  # type: ignore[index]
+    assert (node.total_memory, node.used_memory, node.total_time, node.cpus) == (128 * GIB, 8444272640, 164480.1, 24)
 
 
 def test_lines_of_a_job_and_its_summary_need_a_job_that_the_hub_knows(hub: HubProcess, tmp_path: Path) -> None:

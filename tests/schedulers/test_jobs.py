@@ -188,6 +188,7 @@ def test_a_job_ends_when_its_gpus_are_known_to_be_given_back(site: JobSite) -> N
     site.run(600)
     site.write()
     assert (site.job().state, site.job().ended_at) == ("unknown", None)
+    assert site.job().state_reason == "Slurm cannot be read"
     site.allocate(ANN, ANN)
     site.run(600)
     assert site.job().state == "running"

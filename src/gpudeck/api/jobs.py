@@ -122,6 +122,8 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
 async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
     done = await import_jobs(jobs.service.store, data.scheduler, data.jobs)
+    if done.imported:
+        jobs.service.note_imported()
     await auth.audit.record(
         caller_of(request), "import jobs", data.scheduler, details=f"{len(done.imported)} of {len(data.jobs)} jobs"
     )

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,13 +96,19 @@ def _print_results(plan: "ImportPlan", work: "Iterable[ImportResult]", *, dry_ru
 
 
 def _sum_up(plan: "ImportPlan", results: "list[ImportResult]", *, dry_run: bool) -> str:
-    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in _SIGNS}
+    counts = Counter[str]()
+    for result in results:
+        counts.update(result.counts or {result.outcome: 1})
+    kinds = {result.kind for result in results if result.counts is not None}
+    number = counts["new"] + counts["unasked"]
+    named = f"{number} {kind}{'s' * (number != 1)}" if (kind := next(iter(kinds), "")) else f"{number}"
     verb = "would be done" if dry_run else "done"
-    told = [f"{counts['new'] + counts['unasked']} {verb}", f"{counts['there']} already present"]
+    told = [f"{named} {verb}", f"{counts['there']} already present"]
     refused = counts["failed"] + len(plan.left)
     told += [f"{refused} not imported"] if refused else []
     told += [f"{len(plan.over)} expired"] if plan.over else []
-    unasked = " No hub answers, so existing entries are not known." if counts["unasked"] else ""
+    is_unasked = any(result.outcome == "unasked" for result in results)
+    unasked = " No hub answers, so existing entries are not known." if is_unasked else ""
     return f"{', '.join(told)}.{unasked}"
 
 

@@ -114,12 +114,14 @@ Read = Callable[[Path, ImportContext], ImportPlan]
 
 
 class ImportResult(Struct, frozen=True):
-    """How a step went. `detail` is what is there already, or why it failed."""
+    """How a step went. `detail` is what is there already, or why it failed. `counts` is how many things of a step
+    went how; None where it is a single one."""
 
     kind: str
     what: str
     outcome: Outcome
     detail: str = ""
+    counts: dict[Outcome, int] | None = None
 
 
 def find_reader(kind: str) -> Read:
@@ -139,13 +141,18 @@ def check_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[Impo
         try:
             yield _try(step, hub, apply=False)
         except Unreachable:
-            yield from (ImportResult(each.kind, each.what, "unasked") for each in steps[number:])
+            yield from (ImportResult(each.kind, each.what, "unasked", "", _count(each)) for each in steps[number:])
             return
 
 
 def apply_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[ImportResult]:
     """Do what is not there yet; each result as soon as it is known. Raises Unreachable when the hub is gone."""
     return (_try(step, hub, apply=True) for step in steps)
+
+
+def _count(step: ImportStep) -> dict[Outcome, int] | None:
+    """Of a step of several things, such as jobs."""
+    return getattr(step, "counts", None)
 
 
 def _try(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
@@ -156,8 +163,8 @@ def _try(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
     except Unreachable:
         raise
     except GpudeckError as error:
-        return ImportResult(step.kind, step.what, "failed", str(error))
-    return ImportResult(step.kind, step.what, "new" if found is None else "there", found or "")
+        return ImportResult(step.kind, step.what, "failed", str(error), _count(step))
+    return ImportResult(step.kind, step.what, "new" if found is None else "there", found or "", _count(step))
 
 
 def read_small_file(file: Path) -> bytes:

@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, SkippedEntry
+from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome, SkippedEntry
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.job import MOST_IMPORTED, ImportedJob
+from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport
 from gpudeck.model.jobstats import PREFIX, read_summary
 from gpudeck.model.text import clean
 from gpudeck.model.times import parse_time
@@ -92,11 +92,12 @@ def _read_row(
     jobs.append(ImportedJob(job=job, start=start, seconds=seconds, gpus=gpus, nodes=nodes, outcome=outcome, **names))
 
 
-class JobStep(Struct, frozen=True):
-    """Some jobs at once."""
+class JobStep(Struct):
+    """Some jobs at once. `done` is what the hub made of them."""
 
     scheduler: str
     jobs: Sequence[ImportedJob]
+    done: JobImport | None = None
 
     kind = "job"
 
@@ -105,11 +106,17 @@ class JobStep(Struct, frozen=True):
         first, last = self.jobs[0].job, self.jobs[-1].job
         return f"job {first}" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs, {first} to {last}"
 
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        if self.done is None:
+            return {"new": len(self.jobs)}
+        return {"new": len(self.done.imported), "there": len(self.done.there), "failed": len(self.done.refused)}
+
     def find(self, hub: ImportTarget) -> str | None:
         """Nothing is asked: the hub skips what it has."""
 
     def apply(self, hub: ImportTarget) -> str | None:
-        done = hub.client.import_jobs(self.scheduler, self.jobs)
+        self.done = done = hub.client.import_jobs(self.scheduler, self.jobs)
         if done.refused:
             listed = "; ".join(f"job {job}: {why}" for job, why in list(done.refused.items())[:5])
             count = f"{len(done.imported)} imported, {len(done.refused)} not: "

@@ -73,15 +73,16 @@ class JobSummary(JobAmounts, kw_only=True):
     """One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
     in the hub's configuration.
 
-    `state` is unknown while the scheduler cannot be read. `outcome` is the scheduler's own word for how it ended, null
-    where it is not known. `start` is when the scheduler started it or, where it does not say, when it was first seen;
-    `until` is when it ends at the latest. `ended_at` is when it was seen to have ended. `gpu_count` is how many GPUs it
-    had, on `hosts`.
+    `state` is unknown while the scheduler cannot be read, or the host of a pod does not report: `state_reason`.
+    `outcome` is the scheduler's own word for how it ended, null where it is not known. `start` is when the scheduler
+    started it or, where it does not say, when it was first seen; `until` is when it ends at the latest. `ended_at` is
+    when it was seen to have ended. `gpu_count` is how many GPUs it had, on `hosts`.
     """
 
     scheduler: str
     job: str
     state: JobState
+    state_reason: str | None = None
     name: str | None = None
     user: str | None = None
     account: str | None = None

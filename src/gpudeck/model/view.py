@@ -209,10 +209,11 @@ class UsageRow(Struct, omit_defaults=True):
     """Exactly one of user, group, host, model, account, partition, namespace, label is the row's name; `unknown` marks
     users who could not be identified.
 
-    `share` is of all monitored GPU-hours of the fleet. `active_hours` are GPU-hours times utilization, `idle_hours`
-    GPU-hours in the state idle. `measured_hours` are the GPU-hours with a known utilization: `active_hours` divided by
-    them is the utilization. `active_hours` is None when no utilization was known at all, `energy_kwh` when no power
-    was, `cost` when no price is set.
+    `share` is of all monitored GPU-hours of the fleet, without jobs that were imported; None where all of them were.
+    `active_hours` are GPU-hours times utilization, `idle_hours` GPU-hours in the state idle. `measured_hours` are the
+    GPU-hours with a known utilization: `active_hours` divided by them is the utilization. `active_hours` is None when
+    no utilization was known at all, `idle_hours` where jobs were imported, `energy_kwh` when no power was known, `cost`
+    when no price is set.
 
     Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
     GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used.
@@ -221,7 +222,7 @@ class UsageRow(Struct, omit_defaults=True):
     gpu_hours: float
     measured_hours: float
     active_hours: float | None
-    idle_hours: float
+    idle_hours: float | None
     share: float | None
     peak_memory_bytes: float | None
     energy_kwh: float | None

@@ -122,7 +122,8 @@ class JobReporter(Struct):
             **_amounts(gpus, wall * len(gpus), None),
             "cost": sum(priced) if priced else None,
             "labels": read_labels(record.labels),
-            "state": self._state(record, now),
+            "state": (state := self._state(record, now)),
+            "state_reason": self._find_reason(gpus) if state == "unknown" else None,
             "wall_seconds": wall,
             "gpu_count": len(gpus),
             "hosts": list(dict.fromkeys(gpu.host for gpu, _ in gpus)),
@@ -134,6 +135,19 @@ class JobReporter(Struct):
         if not self.service.tracker.is_seen(record.id) and now - record.last_seen > _SEEN_SECONDS:
             return "unknown"
         return "suspended" if record.is_suspended else "running"
+
+    def _find_reason(self, gpus: list[_Gpu]) -> str:
+        """Why it is not known whether a job still has its GPUs."""
+        for one, _ in gpus:
+            host = self.service.fleet.hosts.get(one.host_id)
+            gpu = None if host is None else host.gpus.get(one.uuid)
+            if gpu is None or host is None:
+                return f"{one.host}:{one.label} is not reported"
+            if why := gpu.scheduling.unknown or (gpu.availability_reason if gpu.availability == "unknown" else None):
+                return why
+            if host.status != "up":
+                return f"{one.host} is {host.status}"
+        return "it has not been seen since the last reading"
 
     def _price(self, model: str) -> float | None:
         return price_of(model, self.settings.prices)

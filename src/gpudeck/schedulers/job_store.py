@@ -107,11 +107,12 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
 class UsageSum(NamedTuple):
     """Sums over some job-GPUs. `names` are the values that were grouped by; `never_used` are the allocated seconds of
-    GPUs that their jobs never used."""
+    GPUs that their jobs never used, `imported` the used seconds that another monitor has measured."""
 
     names: tuple[str | None, ...]
     amounts: dict[str, float]
     never_used: float
+    imported: float = 0.0
 
 
 def hash_id(*parts: object) -> int:
@@ -242,11 +243,11 @@ class JobStore(FleetStore):
         found: dict[tuple[str | None, ...], UsageSum] = {}
         for span, begin, stop, share in _cut(start, end, now):
             for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
-                names, (never_used, *values) = row[: len(by)], row[len(by) :]
+                names, (never_used, imported, *values) = row[: len(by)], row[len(by) :]
                 amounts = {
                     name: value if name in PEAKS else share * value for name, value in zip(AMOUNTS, values, strict=True)
                 }
-                _add(found, UsageSum(tuple(names), amounts, share * never_used))
+                _add(found, UsageSum(tuple(names), amounts, share * never_used, share * imported))
         return list(found.values())
 
     async def join_days(self, before: float) -> None:
@@ -283,9 +284,10 @@ class JobStore(FleetStore):
         of = select(usage.job_gpu_id, *_added()).where(inside).group_by(usage.job_gpu_id).subquery().c
         columns = [_column(name) for name in by]
         never_used = func.sum(case((job_gpus.c.is_used == 0, of.allocated), else_=0.0))
+        imported = func.sum(case((job_gpus.c.host_id == "", of.used), else_=0.0))
         sums = [*(func.sum(of[name]) for name in SUMS), *(func.max(of[name]) for name in PEAKS)]
         wanted = (
-            select(*columns, never_used, *sums)
+            select(*columns, never_used, imported, *sums)
             .join(job_gpus, of.job_gpu_id == job_gpus.c.id)
             .join(jobs, job_gpus.c.job_id == jobs.c.id)
             .where(jobs.c.fleet == self._fleet, *(_is_named(name, clean(value)) for name, value in only.items()))
@@ -364,7 +366,8 @@ def _add(found: dict[tuple[str | None, ...], UsageSum], new: UsageSum) -> None:
     before = found.get(new.names)
     if before is not None:
         amounts = add_amounts(before.amounts, new.amounts)
-        new = UsageSum(new.names, amounts, before.never_used + new.never_used)
+        imported = before.imported + new.imported
+        new = UsageSum(new.names, amounts, before.never_used + new.never_used, imported)
     found[new.names] = new
 
 

@@ -114,12 +114,15 @@ class AllocatedTime:
         sums = _add_up(found)
         prices = [(price_of(one.names[-1] or "", self._settings.prices), one.amounts["allocated"]) for one in found]
         costs = [price * seconds / HOUR for price, seconds in prices if price is not None]
+        imported = sum(one.imported for one in found)
+        # What another monitor has measured was not monitored here.
+        seen = sums["used"] - imported
         row = UsageRow(
             gpu_hours=sums["used"] / HOUR,
             measured_hours=sums["measured"] / HOUR,
             active_hours=sums["active"] / HOUR if sums["measured"] > 0 else None,
-            idle_hours=sums["idle"] / HOUR,
-            share=sums["used"] / monitored if monitored > 0 else None,
+            idle_hours=None if imported > 0 else sums["idle"] / HOUR,
+            share=min(1.0, seen / monitored) if monitored > 0 and (seen > 0 or not imported) else None,
             peak_memory_bytes=sums["memory_peak"] or None,
             energy_kwh=sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
             cost=sum(costs) if costs else None,

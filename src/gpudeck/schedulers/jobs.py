@@ -20,6 +20,7 @@ from gpudeck.fleet.columns import BUSY, IDLE, NONE, UNKNOWN, GpuColumns
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
+from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model import clock
 from gpudeck.model.allocation import KUBERNETES, Allocation
@@ -390,6 +391,10 @@ class JobService(Service):
     def has_jobs(self) -> bool:
         return self._had_jobs or bool(self.tracker.open)
 
+    @property
+    def fleet(self) -> FleetState:
+        return self._hub.fleet
+
     async def open(self) -> None:
         self._had_jobs = await self.store.has_jobs()
         if self._has_duty:
@@ -417,6 +422,10 @@ class JobService(Service):
             self._writer.wake()
         if self._monotonic() - self._ticked_at >= TICK_SECONDS:
             self._tick()
+
+    def note_imported(self) -> None:
+        """There are jobs, also where no scheduler is read."""
+        self._had_jobs = True
 
     async def note_ended(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
         """The end of jobs as their scheduler says it. Raises Temporary."""

@@ -155,7 +155,7 @@ def _notes(job: JobReport) -> list[str]:
         places = ", ".join(map(clean, hosts[:4])) + (", …" if len(hosts) > 4 else "")
         notes.append(f"CPU and RAM on {places}: not all is known ({clean(reason)}).")
     if job.state == "unknown":
-        notes.append("Its scheduler cannot be read now: whether it runs is not known.")
+        notes.append(f"Whether it runs is not known: {clean(job.state_reason or 'its scheduler cannot be read')}.")
     return notes
 
 

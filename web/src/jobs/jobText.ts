@@ -3,10 +3,9 @@ import type { JobGpu, JobReport, JobSummary } from '../api/jobs'
 import { bytes, clockTime, count, DASH, duration, moment, percent, plain } from '../ui/format'
 import { amount, costText, percentage } from '../usage/usage'
 
-const STATES: Record<JobSummary['state'], string> = { running: 'running', suspended: 'suspended', ended: 'ended', unknown: 'unknown: the scheduler cannot be read' }
-
-export function jobState({ state, outcome }: Pick<JobSummary, 'state' | 'outcome'>): string {
-  return outcome === null ? STATES[state] : plain(`${STATES[state]}: ${outcome}`)
+export function jobState({ state, outcome, state_reason: reason }: Pick<JobSummary, 'state' | 'outcome' | 'state_reason'>): string {
+  const why = outcome ?? reason
+  return why === null ? state : plain(`${state}: ${why}`)
 }
 
 /** `physics, gpu, high`: what the scheduler charges it to. */

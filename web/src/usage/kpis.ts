@@ -39,7 +39,7 @@ export function fleetKpis(totals: Totals, slices: number, alerts: AlertCounts, d
 export function usageKpis(period: UsageSoFar, isPriced: boolean): Kpi[] {
   const { usage, reason } = period
   const total = usage?.total
-  const idle: Kpi = total === undefined ? { label: 'Idle hours', text: DASH, note: reason } : { label: 'Idle hours', text: amount(total.idle_hours), note: partText(total.idle_hours, total.gpu_hours), ...(total.idle_hours > 0 ? { tone: 'idle' as const } : {}) }
+  const idle: Kpi = total === undefined ? { label: 'Idle hours', text: DASH, note: reason } : { label: 'Idle hours', text: total.idle_hours === null ? DASH : amount(total.idle_hours), note: total.idle_hours === null ? 'unknown of imported jobs' : partText(total.idle_hours, total.gpu_hours), ...((total.idle_hours ?? 0) > 0 ? { tone: 'idle' as const } : {}) }
   const energy: Kpi = { label: 'Energy', text: total?.energy_kwh == null ? DASH : `${amount(total.energy_kwh)} kWh`, note: total === undefined ? reason : total.energy_kwh === null ? 'power not reported' : 'of the GPUs in use' }
   return [hoursKpi('GPU-hours', period), utilizationKpi('Utilization', period), idle, energy, ...(isPriced ? [costKpi(period)] : [])]
 }

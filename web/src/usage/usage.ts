@@ -105,7 +105,7 @@ export function usageText(row: UsageRow, by: UsageBy, most: number, currency: st
     activePart: part(row.active_hours),
     share: row.share === null ? { text: DASH, title: 'nothing was monitored' } : { text: percentage(row.share), title: 'of all monitored GPU-hours' },
     active: activeText(row),
-    idle: amount(row.idle_hours),
+    idle: row.idle_hours === null ? DASH : amount(row.idle_hours),
     energy: row.energy_kwh === null ? { text: DASH, title: 'power not reported' } : { text: amount(row.energy_kwh), title: undefined },
     cost: costText(row.cost ?? null, currency),
     peak: bytes(row.peak_memory_bytes),
