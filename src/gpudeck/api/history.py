@@ -20,6 +20,7 @@ from litestar.params import PathParameter, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json, documented, respond
+from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import (
@@ -42,7 +43,6 @@ from gpudeck.history.usage import to_csv
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import CpuBudget, checkpoint
 from gpudeck.model.view import By, Usage, UsageBy
-from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.server.admission import exclude_wait
 from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
@@ -127,7 +127,6 @@ class HistoryQueries:
 
 
 TheHistory = NamedDependency[HistoryQueries]
-TheJobs = NamedDependency[JobReporter]
 
 
 def on_history_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Response[bytes]:

@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
-from gpudeck.api.history import TheHistory, TheJobs
-from gpudeck.api.login import TheAuth
+from gpudeck.api.history import TheHistory
+from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.history.base import HistoryRefused

@@ -25,8 +25,10 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.passwords import hash_secret
+from gpudeck.schedulers.job_report import JobReporter
 
 TheAuth = NamedDependency[Auth]
+TheJobs = NamedDependency[JobReporter]
 AuthRequest = Request[Any, Any, State]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -54,7 +56,8 @@ class Me(Struct, frozen=True):
     """Who asks, and what they may do here. `logins` are their names on the hosts.
 
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
-    that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here.
+    that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_jobs`: the hub
+    reads a scheduler, or knows jobs.
     """
 
     kind: Kind
@@ -68,6 +71,7 @@ class Me(Struct, frozen=True):
     can_log_in: bool
     needs_first_admin: bool
     has_proxy: bool
+    has_jobs: bool = False
 
 
 class OneSession(Struct, frozen=True):
@@ -89,9 +93,9 @@ class Done(Struct, frozen=True):
 
 
 @get("/api/v1/me", opt=access("open"))
-async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
+async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Me:
     """Who the hub takes you for, and what you may do."""
-    return describe_caller(caller_of(request), policy_of(request), auth)
+    return describe_caller(caller_of(request), policy_of(request), auth, jobs)
 
 
 @post(
@@ -104,13 +108,13 @@ async def read_me(request: AuthRequest, auth: TheAuth) -> Me:
         {401: "The name and the password do not fit", 429: "Too many tries: see Retry-After"},
     ),
 )
-async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth) -> Response[Me]:
+async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Log in with a name and a password."""
     try:
         account, secret = await auth.login.log_in(data.name, data.password, *_client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
-    return _enter(request, auth, account, secret)
+    return _enter(request, auth, jobs, account, secret)
 
 
 @post("/api/v1/logout", status_code=200, opt=access("open"))
@@ -154,14 +158,16 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
         {400: "The new password will not do", 401: "The old password is another one"},
     ),
 )
-async def change_password(request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth) -> Response[Me]:
+async def change_password(
+    request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth, jobs: TheJobs
+) -> Response[Me]:
     """Change your password. Everywhere else you are logged out."""
     caller = caller_of(request)
     try:
         account, secret = await auth.login.change_password(caller.name, data.old, data.new, *_client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
-    return _enter(request, auth, account, secret)
+    return _enter(request, auth, jobs, account, secret)
 
 
 @post(
@@ -175,7 +181,9 @@ async def change_password(request: AuthRequest, data: JSONBody[NewPassword], aut
         status=201,
     ),
 )
-async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth) -> Response[Me]:
+async def make_first_admin(
+    request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth, jobs: TheJobs
+) -> Response[Me]:
     """Make the first admin, with the secret of the link that the hub printed when it started."""
     try:
         # Without the limits against guessing: the link's owner need not wait for others at this address.
@@ -184,7 +192,7 @@ async def make_first_admin(request: AuthRequest, data: JSONBody[FirstAccount], a
     except LinkRefused as refusal:
         raise PermissionDeniedException(str(refusal)) from refusal
     auth.note_account()
-    return _enter(request, auth, account, secret, status=201)
+    return _enter(request, auth, jobs, account, secret, status=201)
 
 
 def _client_of(request: AuthRequest) -> tuple[str, str]:
@@ -192,10 +200,12 @@ def _client_of(request: AuthRequest) -> tuple[str, str]:
     return request.client.host if request.client else "", request.headers.get("user-agent", "")[:256]
 
 
-def _enter(request: AuthRequest, auth: Auth, account: Account, secret: str, status: int = 200) -> Response[Me]:
+def _enter(
+    request: AuthRequest, auth: Auth, jobs: JobReporter, account: Account, secret: str, *, status: int = 200
+) -> Response[Me]:
     """The response to a log-in. The cookie has no age: the browser forgets it when it ends, the hub when the session
     has been idle for too long."""
-    me = describe_caller(auth.caller_of(account, _client_of(request)[0]), policy_of(request), auth)
+    me = describe_caller(auth.caller_of(account, _client_of(request)[0]), policy_of(request), auth, jobs)
     return Response(me, status_code=status, cookies=[_cookie(request, secret)], headers={"Cache-Control": "no-store"})
 
 
@@ -206,7 +216,7 @@ def _refuse(refusal: LoginRefused) -> HTTPException | RequestRefused:
     return TooManyRequestsException(str(refusal), headers={"Retry-After": str(math.ceil(refusal.retry_after))})
 
 
-def describe_caller(caller: Caller, policy: Policy, auth: Auth) -> Me:
+def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporter) -> Me:
     """A caller as the page shows them."""
     return Me(
         kind=caller.kind,
@@ -220,6 +230,7 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth) -> Me:
         can_log_in=auth.has_accounts,
         needs_first_admin=policy.needs_accounts and not auth.has_accounts,
         has_proxy=auth.has_proxy,
+        has_jobs=jobs.service.is_expected or jobs.service.has_jobs,
     )
 
 

@@ -20,13 +20,12 @@ from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
 from msgspec import Struct
 
-from gpudeck.api.access import Policy, ThePolicy, access, caller_of
+from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
 from gpudeck.api.history import HistoryQueries, TheHistory
-from gpudeck.api.login import Me, TheAuth, describe_caller
+from gpudeck.api.login import Me, describe_caller
 from gpudeck.api.past import read_context, view_past
 from gpudeck.api.services import ApiServices, TheServices
-from gpudeck.auth.auth import Auth
 from gpudeck.fleet.columns import BUSY, FREE, IDLE, RESERVED
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
@@ -267,8 +266,6 @@ def _is_text_view(scope: Scope, path: str) -> bool:
 async def read_page(
     *,
     hub: TheHub,
-    policy: ThePolicy,
-    auth: TheAuth,
     history: TheHistory,
     services: TheServices,
     request: HubRequest,
@@ -282,7 +279,7 @@ async def read_page(
     index = PAGE / "index.html"
     if not index.is_file():
         return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
-    return await _answer_page(index.read_bytes(), hub, policy, auth, request)
+    return await _answer_page(index.read_bytes(), hub, services, request)
 
 
 @get("/assets/{name:str}", opt=access("open"), include_in_schema=False)
@@ -302,10 +299,11 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
     return Response(file.read_bytes(), media_type=media, headers=headers)
 
 
-async def _answer_page(html: bytes, hub: Hub, policy: Policy, auth: Auth, request: HubRequest) -> Response[bytes]:
+async def _answer_page(html: bytes, hub: Hub, services: ApiServices, request: HubRequest) -> Response[bytes]:
     """The content is for this caller and this moment: it must not be cached."""
     caller = caller_of(request)
-    me = describe_caller(caller, policy, auth)
+    policy = services.policy
+    me = describe_caller(caller, policy, services.auth, services.jobs)
     html = embed_initial_state(html, me, hub, policy.visibility(caller) if me.may_read else None)
     headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-store", "Vary": "User-Agent, Cookie"}
     if "gzip" in request.headers.get("accept-encoding", ""):

@@ -39,6 +39,7 @@ from gpudeck.model.extras import need
 from gpudeck.model.settings import is_loopback
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService
+from gpudeck.schedulers.base import Scheduler
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobStore
 from gpudeck.schedulers.jobs import JobService
@@ -115,13 +116,19 @@ class HubServices:
             hub, auth, events, data_dir=data_dir, fleet=fleet, duty=duty("reservations")
         )
         of_jobs = auth.database if cluster is None else cluster.leases.fence("schedulers")
-        jobs = JobService(hub, JobStore(of_jobs, fleet), keep=settings.schedulers.keep, duty=duty("schedulers"))
-        simulated = (
-            [] if demo is None or plan.demo_days < SHORTEST_DAYS else [DemoScheduler(SimulatedFleet(demo, SEED))]
+        readers: list[Scheduler] = [*make_schedulers(settings.schedulers)]
+        if demo is not None and plan.demo_days >= SHORTEST_DAYS:
+            readers.append(DemoScheduler(SimulatedFleet(demo, SEED)))
+        jobs = JobService(
+            hub,
+            JobStore(of_jobs, fleet),
+            keep=settings.schedulers.keep,
+            duty=duty("schedulers"),
+            is_expected=bool(readers),
         )
         schedulers = SchedulerService(
             hub,
-            [*make_schedulers(settings.schedulers), *simulated],
+            readers,
             data_dir=data_dir,
             note_ended=jobs.note_ended,
             duty=duty("schedulers"),

@@ -352,7 +352,8 @@ def _add(amounts: Amounts, more: Amounts) -> None:
 
 
 class JobService(Service):
-    """The jobs of a hub's fleet. `has_jobs`: some scheduler has ever given a GPU to one."""
+    """The jobs of a hub's fleet. `has_jobs`: some scheduler has ever given a GPU to one. `is_expected`: the hub reads a
+    scheduler."""
 
     name = "jobs"
 
@@ -365,9 +366,11 @@ class JobService(Service):
         now: Clock = clock.wall,
         monotonic: Clock = time.monotonic,
         duty: Duty | None = None,
+        is_expected: bool = False,
     ) -> None:
         """`keep` is for how many seconds jobs are kept after their end. Of several hubs the one with the `duty` counts
         what they use."""
+        self.is_expected = is_expected
         self._duty = duty or Duty("schedulers")
         self._has_duty = duty is None
         self._hub = hub

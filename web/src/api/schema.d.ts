@@ -2266,6 +2266,7 @@ export interface components {
             start: number;
             /** @enum {string} */
             state: "running" | "suspended" | "ended" | "unknown";
+            state_reason: string | null;
             until: number | null;
             /** @default 0 */
             unused_hours: number;
@@ -2278,6 +2279,8 @@ export interface components {
         };
         /** JobReports */
         JobReports: {
+            /** @default false */
+            has_more: boolean;
             jobs: components["schemas"]["JobReport"][];
         };
         /** JobSummary */
@@ -2309,6 +2312,7 @@ export interface components {
             start: number;
             /** @enum {string} */
             state: "running" | "suspended" | "ended" | "unknown";
+            state_reason: string | null;
             until: number | null;
             /** @default 0 */
             unused_hours: number;
@@ -2345,6 +2349,8 @@ export interface components {
         /** Me */
         Me: {
             can_log_in: boolean;
+            /** @default false */
+            has_jobs: boolean;
             has_proxy: boolean;
             /** @enum {string} */
             kind: "nobody" | "unverified" | "local" | "account" | "token" | "proxy";
@@ -3201,7 +3207,7 @@ export interface components {
             gpu_hours: number;
             group?: string | null;
             host?: string | null;
-            idle_hours: number;
+            idle_hours: number | null;
             label?: string | null;
             measured_hours: number;
             model?: string | null;
@@ -5697,14 +5703,14 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description The id that users know: 4711, 4711_3, or the name of a pod */
+                /** @description 4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod */
                 job: string;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description All starts of the job, the newest first */
+            /** @description The starts of the job, the newest first */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5786,7 +5792,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description The id that users know: 4711, 4711_3, or the name of a pod */
+                /** @description 4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod */
                 job: string;
                 /** @description The namespace of a pod */
                 namespace: string | null;
@@ -5795,7 +5801,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All starts of the job, the newest first */
+            /** @description The starts of the job, the newest first */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -18,6 +18,8 @@ export interface HostGpu {
   line: GpuLine
   model: string
   power: string
+  /** The id of the job that a scheduler gave the GPU to; empty where there is none or it is not known. */
+  job: string
   reservation: ReservationText | null
   maintenance: Maintenance | null
   alarm: string | undefined
@@ -87,6 +89,7 @@ function gpuOf(gpu: Gpu, host: Host, now: number): HostGpu {
     line: gpuLine(gpu, host, now),
     model: plain(gpu.display_name),
     power: watts(gpu.power_watts),
+    job: gpu.allocation?.job ?? '',
     reservation: reservationText(gpu, now),
     maintenance: gpu.maintenance ?? null,
     alarm: alarmText(gpu, now),

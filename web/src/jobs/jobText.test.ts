@@ -6,7 +6,7 @@ import { idleText, jobFacts, jobFigures, jobRow, jobState } from './jobText'
 const JOB: JobReport = {
   job: '4711', scheduler: 'slurm', name: 'train', user: 'ada', account: 'physics', partition: 'gpu', qos: null, namespace: null, labels: {}, hosts: ['gpu01', 'gpu02', 'gpu03', 'gpu04'], gpu_count: 8,
   start: NOW - 7200, ended_at: null, until: NOW + 3600, last_seen: NOW, wall_seconds: 7200, state: 'running', outcome: null, allocated_hours: 16, used_hours: 4, unused_hours: 12, idle_hours: 1, active_hours: null,
-  utilization_percent: null, utilization_peak_percent: null, memory_mean_bytes: null, memory_peak_bytes: null, energy_kwh: null, cost: null, coverage: 0.5, currency: 'EUR', gpus: [], nodes: [], hints: [],
+  utilization_percent: null, utilization_peak_percent: null, memory_mean_bytes: null, memory_peak_bytes: null, energy_kwh: null, cost: null, coverage: 0.5, currency: 'EUR', gpus: [], nodes: [], hints: [], state_reason: null,
 }
 
 test('a row says what was given and what of it was left unused', () => {
@@ -21,8 +21,8 @@ test('what is not known is not said, or is a dash', () => {
 })
 
 test('how it ended stands beside its state', () => {
-  expect(jobState({ state: 'ended', outcome: 'FAILED (exit code 1)' })).toBe('ended: FAILED (exit code 1)')
-  expect(jobState({ state: 'unknown', outcome: null })).toBe('unknown: the scheduler cannot be read')
+  expect(jobState({ state: 'ended', outcome: 'FAILED (exit code 1)', state_reason: null })).toBe('ended: FAILED (exit code 1)')
+  expect(jobState({ state: 'unknown', outcome: null, state_reason: 'Slurm cannot be read' })).toBe('unknown: Slurm cannot be read')
 })
 
 test('the longest idle stretch is named', () => {
