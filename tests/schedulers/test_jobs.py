@@ -170,6 +170,22 @@ def test_cpu_and_memory_of_its_cgroup_are_kept_also_over_a_restart_and_after_its
     assert [(node.cpu_seconds, node.memory_peak_bytes) for node in summary.list_nodes()] == [(210.0, 6 * 2**30)]
 
 
+def test_others_on_its_gpu_are_no_use_of_the_job_and_pods_that_share_one_are_marked(site: JobSite) -> None:
+    busy = make_busy_gpu(0, uuid="GPU-0", user="bob")
+    site.gpus = [busy, make_busy_gpu(1, uuid="GPU-1", user="ann")]
+    taken = replace(ANN, conflict="process 42 of bob is on it")
+    site.allocate(taken, taken)
+    site.run(600)
+    first, second = site.job().gpus
+    assert (first.used_hours, first.allocated_hours, first.utilization_percent) == (0.0, pytest.approx(1 / 6), 0.0)
+    assert (second.used_hours, first.is_shared, second.is_shared) == (pytest.approx(1 / 6), True, True)
+    site.allocate(None, replace(ANN, scheduler=KUBERNETES, job="ml/a", shared_with=["ml/b"]))
+    site.run(600)
+    found = asyncio.run(site.reporter.find("ml/a", None, site.clock()))
+    assert found.jobs[0].gpus[0].is_shared
+    assert "Others were on n1:1 too." in render_job(found, UTC, site.clock())
+
+
 def test_unmonitored_time_is_excluded(site: JobSite) -> None:
     site.allocate(ANN)
     site.run(600)

@@ -271,7 +271,7 @@ def test_a_process_has_the_job_that_users_know_and_one_of_another_job_is_pointed
         make_process(pid=41, job="7", started_at=now - 100),
         make_process(pid=42, job="6", started_at=now - 100),
         make_process(pid=43, job="6", started_at=now - 100),
-        make_process(pid=44, job=None, started_at=now - 100),
+        make_process(pid=44, user="bob", job=None, started_at=now - 100),
     ]
     site.report("n1", [make_gpu(at, uuid=f"GPU-n1-{at}", processes=[process]) for at, process in enumerate(processes)])
     site.play()
@@ -280,5 +280,6 @@ def test_a_process_has_the_job_that_users_know_and_one_of_another_job_is_pointed
     gpus = host.view().gpus
     assert [gpu.processes[0].job for gpu in gpus if gpu.processes] == ["4_0", "6", "6", None]
     conflicts = [gpu.allocation.conflict for gpu in gpus if gpu.allocation is not None]
-    assert conflicts == [None, "process 42 of job 6 is on it", None, None]
+    assert conflicts == [None, "process 42 of job 6 is on it", None, "process 44 of bob is on it"]
+    assert all(task.is_of(None, user) for user in ("ann", "root", "1007", None))
     assert "process 42 of job 6 is on it" in gpu_note(gpus[1], now)

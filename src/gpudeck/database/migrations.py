@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OLDEST, NEWEST = "0012", "0017"
+OLDEST, NEWEST = "0012", "0018"
 """`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
 from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
@@ -133,10 +133,17 @@ def _add_number(op: "Operations") -> None:
     op.create_index("ix_jobs_fleet_number", "jobs", ["fleet", "number"])
 
 
+def _add_shared(op: "Operations") -> None:
+    recreate: Literal["always", "never"] = "always" if op.get_bind().dialect.name == "sqlite" else "never"
+    with op.batch_alter_table("job_gpus", recreate=recreate) as batch:
+        batch.add_column(Column("is_shared", Integer, nullable=False, server_default="0"))
+
+
 STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (
     ("0013", "queue_requests", _add_mig("queue_requests")),
     ("0013", "watches", _add_mig("watches")),
     ("0016", "jobs", _add_number),
+    ("0018", "job_gpus", _add_shared),
 )
 """In their order: from which version on it is done, the table that it changes, and the change. A database without that
 table gets its newest form from `schema.py`."""

@@ -368,6 +368,7 @@ job_gpus = Table(
     Column("model", String(256), nullable=False),
     Column("memory_bytes", BigInteger, nullable=True),
     Column("is_used", Integer, nullable=False, server_default="0"),  # the job used it at some time
+    Column("is_shared", Integer, nullable=False, server_default="0"),  # others had it, or were on it, at the same time
     Index("ix_job_gpus_job_id", "job_id"),
 )
 """The GPUs of each job."""

@@ -41,6 +41,13 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = field(default_factory=dict)
     shared_with: list[str] = field(default_factory=list)
 
+    def is_of(self, job: str | None, user: str | None) -> bool:
+        """Whether a process may be one of this job: by its own job or, where it has none, by its user. One of root, or
+        of an account without a name on its host, may be anybody's."""
+        if job is not None:
+            return job in {self.number, self.job}
+        return user is None or self.user is None or user in {self.user, "root"} or user.isdigit()
+
 
 class SchedulerMark(Struct, frozen=True):
     """What counts for one GPU. `closed` is why no job starts there now. `unknown` is why it may be allocated without

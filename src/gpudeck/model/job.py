@@ -35,7 +35,8 @@ class JobAmounts(Struct, kw_only=True):
 
 
 class JobGpu(JobAmounts, kw_only=True):
-    """A GPU of a job. `label` is its number on the host then. `idle_stretches` are the times from when until when it
+    """A GPU of a job. `label` is its number on the host then. `is_shared`: other pods had it, or others' processes
+    were on it; what they did while the job used it is included. `idle_stretches` are the times from when until when it
     did not work, of ten minutes and more, at the history's resolution; null where the history does not say."""
 
     host: str
@@ -43,6 +44,7 @@ class JobGpu(JobAmounts, kw_only=True):
     uuid: str
     model: str
     memory_total_bytes: float | None = None
+    is_shared: bool = False
     idle_stretches: list[tuple[float, float]] | None = None
 
 

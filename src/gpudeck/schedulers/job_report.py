@@ -104,6 +104,7 @@ class JobReporter(Struct):
                 uuid=gpu.uuid,
                 model=gpu.model,
                 memory_total_bytes=gpu.memory_bytes,
+                is_shared=bool(gpu.is_shared),
             )
             for gpu, amounts in gpus
         ]

@@ -69,6 +69,7 @@ class JobGpuRecord(Struct, kw_only=True):
     model: str
     memory_bytes: int | None = None
     is_used: int = 0
+    is_shared: int = 0
 
     @property
     def is_imported(self) -> bool:

@@ -80,6 +80,8 @@ class JobTracker:
         self._allocations: list[Allocation] = []
         self._keys: list[_Key] = []
         self._slots: list[int] = []
+        self._shared: list[int] = []
+        """The places of GPUs that others have too, or are on."""
         self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
         self._rest: dict[int, Amounts] = {}
         """Of this hour, of GPUs that are not allocated to that job any more or not yet again."""
@@ -209,6 +211,12 @@ class JobTracker:
             job.last_seen = last_seen
         self._move_amounts(slots)
         self._keys, self._states, self._allocations = keys, states, allocations
+        self._shared = [at for at, one in enumerate(allocations) if one.conflict is not None or one.shared_with]
+        for place in self._shared:
+            record = self._gpus[slots[place]]
+            if not record.is_shared:
+                record.is_shared = 1
+                self._changed_gpus[record.id] = record
 
     def _move_amounts(self, slots: list[int]) -> None:
         """The sums of this hour for other GPUs of jobs than before."""
@@ -239,6 +247,11 @@ class JobTracker:
             np.where(is_seen, gpus.metric(name)[rows], np.nan)
             for name in ("utilization_percent", "power_watts", "memory_used_bytes")
         )
+        for place in self._shared:
+            if self._allocations[place].conflict is not None and _has_others_only(self._states[place]):
+                is_used[place] = False
+                for values in (utilization, power, memory):
+                    values[place] = np.nan
         added = np.stack(
             [
                 seconds * is_seen,
@@ -331,6 +344,14 @@ class JobTracker:
                 del self.open[key]
                 for gpu in self._gpus_of.pop(job.id, {}).values():
                     del self._gpus[gpu]
+
+
+def _has_others_only(gpu: GpuState) -> bool:
+    """Whether no process on a GPU is of the job that it was given to."""
+    allocation = gpu.scheduling.allocation
+    return allocation is not None and not any(
+        allocation.is_of(one.job, one.user) for one in gpu.reported_processes or ()
+    )
 
 
 def _key_of(record: JobRecord) -> _Key:

@@ -275,13 +275,13 @@ def mark_host(node: SchedulerNode, host: HostState, now: float) -> Mapping[str, 
 
 
 def _find_conflict(gpu: GpuState, allocation: Allocation, now: float) -> str | None:
-    """A process of another job, if both are there for longer than reports and readings may differ."""
+    """A process of another job or user, if both are there for longer than reports and readings may differ."""
     if allocation.number is None or allocation.since is None or now - allocation.since < SETTLED_SECONDS:
         return None
     for one in gpu.reported_processes or ():
-        is_other = one.job is not None and one.job not in {allocation.number, allocation.job}
+        is_other = not one.display and not allocation.is_of(one.job, one.user)
         if is_other and one.started_at is not None and now - one.started_at >= SETTLED_SECONDS:
-            return f"process {one.pid} of job {one.job} is on it"
+            return f"process {one.pid} of {f'job {one.job}' if one.job else one.user} is on it"
     return None
 
 

@@ -147,6 +147,9 @@ def _notes(job: JobReport) -> list[str]:
         notes.append(f"Cost {job.cost:,.2f} {clean(job.currency)}".rstrip() + ", of the allocated time.")
     if job.coverage is not None and job.coverage < 0.995:
         notes.append(f"Coverage {100 * job.coverage:.1f} %: the rest of the job's time was not monitored.")
+    if shared := [f"{gpu.host}:{gpu.label}" for gpu in job.gpus if gpu.is_shared]:
+        places = ", ".join(shared[:8]) + (", …" if len(shared) > 8 else "")
+        notes.append(clean(f"Others were on {places} too. What they did at the same time is included."))
     unread: dict[str, list[str]] = {}
     for node in job.nodes:
         if node.reason is not None:
