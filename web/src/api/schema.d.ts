@@ -2187,6 +2187,8 @@ export interface components {
                 number,
                 number
             ][] | null;
+            /** @default false */
+            is_shared: boolean;
             label: string;
             memory_mean_bytes: number | null;
             memory_peak_bytes: number | null;

@@ -21,7 +21,6 @@ const about: About = {
   problems: ['events are not kept\u202e'],
   cluster: null,
   place: { listen: '127.0.0.1:8042', data_dir: '/home/secret', config: null, database: '/home/secret/gpudeck.db' },
-  cluster: null,
 }
 
 const texts = (some: About) => factsOf(some, NOW).flatMap(({ facts }) => facts.map(({ label, text }) => `${label}: ${text}`))
