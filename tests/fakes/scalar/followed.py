@@ -49,6 +49,7 @@ class OldHost:
     """A host of the old fleet. What followers keep at a host (`baseline`, `sampled_slot`) is kept here."""
 
     row = -1
+    is_forwarded = False
 
     def __init__(self, state: ScalarHost) -> None:
         self.state = state
@@ -129,7 +130,8 @@ class BothHosts(HostState):
         self.old.state.note_report(now, uptime)
         super().note_report(now, uptime)
 
-    def age(self, now: float, uptime: float | None = None) -> bool:
+    def age(self, now: float, uptime: float | None = None, *, may_be_down: bool = True) -> bool:
+        assert may_be_down  # of a single hub, which is never cut off from others
         is_changed = super().age(now, uptime)
         assert is_changed == self.old.change().age(now, uptime), f"{self.name} ages otherwise"
         return is_changed
