@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import delete, insert, select
 
+from fakes.clock import FakeClock
 from fakes.commands import gpudeck_here
 from fakes.hubs import HubProcess, environment, running_hub
 from fakes.ports import free_port
@@ -109,13 +111,16 @@ async def fill(data_dir: Path) -> None:
 
 
 def keep_samples(folder: Path, hosts: int, seconds: float = 3.2 * 3600, step: float = 30.0) -> None:
-    fleet = SimulatedFleet(hosts, seed=1)
-    store = EmbeddedStore(folder / "history.db", HistorySettings(), lambda: NOW)
-    with contextlib.closing(store):
-        span = Slice(BEGIN, BEGIN + seconds, step)
-        samples = [sample for host in range(hosts) for sample in sample_span(fleet, host, span)]
-        store.take(sorted(samples, key=lambda one: one.at))
-        assert store.flush()
+    """Fed hour by hour, as a hub does it: whole hours are sealed, the last one is not."""
+    fleet, clock = SimulatedFleet(hosts, seed=1), FakeClock(BEGIN)
+    with contextlib.closing(EmbeddedStore(folder / "history.db", HistorySettings(), clock)) as store:
+        for begin in np.arange(BEGIN, BEGIN + seconds, 3600.0).tolist():
+            span = Slice(begin, min(begin + 3600.0, BEGIN + seconds), step)
+            samples = [sample for host in range(hosts) for sample in sample_span(fleet, host, span)]
+            clock.advance(3600.0)
+            store.take(sorted(samples, key=lambda one: one.at))
+            assert store.flush()
+        wait_until(lambda: seconds < 7200 or store.stats().parts["chunks"], "sealed hours")
 
 
 async def read(address: str | None, data_dir: Path) -> dict[str, list[object]]:
