@@ -38,6 +38,8 @@ _LARGEST: Final = 2.0**61
 """Differences of such numbers fit into 64 bits. Larger values are kept as unknown."""
 _LEAST_DEFLATED: Final = 24
 """Bytes: deflating less gains nothing."""
+_SHORT: Final = 32
+"""Bytes: a matrix of one value has fewer."""
 _ESTIMATED: Final = 1000
 """Numbers that are looked at to estimate the size of all."""
 _ESTIMATED_FROM: Final = 64
@@ -123,7 +125,23 @@ def decode_matrix(blob: bytes) -> Floats:
 def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> Floats:
     """One sample of all rows of each matrix, one matrix after another: `decode_matrix(blob)[:, place]` of each in a
     part of the time. Raises Damaged."""
+    constants = [_read_constant(blob) if len(blob) <= _SHORT else None for blob in blobs]
+    if all(one is not None and 0 <= place < one[1] for one, place in zip(constants, places, strict=True)):
+        known = [one for one in constants if one is not None]
+        return np.repeat([value for _, _, value in known], [rows for rows, _, _ in known])
     return _unpack_columns([_open(blob) for blob in blobs], places)
+
+
+@lru_cache(maxsize=8192)
+def _read_constant(blob: bytes) -> tuple[int, int, float] | None:
+    """Rows, samples and the one value of all of them; None where there are several. Many hosts have the same bytes for
+    what never changes. Raises Damaged."""
+    packed = _open(blob)
+    if packed.flags & _NOTHING:
+        return packed.rows, packed.samples, math.nan
+    if packed.steps or packed.flags & _GAPS or not packed.flags & _ONE_BASE:
+        return None
+    return packed.rows, packed.samples, float(from_steps(np.array([_one_base(packed)]), packed.precision)[0])
 
 
 def is_constant(blob: bytes) -> bool:
