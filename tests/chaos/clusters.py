@@ -69,7 +69,7 @@ class ClusterUnderTest:
         history = (
             f", every: 1s, kind: prometheus, write_url: '{self.store.write_url}', read_url: '{self.store.read_url}'"
         )
-        more = f"\ndatabase: {address}\ncluster: {{bus: '{self.nats.url}', name: {folder.name}}}\n"
+        more = f"\nread: open\ndatabase: {address}\ncluster: {{bus: '{self.nats.url}', name: {folder.name}}}\n"
         return ChaosHub(folder, history=history, more=more, down_after=f"{DOWN_AFTER}s", webhook=hook)
 
     def is_whole(self) -> bool:

@@ -4,12 +4,20 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
+from msgspec import Struct
 
-from gpudeck.cli.hub_access import need_hub
-from gpudeck.cli.options import hub_config_option
+from gpudeck.cli.hub_access import ask, need_hub
+from gpudeck.cli.options import hub_config_option, hub_option
+from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.client.answers import read_answer
+from gpudeck.model.cluster import Cluster
+from gpudeck.model.errors import GpudeckError
+from gpudeck.views.lists import render_cluster
 
 _EXAMPLES = """\b
 Examples:
+  gpudeck cluster status                        the hubs, and which of them has which duty
   gpudeck cluster migrate --dry-run             what would be copied, and what is missing
   systemctl stop gpudeck-hub
   gpudeck cluster migrate                       SQLite to PostgreSQL, samples to the store; run it again to continue
@@ -20,6 +28,34 @@ Examples:
 @click.group("cluster", epilog=_EXAMPLES)
 def command() -> None:
     """Run several hubs of one fleet, on PostgreSQL and a Prometheus-compatible store."""
+
+
+class _AboutCluster(Struct):
+    """What an answer about the hub says of its cluster."""
+
+    time: float
+    cluster: Cluster | None = None
+
+
+@command.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@hub_option
+def status(*, as_json: bool, hub: str) -> None:
+    """List the hubs of the cluster and their duties, as the hub that answers knows them. Exit code 1: a hub is missing,
+    a duty has no owner, or the hub that answers is cut off."""
+    about = read_answer(ask(hub, lambda client: client.about()), _AboutCluster, hub)
+    if about.cluster is None:
+        raise GpudeckError(
+            "this hub is not part of a cluster.", "docs/high-availability.md: `cluster` in gpudeck.yaml."
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(about.cluster))
+    else:
+        click.echo(render_cluster(about.cluster, about.time, terminal_width(), wants_colour()), nl=False)
+    cluster = about.cluster
+    is_whole = cluster.state == "ok" and all(one.is_alive for one in cluster.hubs)
+    if not is_whole or any(one.owner is None for one in cluster.duties):
+        raise SystemExit(1)
 
 
 @command.command("migrate")

@@ -34,6 +34,8 @@ MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
 _AT_ONCE: Final = 16
 """Messages that are published before the first of them is acknowledged."""
 _ANSWER_SECONDS: Final = 5.0
+_FAILURES: Final = 3
+"""Attempts to publish, one after another, that have failed: the disk of the bus may be full."""
 _OVERLAP_SECONDS: Final = 2.0
 """What is read again after a new subscription: what was read before changes nothing."""
 
@@ -221,6 +223,7 @@ class Bus:
             await message.respond(body)
 
     async def _publish_forever(self) -> None:
+        failures = 0
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -228,10 +231,18 @@ class Bus:
             try:
                 while publisher is not None and self._waiting and self._client is not None:
                     await self._publish_some(publisher)
+                    if failures >= _FAILURES and self._client is not None:
+                        self.problem = None
+                    failures = 0
                 if not self._waiting:
                     self._is_published.set()
             except (NatsError, OSError, TimeoutError, Temporary) as error:
-                log.debug("messages wait for the bus: %s", error)
+                failures += 1
+                log.log(
+                    logging.WARNING if failures == _FAILURES else logging.DEBUG, "messages wait for the bus: %s", error
+                )
+                if failures >= _FAILURES:
+                    self.problem = f"the bus {self.shown} takes no messages"
                 await asyncio.sleep(0.5)
                 self._wake.set()
 

@@ -35,6 +35,8 @@ _ALONE_SECONDS: Final = 15.0
 """After so long without the bus a hub that starts takes reports without it."""
 _RETURN_SECONDS: Final = 15.0
 """After the bus was away, agents have so long to find a hub before their hosts are down."""
+_STUCK_SECONDS: Final = 60.0
+"""After so long without its own messages a hub takes reports all the same."""
 _KEEP_SECONDS: Final = 10.0
 _RESUBSCRIBE_SECONDS: Final = 10.0
 DUTIES: Final = ("alerts", "chat", "events", "reservations", "schedulers")
@@ -65,7 +67,8 @@ class ClusterService(Service):
         self._tasks: list[asyncio.Task[None]] = []
         self._lease_problem: str | None = None
         self._current_since: float | None = None
-        self._was_current = False
+        self._was_current = self._has_been_current = False
+        self._lost_at: float | None = None
         self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
         since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
@@ -74,7 +77,7 @@ class ClusterService(Service):
         duties = (*DUTIES, *(f"polling-{shard:02}" for shard in range(POLLING_SHARDS)))
         self.leases = Leases(database, settings.hub_name, self._run, duties, started_at=hub.started_at)
         hub.fleet.join_cluster(self._replicator.forward, lambda: self.is_cut_off)
-        hub.ingest.refuse_with("this hub is catching up with the other hubs of its cluster")
+        hub.ingest.refuse_with(self._find_refusal)
 
     @property
     def state(self) -> Literal["ok", "catching_up", "alone"]:
@@ -95,6 +98,14 @@ class ClusterService(Service):
             self._current_since = None
         since = self._current_since
         return since is None or time.monotonic() - since < _RETURN_SECONDS
+
+    def _find_refusal(self) -> str | None:
+        """A hub that reads what it missed would date reports wrongly that others have taken long ago."""
+        is_starting = not self._has_been_current and time.monotonic() - self._started < _ALONE_SECONDS
+        is_stuck = self._lost_at is not None and time.monotonic() - self._lost_at > _STUCK_SECONDS
+        if self._is_current or ((self.bus.problem is not None or is_stuck) and not is_starting):
+            return None
+        return "this hub is catching up with the other hubs of its cluster"
 
     def duty(self, name: str) -> Duty:
         return self.leases.duty(name)
@@ -164,15 +175,14 @@ class ClusterService(Service):
         if self._is_current:
             if self._current_since is None:
                 self._current_since = now
+                self._has_been_current, self._lost_at = True, None
                 log.info("this hub is up to date with its cluster")
-            self._hub.ingest.refuse_with(None)
         else:
             if self._was_current:
                 log.warning("this hub is cut off from its cluster")
+                self._lost_at = now
                 self._replicator.forget_returned()
             self._current_since = None
-            if self.bus.problem is not None and now - self._started > _ALONE_SECONDS:
-                self._hub.ingest.refuse_with(None)
             if self.bus.problem is None and now - self._resubscribed_at > _RESUBSCRIBE_SECONDS:
                 is_new = self._resubscribed_at == 0.0
                 self._resubscribed_at = now

@@ -503,8 +503,7 @@ class Ingest:
     def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
         self.fleet = fleet
         self.demo = demo
-        self.refusal: str | None = None
-        """Why no reports are taken now: they are sent to another hub, or again."""
+        self._find_refusal: Callable[[], str | None] = lambda: None
         self._end_demo: Callable[[], None] | None = None
         self._clock = clock
 
@@ -565,9 +564,14 @@ class Ingest:
             envelope, via=via, now=now, sent_at=sent_at, target=target, only=only, token=token, age=age
         )
 
-    def refuse_with(self, reason: str | None) -> None:
-        """Why no reports are taken from here on; None: they are."""
-        self.refusal = reason
+    @property
+    def refusal(self) -> str | None:
+        """Why no reports are taken now: they are sent to another hub, or again. None: they are taken."""
+        return self._find_refusal()
+
+    def refuse_with(self, find_refusal: Callable[[], str | None]) -> None:
+        """Ask `find_refusal`, before each report, why none is taken now."""
+        self._find_refusal = find_refusal
 
     def count(self, refusal: ReportRefused) -> None:
         """Count a refused report."""
@@ -590,8 +594,8 @@ class Ingest:
         return True
 
     def _check_demo(self, envelope: Head) -> None:
-        if self.refusal is not None:
-            raise ReportRefused(503, "not_ready", self.refusal, "Send the report again, or to another hub.")
+        if (refusal := self._find_refusal()) is not None:
+            raise ReportRefused(503, "not_ready", refusal, "Send the report again, or to another hub.")
         if envelope.simulated == self.demo:
             return
         if envelope.simulated:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
+from gpudeck.model.cluster import Cluster
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import CandidateGpu
 from gpudeck.model.maintenance import ShownMaintenance
@@ -39,6 +40,14 @@ _MAINTENANCE_COLUMNS: Final = (
     Column("STATE", keep=70, widest=24),
     Column("BY", keep=60, widest=32),
     Column("REASON", keep=95, widest=80, least=12),
+)
+_CLUSTER_COLUMNS: Final = (
+    Column("HUB", keep=100, widest=40, least=8),
+    Column("STATE", keep=95, widest=24),
+    Column("VERSION", keep=60, widest=16),
+    Column("LAG", keep=70, align="right", widest=10),
+    Column("POLLING", keep=80, widest=10),
+    Column("DUTIES", keep=90, widest=120, least=12),
 )
 _WATCH_COLUMNS = (
     Column("ID", keep=100, align="right", widest=20),
@@ -196,3 +205,31 @@ def _span(seconds: float) -> str:
 
 def _wrap(text: str, width: int | None) -> list[str]:
     return textwrap.wrap(text, width or len(text))
+
+
+def render_cluster(found: Cluster, now: float, width: int | None, colour: bool) -> str:
+    """The hubs with their duties. Polling is shared out in many parts: how many each hub has says enough."""
+    shards = [duty for duty in found.duties if duty.name.startswith("polling-")]
+    others = [duty for duty in found.duties if duty not in shards]
+    rows: list[list[Cell]] = []
+    for hub in found.hubs:
+        polled = sum(duty.owner == hub.name for duty in shards)
+        duties = [
+            f"{duty.name} ({show_length(now - (duty.since or now))})" for duty in others if duty.owner == hub.name
+        ]
+        seen = ("up", "green") if hub.is_alive else (f"not seen for {show_length(hub.seen_seconds_ago)}", "red")
+        lag = "–" if hub.lag_seconds is None else f"{1000 * hub.lag_seconds:.0f} ms"
+        rows.append(
+            [
+                (f"{clean(hub.name)}{' *' if hub.is_this else ''}", "bold"),
+                seen,
+                (clean(hub.version), "grey"),
+                (lag, ""),
+                (f"{polled} of {len(shards)}", ""),
+                (", ".join(duties) or "–", ""),
+            ]
+        )
+    lines = [line.rstrip() for line in render(_CLUSTER_COLUMNS, rows, width, colour)]
+    unowned = [duty.name for duty in found.duties if duty.owner is None]
+    lines += [f"No hub has: {', '.join(unowned)}."] if unowned else []
+    return "".join(f"{line}\n" for line in [*lines, *map(clean, found.problems)])
