@@ -105,6 +105,7 @@ class Replicator:
         self._reports: list[ForwardedReport] = []
         self._size = 0
         self._notices: list[tuple[str, Raw]] = []
+        self._is_whole_needed = False
         self._whole: dict[str, _KnownWhole] = {}
         self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
@@ -114,6 +115,10 @@ class Replicator:
     def silent_seconds(self) -> float:
         """For how long no message of this hub has come back; infinite before the first one has."""
         return math.inf if self._returned_at is None else self._monotonic() - self._returned_at
+
+    def forward_whole(self, is_needed: bool) -> None:
+        """Publish no short reports: they may come after newer ones, and are taken then only if they are whole."""
+        self._is_whole_needed = is_needed
 
     def forget_returned(self) -> None:
         """The hub was cut off: it is up to date again when the next message comes back."""
@@ -216,7 +221,9 @@ class Replicator:
     def _whole_again(self, short: ShortReport) -> Envelope | None:
         """The report as a whole one, where the last that was published is a minute old."""
         known, now = self._whole.get(short.host_id or short.host), self._monotonic()
-        if known is None or known.description != short.description or now - known.at < WHOLE_SECONDS:
+        if known is None or known.description != short.description:
+            return None
+        if now - known.at < WHOLE_SECONDS and not self._is_whole_needed:
             return None
         known.at = now
         return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MOST_PLAIN)))

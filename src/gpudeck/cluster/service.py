@@ -35,6 +35,7 @@ _ALONE_SECONDS: Final = 15.0
 """After so long without the bus a hub that starts takes reports without it."""
 _RETURN_SECONDS: Final = 15.0
 """After the bus was away, agents have so long to find a hub before their hosts are down."""
+_ASLEEP_SECONDS: Final = 1.5
 _STUCK_SECONDS: Final = 60.0
 """After so long without its own messages a hub takes reports all the same."""
 _KEEP_SECONDS: Final = 10.0
@@ -69,6 +70,7 @@ class ClusterService(Service):
         self._current_since: float | None = None
         self._was_current = self._has_been_current = False
         self._lost_at: float | None = None
+        self._awake_at = self._started
         self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
         since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
@@ -87,7 +89,10 @@ class ClusterService(Service):
 
     @property
     def _is_current(self) -> bool:
-        """Whether this hub has read everything that was published until a moment ago."""
+        """Whether this hub has read everything that was published until a moment ago. One that was asleep has not,
+        before the next of its own messages comes back: what waits in its sockets is older than it looks."""
+        if time.monotonic() - self._awake_at > _ASLEEP_SECONDS:
+            self._replicator.forget_returned()
         return self._replicator.silent_seconds < LOST_SECONDS
 
     @property
@@ -218,8 +223,10 @@ class ClusterService(Service):
     async def _flush_forever(self) -> None:
         while True:
             await asyncio.sleep(_FLUSH_SECONDS)
-            now = time.monotonic()
+            is_current = self._is_current
+            now = self._awake_at = time.monotonic()
             try:
+                self._replicator.forward_whole(not is_current)
                 is_due = now - self._heartbeat_at >= _HEARTBEAT_SECONDS
                 if is_due:
                     self._heartbeat_at = now

@@ -429,7 +429,8 @@ class FleetState:
             if host.has_changed:
                 self.observers.on_host_changed(host, report.now)
             # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
-            if host.status != "up" or report.now - report.observed_at > host.late_after:
+            is_old = report.now - report.observed_at > host.late_after
+            if host.status != "up" or is_old or self._is_cut_off():
                 host.age(report.now, uptime, may_be_down=not self._is_cut_off())
 
     def _age(self, host: HostState, now: float, uptime: float) -> None:
