@@ -96,9 +96,13 @@ def test_an_alert_is_the_same_on_every_hub_and_any_hub_takes_an_acknowledgement(
 
 def test_events_are_kept_once(cluster: ClusterUnderTest, fleet: Fleet) -> None:
     del fleet
-    events = get(cluster.hubs[2].url, "/api/v1/events?limit=500")["events"]
-    seen = [event["host"] for event in events if event["kind"] == "host_seen"]
-    assert sorted(seen) == [f"gpu{number:02}" for number in range(HOSTS)]
+
+    def seen() -> list[str]:
+        events = get(cluster.hubs[2].url, "/api/v1/events?limit=500")["events"]
+        return sorted(event["host"] for event in events if event["kind"] == "host_seen")
+
+    wait_until(lambda: len(seen()) >= HOSTS, "the events of all hosts", 30)
+    assert seen() == [f"gpu{number:02}" for number in range(HOSTS)]
 
 
 @contextlib.contextmanager
