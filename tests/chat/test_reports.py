@@ -45,7 +45,7 @@ def test_what_is_unknown_is_a_dash_and_what_was_not_all_observed_is_not_100_perc
     answer = report(0.99999, make(UsageRow, user="<!here>", gpu_hours=1234.56))
     assert answer.blocks[0]["text"]["text"].splitlines()[:2] == [
         "*Usage by user, last 7 days*",
-        "*&lt;!here&gt;*  1,234.6 GPU-hours, – active, 0.0 idle",
+        "*&lt;!here&gt;*  1,234.6 GPU-hours, – active, – idle",
     ]
     assert answer.blocks[-1]["elements"][0]["text"] == "Coverage 99.9 %."
 
