@@ -90,8 +90,8 @@ unit: setup
 # The tests of the base install that need no hub, with its wheel, on the oldest Python that it supports.
 PYTHON310 ?= $(shell for p in python3.10 $(HOME)/.pyenv/versions/3.10.*/bin/python; do $$p -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null && echo $$p && break; done)
 BASE_TESTS := $(addprefix tests/,agent collectors config model wire test_child_process.py)
-NEED_HUB := $(addprefix --ignore=tests/,agent/test_signals.py agent/test_tls.py collectors/test_nvml_sleep.py \
-  model/test_gpu_request.py model/test_moments.py wire/test_versions.py)
+NEED_HUB := $(addprefix --ignore=tests/,agent/test_several_hubs.py agent/test_signals.py agent/test_tls.py \
+  collectors/test_nvml_sleep.py model/test_gpu_request.py model/test_moments.py wire/test_versions.py)
 # Arithmetic of the simulated fleet and what a shell script prints: the same on every Python, so once is enough.
 SAME_ON_ALL := $(addprefix --ignore=tests/collectors/,$(addprefix simulated/test_,evidence.py jobs.py mishaps.py mix.py \
   physics.py values.py) test_nvidia_smi_shell.py)
