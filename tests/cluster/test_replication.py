@@ -11,6 +11,8 @@ from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu, make_process
 from gpudeck.cluster.replication import WHOLE_SECONDS, Replicator, expand
 from gpudeck.fleet.hub import Hub
+from gpudeck.history.live import Sample, as_host_samples
+from gpudeck.history.recorder import Recorder
 from gpudeck.model.clock import SharedClock
 from gpudeck.model.report import Disk, Report
 from gpudeck.wire import Envelope, ShortReport, describe, encode, pack_numbers
@@ -87,9 +89,12 @@ def make_report(seed: int) -> Report:
     return Report(gpus=gpus, metrics={"cpu_percent": chance.random() * 100}, disks=disks)
 
 
-def whole(sequence: int, seed: int, at: float = START) -> Envelope:
+def whole(sequence: int, seed: int, at: float = START, interval: float = 2.0) -> Envelope:
     report = make_report(seed)
-    return make_envelope(report=report, sequence=sequence, collected_at=at, description=describe(report))
+    words = describe(report)
+    return make_envelope(
+        report=report, sequence=sequence, collected_at=at, description=words, interval_seconds=interval
+    )
 
 
 def short(sequence: int, seed: int, at: float = START) -> ShortReport:
@@ -189,6 +194,27 @@ def test_a_hub_that_is_cut_off_calls_no_host_down() -> None:
     cluster.is_cut_off = False
     hub.fleet.age(cluster.clock())
     assert host.status == "down"
+
+
+def test_reports_that_come_after_newer_ones_are_sampled_at_their_own_times() -> None:
+    """The bus was away, and the agent went on at another hub meanwhile."""
+    cluster = Cluster("a", "b")
+    samples: list[Sample] = []
+    recorder = Recorder(1.0, samples.extend)
+    cluster.hubs["b"].fleet.observers.add(recorder)
+    for sequence in range(1, 13):
+        taken = cluster.take("b" if sequence == 12 else "a", whole(sequence, sequence, cluster.clock(), interval=1.0))
+        assert taken
+        if sequence < 6:
+            cluster.deliver()
+        cluster.clock.advance(1)
+    cluster.deliver()
+    hub = cluster.hubs["b"]
+    hub.fleet.settle()
+    recorder.hand_over()
+    assert sorted(sample.at - START for sample in as_host_samples(samples)) == list(range(12))
+    (host,) = hub.fleet.hosts.values()
+    assert host.observed_at == START + 11
 
 
 def test_own_messages_tell_how_far_behind_a_hub_is() -> None:

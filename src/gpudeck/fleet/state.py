@@ -171,7 +171,8 @@ class FleetState:
         if not host.accepts(envelope):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
-            host.note_report(now, uptime)
+            if age is None:
+                host.note_report(now, uptime)
             return None
         if is_sent and not host.is_next(envelope):
             self._late.note_gap(host, envelope, now - waited, uptime)
@@ -457,8 +458,10 @@ class FleetState:
     ) -> bool:
         """A report of before the one that is shown: it goes into the history, and says that the host is there."""
         is_new = self._late.take(host, envelope, observed_at, skew=skew, uptime=uptime)
-        host.note_report(now, uptime)
-        self._age(host, now, uptime)
+        if not host.is_forwarded:
+            # Of one that another hub took then, this is no news.
+            host.note_report(now, uptime)
+            self._age(host, now, uptime)
         for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
             self.counters[counter] += 1
         return is_new

@@ -6,15 +6,21 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, Rows, rows_of
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.history.live import Devices, LiveBatch, Sample, as_batch
-from gpudeck.history.sample import NOTHING, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.history.live import Devices, LiveBatch, Sample
+from gpudeck.history.sample import (
+    NOTHING,
+    STATE_NUMBERS,
+    ForwardedSample,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+)
 from gpudeck.model.report import Process
 
 _MOST_WAITING = 20_000
@@ -66,7 +72,7 @@ class Recorder(FleetObserver):
         self._backlog += is_backlog
         if self._is_due(host, observed_at):
             sample = sample_host(host, round(observed_at, 3), max(self._every, host.interval))
-            self._samples.append(replace(as_batch([sample]), is_forwarded=True) if host.is_forwarded else sample)
+            self._samples.append(ForwardedSample(*sample) if host.is_forwarded else sample)
 
     def on_time(self, now: float) -> None:
         """What was sampled in a second is on its way to the disk before anything else is done in the next."""
