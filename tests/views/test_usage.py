@@ -46,7 +46,7 @@ def test_a_line_a_row_with_hours_to_one_decimal_and_a_total() -> None:
 
 def test_unknown_is_a_dash_and_never_a_zero() -> None:
     line = render_usage(make_usage(make_row(1, user="bob")), UTC).splitlines()[3]
-    assert line.split() == ["bob", "1.0", "–", "0.0", "–", "–", "–"]
+    assert line.split() == ["bob", "1.0", "–", "–", "–", "–", "–"]
 
 
 def test_those_without_a_name_are_not_those_without_a_group() -> None:

@@ -220,7 +220,9 @@ def _write_cluster(cluster: Cluster) -> Iterator[str]:
         ({"duty": duty.name}, int(this is not None and duty.owner == this.name)) for duty in cluster.duties
     ]
     alive = sum(hub.is_alive for hub in cluster.hubs)
-    yield from write_family("gpudeck_cluster_up", "gauge", "1: up to date with all hubs", [({}, cluster.state == "ok")])
+    yield from write_family(
+        "gpudeck_cluster_up", "gauge", "1: up to date with all hubs", [({}, int(cluster.state == "ok"))]
+    )
     yield from write_family("gpudeck_cluster_hubs_alive", "gauge", "Hubs that are there", [({}, alive)])
     yield from write_family("gpudeck_cluster_duty_held", "gauge", "1: this hub has the duty", held)
     if this is not None and this.lag_seconds is not None:

@@ -48,7 +48,7 @@ _COMMANDS = {
     "history": "Inspect, repair and export the samples that a hub has kept.",
     "backup": "Write a backup of this machine's hub to a file.",
     "restore": "Restore the hub on this machine from a backup.",
-    "cluster": "Move a hub's data to where several hubs can share it.",
+    "cluster": "Show the hubs of a cluster, or move one hub's data to several.",
     "completion": "Print a completion script for a shell.",
 }
 """With their descriptions in `gpudeck --help`, which imports none of them."""

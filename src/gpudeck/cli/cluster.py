@@ -41,8 +41,8 @@ class _AboutCluster(Struct):
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
 @hub_option
 def status(*, as_json: bool, hub: str) -> None:
-    """List the hubs of the cluster and their duties, as the hub that answers knows them. Exit code 1: a hub is missing,
-    a duty has no owner, or the hub that answers is cut off."""
+    """List the hubs of the cluster and their duties, as the hub that answers knows them. Exit code 1: a hub is missing
+    or has no bus, a duty has no owner, or the hub that answers is cut off."""
     about = read_answer(ask(hub, lambda client: client.about()), _AboutCluster, hub)
     if about.cluster is None:
         raise GpudeckError(
@@ -53,7 +53,7 @@ def status(*, as_json: bool, hub: str) -> None:
     else:
         click.echo(render_cluster(about.cluster, about.time, terminal_width(), wants_colour()), nl=False)
     cluster = about.cluster
-    is_whole = cluster.state == "ok" and all(one.is_alive for one in cluster.hubs)
+    is_whole = cluster.state == "ok" and all(one.is_alive and one.lag_seconds is not None for one in cluster.hubs)
     if not is_whole or any(one.owner is None for one in cluster.duties):
         raise SystemExit(1)
 

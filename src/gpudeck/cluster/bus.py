@@ -15,10 +15,11 @@ from typing import Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import AuthorizationError, NoRespondersError, NoServersError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
-from nats.js.errors import BadRequestError
+from nats.js.errors import BadRequestError, ServiceUnavailableError
 
 from gpudeck.cluster.settings import ClusterSettings
 from gpudeck.model.backoff import Backoff
@@ -46,7 +47,7 @@ Answer = Callable[[bytes], Awaitable[bytes]]
 
 class Bus:
     """`start` and `close` in the loop that owns it. `receive` is called with every message, this hub's among them, in
-    the same order on all hubs. `problem` is what is wrong with the connection now; None: nothing."""
+    the same order on all hubs. `problem` is why it cannot be used now, for everybody who may look; None: it can."""
 
     def __init__(self, settings: ClusterSettings, receive: Receive, answer: Answer, *, since: float) -> None:
         """`since` is the time of the bus from which on messages are read. `answer` is called with requests of other
@@ -67,7 +68,7 @@ class Bus:
         self._next = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
-        self.problem: str | None = "the bus has not been reached yet"
+        self.problem: str | None = "it has not been reached yet"
 
     @property
     def position(self) -> float:
@@ -124,13 +125,13 @@ class Bus:
                 await self._is_lost.wait()
                 pause = 0.1
             except (NatsError, OSError, TimeoutError, ValueError) as error:
-                reason = f"the bus {self.shown} cannot be used: {str(error) or type(error).__name__}"
+                reason = _explain(error)
                 if reason != self.problem:
-                    log.warning("%s", reason)
+                    log.warning("the bus %s cannot be used: %s (%r)", self.shown, reason, error)
                 self.problem, pause = reason, backoff.fail()
             except Exception:
                 log.exception("the bus failed")
-                self.problem, pause = "the bus failed: see the hub's log", 5.0
+                self.problem, pause = "see the hub's log", 5.0
             await self._disconnect()
             await asyncio.sleep(pause)
 
@@ -141,6 +142,7 @@ class Bus:
             name=f"gpudeck {settings.hub_name}",
             user_credentials=settings.credentials_file,
             allow_reconnect=False,
+            max_reconnect_attempts=1,
             connect_timeout=3,
             ping_interval=2,
             max_outstanding_pings=2,
@@ -190,7 +192,7 @@ class Bus:
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            self.problem = self.problem or f"the connection to the bus {self.shown} was lost"
+            self.problem = self.problem or "the connection was lost"
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 async with asyncio.timeout(2.0):
                     await client.close()
@@ -242,7 +244,7 @@ class Bus:
                     logging.WARNING if failures == _FAILURES else logging.DEBUG, "messages wait for the bus: %s", error
                 )
                 if failures >= _FAILURES:
-                    self.problem = f"the bus {self.shown} takes no messages"
+                    self.problem = "it takes no messages"
                 await asyncio.sleep(0.5)
                 self._wake.set()
 
@@ -258,6 +260,20 @@ class Bus:
             if self._waiting and self._waiting[0] is body:
                 self._waiting.popleft()
                 self._waiting_bytes -= len(body)
+
+
+def _explain(error: Exception) -> str:
+    """Without an address: everybody who may look at the hub sees it."""
+    told = f"{error} {getattr(error, 'description', '')}".lower()
+    if isinstance(error, AuthorizationError) or "authorization" in told:
+        return "it refuses the user or password, or the credentials"
+    if isinstance(error, NoRespondersError | ServiceUnavailableError) or "jetstream not enabled" in told:
+        return "JetStream is not enabled there (`nats-server -js`)"
+    if "replicas" in told or "insufficient" in told or "no suitable peers" in told:
+        return "it has fewer servers than cluster.replicas"
+    if isinstance(error, NoServersError | OSError | TimeoutError):
+        return "it does not answer"
+    return "see the hub's log"
 
 
 async def _note_error(error: Exception) -> None:

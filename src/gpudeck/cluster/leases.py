@@ -109,14 +109,10 @@ class Leases:
         self, connection: AsyncConnection, now: float, *, can_work: bool, lag: float | None
     ) -> None:
         mine = (await connection.execute(select(cluster_hubs).where(_hubs.name == self._name))).mappings().first()
-        if (
-            mine is not None
-            and mine["run"] != self._run
-            and mine["seen_at"] > now - LEASE_SECONDS
-            and mine["started_at"] > self._started_at
-        ):
+        if mine is not None and mine["run"] != self._run and mine["seen_at"] > now - LEASE_SECONDS:
             raise Temporary(
-                f"another hub has the name {self._name} too.", "Give each hub a name of its own: cluster.name."
+                f"another hub has the name {self._name} too, or this one was restarted a moment ago.",
+                "Give each hub a name of its own: cluster.name.",
             )
         is_same = mine is not None and mine["run"] == self._run and mine["able_since"] is not None
         values = {

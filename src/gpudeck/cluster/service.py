@@ -162,8 +162,8 @@ class ClusterService(Service):
     def problems(self) -> list[str]:
         found = []
         if self.bus.problem is not None:
-            # Without the address: it is shown to everybody who may look.
-            found.append("the hubs cannot reach each other: the bus is away. Hosts of other hubs are shown as late.")
+            told = f"the bus cannot be used: {self.bus.problem}"
+            found.append(f"{told}. The hubs cannot reach each other, and hosts of other hubs are shown as late.")
         elif not self._is_current:
             found.append("this hub is catching up with the other hubs: some hosts are shown as late.")
         if self._lease_problem is not None:

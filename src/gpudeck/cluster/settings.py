@@ -7,14 +7,15 @@ from msgspec import Meta, Struct
 
 from gpudeck.model.settings import Duration
 
-_WORDS = {"config_words": "a URL that begins with nats:// or tls://"}
+_SERVER = r"(?:nats|tls)://(?:[^@,\s]+@)?[^@:/,\s]+(?::[0-9]{1,5})?"
+_WORDS = {"config_words": "a URL such as nats://bus1:4222, or several with commas between them"}
 _NAME_WORDS = {"config_words": "letters, digits, - and _"}
 
 
 class ClusterSettings(Struct, frozen=True):
     """Several hubs that serve one fleet. All of them have the same `bus`, `database` and `history`."""
 
-    bus: Annotated[str, Meta(pattern=r"^(?:nats|tls)://", extra=_WORDS)]
+    bus: Annotated[str, Meta(pattern=rf"^{_SERVER}(?:,{_SERVER})*$(?!\n)", extra=_WORDS)]
     """The NATS server with JetStream, or several with commas between them."""
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$", extra=_NAME_WORDS)] = ""
     """The name of this hub, different on each; the default is the name of its machine."""

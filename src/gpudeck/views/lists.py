@@ -217,7 +217,8 @@ def render_cluster(found: Cluster, now: float, width: int | None, colour: bool) 
         duties = [
             f"{duty.name} ({show_length(now - (duty.since or now))})" for duty in others if duty.owner == hub.name
         ]
-        seen = ("up", "green") if hub.is_alive else (f"not seen for {show_length(hub.seen_seconds_ago)}", "red")
+        seen = ("up", "green") if hub.lag_seconds is not None else ("no bus", "red")
+        seen = seen if hub.is_alive else (f"not seen for {show_length(hub.seen_seconds_ago)}", "red")
         lag = "–" if hub.lag_seconds is None else f"{1000 * hub.lag_seconds:.0f} ms"
         rows.append(
             [
