@@ -248,7 +248,8 @@ class ClusterService(Service):
         while True:
             try:
                 async with asyncio.timeout(5.0):
-                    await self.leases.renew(can_work=self._is_current, lag=self._replicator.lag)
+                    # A host that it only calls late would end an alert that another hub fires again.
+                    await self.leases.renew(can_work=not self.is_cut_off, lag=self._replicator.lag)
                 if self._lease_problem is not None:
                     log.info("leases can be renewed again")
                 self._lease_problem = None
