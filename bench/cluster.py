@@ -26,6 +26,7 @@ from bench.hostile import percentile
 from bench.processes import HubUnderTest, all_cpu_seconds, rss_mib
 from bench.reports import make_reading
 from bench.scale import WARM_UP, Seen, collect, running_senders, start_all
+from gpudeck.cluster.service import DUTIES
 from gpudeck.model.report import Report
 from gpudeck.wire import Envelope, encode
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.005
 _CHANGES = 60
 _reference: dict[str, float] = {}
-DUTIES = ("alerts", "chat", "events", "reservations", "schedulers")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, text
 from database_fixtures import connect
 from fakes.postgres import PostgresServer
 from gpudeck.cluster import leases as module
-from gpudeck.cluster.leases import Leases, LostDuty, choose_owner, shard_of
+from gpudeck.cluster.leases import Leases, LostDuty, NameInUse, choose_owner, shard_of
 from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import cluster_leases, personal_mutes
@@ -128,7 +128,7 @@ def test_the_second_of_two_hubs_with_one_name_has_no_duties(shared: Database) ->
     first = Leases(shared, "a", "1", DUTIES, started_at=1.0)
     second = Leases(shared, "a", "2", DUTIES, started_at=2.0)
     run(renew(first))
-    with pytest.raises(Exception, match=r"another hub has the name a too"):
+    with pytest.raises(NameInUse, match=r"another hub has the name a too"):
         run(renew(second))
     run(renew(first))
     assert set(first.held) == set(DUTIES)

@@ -175,6 +175,7 @@ class HubServices:
             duty=duty("alerts"),
             database=None if cluster is None else cluster.leases.fence("alerts"),
             share=share("alerts"),
+            now=hub.clock,
         )
         chat = ChatService(
             hub,

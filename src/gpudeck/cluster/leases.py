@@ -45,6 +45,10 @@ class Held(Struct):
     until: float
 
 
+class NameInUse(Temporary):
+    """Another hub of the cluster has the name of this one."""
+
+
 class LostDuty(Temporary):
     """Another hub has the duty now: nothing was written."""
 
@@ -110,7 +114,7 @@ class Leases:
     ) -> None:
         mine = (await connection.execute(select(cluster_hubs).where(_hubs.name == self._name))).mappings().first()
         if mine is not None and mine["run"] != self._run and mine["seen_at"] > now - LEASE_SECONDS:
-            raise Temporary(
+            raise NameInUse(
                 f"another hub has the name {self._name} too, or this one was restarted a moment ago.",
                 "Give each hub a name of its own: cluster.name.",
             )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gpudeck.cluster.bus import LOST_SECONDS, Answer, Bus
-from gpudeck.cluster.leases import POLLING_SHARDS, RENEW_SECONDS, Leases, shard_of
+from gpudeck.cluster.leases import POLLING_SHARDS, RENEW_SECONDS, Leases, NameInUse, shard_of
 from gpudeck.cluster.replication import WHOLE_SECONDS, Replicator
 from gpudeck.cluster.settings import ClusterSettings
 from gpudeck.database.background import LocalCopy
@@ -254,10 +254,11 @@ class ClusterService(Service):
                     log.info("leases can be renewed again")
                 self._lease_problem = None
             except (Temporary, TimeoutError) as error:
-                reason = error.message if isinstance(error, Temporary) else "the database does not answer."
                 if self._lease_problem is None:
-                    log.warning("leases cannot be renewed: %s", reason)
-                self._lease_problem = "the hub's database does not answer." if "name" not in reason else reason
+                    log.warning("leases cannot be renewed: %s", str(error) or "the database does not answer in time.")
+                # Without the database's address: it is shown to everybody who may look.
+                problem = error.message if isinstance(error, NameInUse) else "the hub's database does not answer."
+                self._lease_problem = problem
             except Exception:
                 log.exception("leases could not be renewed")
             await asyncio.sleep(RENEW_SECONDS)
