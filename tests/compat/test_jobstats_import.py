@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,85 @@ def test_lines_of_a_job_and_its_summary_need_a_job_that_the_hub_knows(hub: HubPr
     done = import_file(hub, tmp_path, f"JobID  AdminComment\n-----  ----\n99  {pack(STATS)}\n99.batch\n")
     assert done.returncode == 1
     assert "job 99: neither the import nor this hub knows when it started" in done.stdout
+
+
+def test_two_starts_of_a_job_in_one_file_stay_two(hub: HubProcess, tmp_path: Path) -> None:
+    head, good = "JobID|Start|State|AdminComment", pack(STATS)
+    lines = [head, f"31|{START}|REQUEUED|{good}", f"31|{START + 9000}|COMPLETED|{good}"]
+    done = import_file(hub, tmp_path, "\n".join([*lines, head, lines[1]]))
+    assert done.stdout.endswith("\n2 jobs done, 1 already present.\n"), done.stdout
+    newest, first = json.loads(hub.get("/api/v1/jobs/31"))["jobs"]
+    assert (newest["start"], newest["outcome"]) == (START + 9000, "COMPLETED")
+    assert (first["start"], first["outcome"]) == (START, "REQUEUED")
+    assert newest["allocated_hours"] == first["allocated_hours"] == 6.0
+    again = import_file(hub, tmp_path, "\n".join(lines))
+    assert "\n0 jobs done, 2 already present." in again.stdout
+
+
+def test_cut_lines_and_jobs_that_have_not_ended_are_refused_by_line(hub: HubProcess, tmp_path: Path) -> None:
+    good, now = pack(STATS), int(time.time())
+    lines = [
+        "JobID|Start|State|AdminComment",
+        f"41|{START}|COMPLETED|{good}",
+        f"42|{START}|COMP",
+        f"43|{START}|COMPLETED|JS",
+        f"44|{START}|COMPLETED|someone else's comment",
+        f"45|{START}|RUNNING|{good}",
+        f"46|{now - 3600}|COMPLETED|{good}",
+    ]
+    done = import_file(hub, tmp_path, "\n".join(lines))
+    assert done.returncode == 1
+    assert "! line 3: it is cut off: it has 3 of 4 columns" in done.stdout
+    assert "! line 4: job 43: it is cut off" in done.stdout
+    assert "! line 6: job 45: it has not ended (RUNNING)" in done.stdout
+    assert "! line 7: job 46: it would end in the future, 7200 s after" in done.stdout
+    assert "\n1 line without a summary of Jobstats.\n1 job done, 0 already present, 4 not imported.\n" in done.stdout
+
+
+def test_gpus_without_figures_are_allocated_and_unknown(hub: HubProcess, tmp_path: Path) -> None:
+    stats = {"nodes": {"n7": {"gpu_utilization": {"0": 50}, "gpu_used_memory": {"0": GIB}}}, "total_time": 7200}
+    table = f"JobID|Start|Account|AdminComment\n61|{START}|bio|{pack(stats | {'gpus': 4})}\n"
+    assert import_file(hub, tmp_path, table).returncode == 0
+    (job,) = json.loads(hub.get("/api/v1/jobs/61"))["jobs"]
+    assert (job["gpu_count"], job["allocated_hours"], job["unmonitored_hours"]) == (4, 8.0, 6.0)
+    assert (job["used_hours"], job["unused_hours"], job["coverage"]) == (2.0, 0.0, 0.25)
+    assert job["utilization_percent"] == 50.0
+    unknown = [gpu for gpu in job["gpus"] if gpu["label"].startswith("?")]
+    assert [(gpu["host"], gpu["allocated_hours"], gpu["used_hours"], gpu["unused_hours"]) for gpu in unknown] == [
+        ("n7", 2.0, None, None)
+    ] * 3
+    shown = gpudeck(tmp_path, "job", "61", "--hub", hub.url).stdout
+    assert "What the GPUs did in 6.0 of the 8.0 allocated hours is not known." in shown
+    report = ("report", "--by", "account", "--since", "2026-01-01", "--hub", hub.url)
+    rows = json.loads(gpudeck(tmp_path, *report, "--format", "json").stdout)["rows"]
+    (row,) = (row for row in rows if row.get("account") == "bio")
+    figures = [row[name] for name in ("allocated_hours", "unmonitored_hours", "unused_hours", "never_used_hours")]
+    assert figures == pytest.approx([8.0, 6.0, 0.0, 0.0])
+    assert "6.0 of the allocated hours were not monitored" in " ".join(gpudeck(tmp_path, *report).stdout.split())
+
+
+def test_a_refused_token_is_the_error_of_the_import(hub: HubProcess, tmp_path: Path) -> None:
+    table = f"JobID|Start|AdminComment\n71|{START}|{pack(STATS)}\n"
+    (tmp_path / "sacct.txt").write_text(table)
+    command = ("import", "jobstats", str(tmp_path / "sacct.txt"), "--hub", hub.url)
+    done = gpudeck(tmp_path, *command, GPUDECK_TOKEN="wrong")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "token" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("JobIDRaw|Start|AdminComment", "The header has no column JobID."),
+        ("JobID|Start|Comment", "The header has no column AdminComment."),
+        ("JobID Start AdminComment", "The columns are not separated by |: sacct needs the option -P."),
+        ("JobID,Start,AdminComment", "The columns are not separated by |: sacct needs the option -P."),
+    ],
+)
+def test_a_missing_column_is_named(hub: HubProcess, tmp_path: Path, header: str, told: str) -> None:
+    done = import_file(hub, tmp_path, f"{header}\n81|{START}|{pack(STATS)}\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
 
 
 def test_what_is_no_output_of_sacct_is_refused(hub: HubProcess, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
-from gpudeck.model.job import JobReport, JobReports
+from gpudeck.model.job import ImportedJob, JobReport, JobReports
 from gpudeck.model.jobstats import read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
+from gpudeck.schedulers.imported_jobs import import_jobs
 from gpudeck.schedulers.job_report import JobReporter, find_hints
 from gpudeck.schedulers.job_store import JobQuery, JobStore
 from gpudeck.schedulers.job_usage import AllocatedTime, base_query, read_sums
@@ -117,6 +118,39 @@ def test_a_job_that_never_touches_its_gpu_is_allocated_and_unused(site: JobSite)
     assert [row.allocated_hours, row.unused_hours, row.never_used_hours] == pytest.approx([0.5] * 3)
 
 
+def test_an_import_of_a_job_that_ends_in_the_future_is_refused(site: JobSite) -> None:
+    job = ImportedJob(job="9", start=START - 60, seconds=7200.0)
+    done = asyncio.run(import_jobs(site.service.store, "slurm", [job], START))
+    assert (done.imported, [(one.job, one.start) for one in done.refused]) == ([], [("9", START - 60)])
+
+
+def test_only_the_starts_on_one_scheduler_are_starts_of_a_job(site: JobSite) -> None:
+    site.allocate(ANN, replace(ANN, scheduler="other", since=START - 30))
+    site.run(60)
+    found = asyncio.run(site.reporter.find("7", None, site.clock()))
+    assert ([one.scheduler for one in found.jobs], found.other_schedulers) == (["slurm"], ["other"])
+    shown = render_job(found, UTC, site.clock())
+    assert "Earlier starts" not in shown
+    assert "Another job has this id: --scheduler other." in shown
+    other = asyncio.run(site.reporter.find("7", "other", site.clock()))
+    assert ([one.scheduler for one in other.jobs], other.other_schedulers) == (["other"], [])
+
+
+def test_time_before_the_first_job_is_unknown_not_zero(site: JobSite) -> None:
+    site.allocate(ANN)
+    site.run(600)
+    site.write()
+    with pytest.raises(HistoryRefused, match="no job is recorded before"):
+        asyncio.run(site.reporter.read_sums(UsageQuery("account", START - 7200, START - 3600), site.clock()))
+    ask = UsageQuery("user", START - 7200, START - 3600)
+    assert asyncio.run(site.reporter.read_sums(ask, site.clock())) is None
+    partly = asyncio.run(site.reporter.read_sums(UsageQuery("account", START - 7200, site.clock()), site.clock()))
+    assert partly is not None
+    assert partly.since == START + TICK_SECONDS
+    asked = UsageQuery("account", START, site.clock())
+    assert asyncio.run(site.reporter.read_sums(asked, site.clock())) is not None
+
+
 def test_what_it_did_is_counted_by_gpu(site: JobSite) -> None:
     busy = {"utilization_percent": 50, "power_watts": 360.0, "memory_used_bytes": 2**30}
     site.gpus = [make_busy_gpu(0, uuid="GPU-0", name="NVIDIA H200", metrics=busy), make_gpu(1, uuid="GPU-1")]
@@ -183,17 +217,18 @@ def test_others_on_its_gpu_are_no_use_of_the_job_and_pods_that_share_one_are_mar
     site.run(600)
     found = asyncio.run(site.reporter.find("ml/a", None, site.clock()))
     assert found.jobs[0].gpus[0].is_shared
-    assert "Others were on n1:1 too." in render_job(found, UTC, site.clock())
+    assert "Others had or used n1:1 too." in render_job(found, UTC, site.clock())
 
 
-def test_unmonitored_time_is_excluded(site: JobSite) -> None:
+def test_unmonitored_time_is_allocated_and_its_use_unknown(site: JobSite) -> None:
     site.allocate(ANN)
     site.run(600)
     site.gpus = [make_gpu(0, uuid="GPU-0", missing="lost"), make_gpu(1, uuid="GPU-1")]
     site.report()
     site.run(600)
     job = site.job()
-    assert (job.allocated_hours * HOUR, job.wall_seconds, job.coverage) == pytest.approx((600.0, 1200.0, 0.5))
+    assert (job.allocated_hours * HOUR, job.wall_seconds, job.coverage) == pytest.approx((1200.0, 1200.0, 0.5))
+    assert [job.unmonitored_hours * HOUR, (job.unused_hours or 0.0) * HOUR] == pytest.approx([600.0, 600.0])
 
 
 def test_a_job_ends_when_its_gpus_are_known_to_be_given_back(site: JobSite) -> None:

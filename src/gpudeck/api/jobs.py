@@ -121,7 +121,7 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
 )
 async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
-    done = await import_jobs(jobs.service.store, data.scheduler, data.jobs)
+    done = await import_jobs(jobs.service.store, data.scheduler, data.jobs, clock.wall())
     if done.imported:
         jobs.service.note_imported()
     await auth.audit.record(

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import yaml
 from msgspec import Struct, field
 
-from gpudeck.client import Client, ReservationTaken
+from gpudeck.client import Client, Forbidden, ReservationTaken
 from gpudeck.discovery.host_names import NAME_WORDS, is_host_name, quote, read_host_address
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.extras import need_hub_python
@@ -61,8 +61,8 @@ class ImportStep(Protocol):
     """One thing to be done. `kind` is a word for counting ("host", "reservation"), `what` a line for people.
 
     `find` says what of it is there already, None where it has to be done; `apply` does it, and says the same where it
-    turns out to be there after all. Both may raise GpudeckError, which costs that step alone; Unreachable ends the
-    import.
+    turns out to be there after all. Both may raise GpudeckError, which costs that step alone; Unreachable and Forbidden
+    end the import.
     """
 
     @property
@@ -160,7 +160,7 @@ def _try(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
         found = step.find(hub)
         if found is None and apply:
             found = step.apply(hub)
-    except Unreachable:
+    except (Unreachable, Forbidden):
         raise
     except GpudeckError as error:
         return ImportResult(step.kind, step.what, "failed", str(error), _count(step))

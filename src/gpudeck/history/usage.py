@@ -35,7 +35,7 @@ _SumKey = tuple[int, str, str | None, str]
 _RowKey = tuple[str | None, bool]
 """A row's name, and whether it is the row of unknown users."""
 _KEPT_SECONDS = 600.0
-_ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours")
+_ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours", "unmonitored_hours", "shared_hours")
 
 
 class _Sums(Struct):

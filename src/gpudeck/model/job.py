@@ -1,6 +1,6 @@
 """Jobs of schedulers as the API, the page and the terminal show them: what was allocated, and what of it was used.
 
-Hours are GPU-hours in which the GPU was monitored; `coverage` is their part of the job's time. docs/accounting.md
+Hours are GPU-hours; `coverage` is the part of the job's time in which its GPUs were monitored. docs/accounting.md
 defines them.
 """
 
@@ -12,17 +12,19 @@ JobState = Literal["running", "suspended", "ended", "unknown"]
 
 
 class JobAmounts(Struct, kw_only=True):
-    """`used_hours` are those in which the GPU was busy or idle, `unused_hours` the others, `idle_hours` those in the
-    state idle; null of a job that was imported. `active_hours` are hours times utilization; null where it was never
-    known.
+    """`allocated_hours` are all that are known, `unmonitored_hours` the part of them in which it is not known what the
+    GPU did. `used_hours` are those in which the GPU was busy or idle, `unused_hours` those in which it was not; null
+    where nothing was monitored. `idle_hours` are those in the state idle; null of a job that was imported.
+    `active_hours` are hours times utilization; null where it was never known.
 
-    `utilization_percent` is the mean over the allocated time, in which an unused GPU has none. `memory_mean_bytes` is
+    `utilization_percent` is the mean over the monitored time, in which an unused GPU has none. `memory_mean_bytes` is
     a mean of one GPU, `memory_peak_bytes` the most on one. `cost` is that of the allocated time, null without a price.
     """
 
     allocated_hours: float = 0.0
-    used_hours: float = 0.0
-    unused_hours: float = 0.0
+    unmonitored_hours: float = 0.0
+    used_hours: float | None = None
+    unused_hours: float | None = None
     idle_hours: float | None = None
     active_hours: float | None = None
     utilization_percent: float | None = None
@@ -119,10 +121,12 @@ class JobList(Struct):
 
 
 class JobReports(Struct):
-    """The newest starts of a job, or tasks of an array, the newest first. `has_more`: there are older ones."""
+    """The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are
+    older ones. `other_schedulers` have a job of that id too."""
 
     jobs: list[JobReport]
     has_more: bool = False
+    other_schedulers: list[str] = field(default_factory=list)
 
 
 MOST_IMPORTED: Final = 500
@@ -132,7 +136,8 @@ _Amount = Annotated[float, Meta(ge=0, lt=2**53)]
 
 
 class ImportedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU of a job as another monitor has measured it. Null is unknown."""
+    """A GPU of a job as another monitor has measured it. Null is unknown; a GPU without any figure was allocated, and
+    what it did is unknown. A host or label that is not known begins with `?`."""
 
     host: Annotated[str, Meta(min_length=1, max_length=200)]
     label: Annotated[str, Meta(min_length=1, max_length=32)]
@@ -167,9 +172,17 @@ class ImportedJob(Struct, frozen=True, kw_only=True):
     nodes: Annotated[list[ImportedNode], Meta(max_length=1024)] = field(default_factory=list)
 
 
+class JobNotImported(Struct, frozen=True):
+    """A start of a job, and why it was not imported. `start` is null where it is not known."""
+
+    job: str
+    start: float | None
+    reason: str
+
+
 class JobImport(Struct, frozen=True):
-    """Which jobs were imported. `there` and `refused` have a reason for each of the others."""
+    """Which jobs were imported: an id for each start. `there` are those whose GPUs were known already."""
 
     imported: list[str]
-    there: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    there: list[JobNotImported] = field(default_factory=list)
+    refused: list[JobNotImported] = field(default_factory=list)

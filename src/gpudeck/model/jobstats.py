@@ -5,6 +5,7 @@ import base64
 import binascii
 import gzip
 import zlib
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -36,10 +37,11 @@ class JobstatsSummary(Struct):
 
     nodes: dict[str, JobstatsNode]
     total_time: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    gpus: int | None = None
+    gpus: Annotated[int, Meta(ge=0, le=1024)] | None = None
 
     def list_gpus(self) -> list[ImportedGpu]:
-        return [
+        """Those with figures, and as many without as `gpus` counts beside them."""
+        measured = [
             ImportedGpu(
                 host=host,
                 label=label,
@@ -50,6 +52,7 @@ class JobstatsSummary(Struct):
             for host, node in self.nodes.items()
             for label in sorted(node.gpu_total_memory | node.gpu_used_memory | node.gpu_utilization)
         ]
+        return measured + make_unknown_gpus(list(self.nodes), (self.gpus or 0) - len(measured))
 
     def list_nodes(self) -> list[ImportedNode]:
         def known(value: float | None) -> float | None:
@@ -66,6 +69,12 @@ class JobstatsSummary(Struct):
             for host, node in self.nodes.items()
             if node.gpu_total_memory or node.gpu_used_memory or node.gpu_utilization
         ]
+
+
+def make_unknown_gpus(hosts: Sequence[str], count: int) -> list[ImportedGpu]:
+    """GPUs of which nothing is known but that they were allocated, on one of these hosts."""
+    host = hosts[0] if len(hosts) == 1 else "?"
+    return [ImportedGpu(host=host, label=f"?{number}") for number in range(1, count + 1)]
 
 
 def read_summary(text: str) -> JobstatsSummary | None:

@@ -216,7 +216,9 @@ class UsageRow(Struct, omit_defaults=True):
     when no price is set.
 
     Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
-    GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used.
+    GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used. `unmonitored_hours` are the
+    allocated hours in which it is not known what the GPU did, `shared_hours` those of GPUs that others had too; they
+    count for the job that started first.
     """
 
     gpu_hours: float
@@ -238,6 +240,8 @@ class UsageRow(Struct, omit_defaults=True):
     allocated_hours: float | None = None
     unused_hours: float | None = None
     never_used_hours: float | None = None
+    unmonitored_hours: float | None = None
+    shared_hours: float | None = None
     unknown: bool = False
     days: list[Day] = field(default_factory=list)
 
@@ -251,6 +255,7 @@ class Usage(Struct):
     """`coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
 
     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
+    `allocated_since` is when the records of jobs begin, if after it: what was allocated before is unknown.
     """
 
     by: UsageBy
@@ -262,6 +267,7 @@ class Usage(Struct):
     rows: list[UsageRow]
     total: UsageRow
     known_since: float | None = None
+    allocated_since: float | None = None
 
 
 class HistoryState(Struct, frozen=True):

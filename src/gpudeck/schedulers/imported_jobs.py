@@ -4,47 +4,54 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import asdict
 
-from gpudeck.model.job import ImportedGpu, ImportedJob, JobImport
+from gpudeck.model.job import ImportedGpu, ImportedJob, JobImport, JobNotImported
 from gpudeck.schedulers.job_store import AMOUNTS, DAY, JobGpuRecord, JobHostRecord, JobRecord, JobStore, hash_id
 
 _NO_START = "neither the import nor this hub knows when it started"
 _MEASURED = "its GPUs are known here already"
+_TWICE = "this start is listed twice"
+_NOT_ENDED = "it ends in the future: it is not over, or a clock is wrong"
 _TOO_LARGE = "its GPUs have too many days for one request with the jobs before it"
+_SKEW_SECONDS = 60.0
+"""So far the clocks of the hub and of the other monitor may differ."""
 _MOST_ROWS = 50_000
 """Days of GPUs in one request."""
 
 
-async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJob]) -> JobImport:
-    """A job whose GPUs are known here stays as it is. Raises Temporary."""
-    found = [record for one in jobs if (record := await _find_record(store, scheduler, one)) is not None]
-    measured = {gpu.job_id for gpu in await store.gpus_of([record.id for record in found])}
-    records = {record.job: record for record in found}
-    there = {one.job: _MEASURED for one in jobs if one.job in records and records[one.job].id in measured}
-    refused = {one.job: _NO_START for one in jobs if one.job not in records}
-    new: list[ImportedJob] = []
+async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJob], now: float) -> JobImport:
+    """Each start of a job is one of its own. One whose GPUs are known here stays as it is. Raises Temporary."""
+    done = JobImport([])
+    records: dict[int, tuple[JobRecord, ImportedJob]] = {}
     rows = 0
     for one in jobs:
-        if one.job in there or one.job in refused:
-            continue
+        record = await _find_record(store, scheduler, one)
         rows += len(one.gpus) * (2 + int(one.seconds // DAY))
-        if rows > _MOST_ROWS:
-            refused[one.job] = _TOO_LARGE
+        if record is None or record.last_seen > now + _SKEW_SECONDS or rows > _MOST_ROWS:
+            why = _NO_START if record is None else _TOO_LARGE if rows > _MOST_ROWS else _NOT_ENDED
+            done.refused.append(JobNotImported(one.job, one.start, why))
+        elif record.id in records:
+            done.there.append(JobNotImported(one.job, record.start, _TWICE))
         else:
-            new.append(one)
-    await store.write_jobs([records[one.job] for one in new])
-    await store.write_gpus([_make_gpu(records[one.job], gpu) for one in new for gpu in one.gpus])
-    hosts = ((records[one.job], node) for one in new for node in one.nodes)
+            records[record.id] = record, one
+    for known in {gpu.job_id for gpu in await store.gpus_of(list(records))}:
+        record, _ = records.pop(known)
+        done.there.append(JobNotImported(record.job, record.start, _MEASURED))
+    new = list(records.values())
+    await store.write_jobs([record for record, _ in new])
+    await store.write_gpus([_make_gpu(record, gpu) for record, one in new for gpu in one.gpus])
+    hosts = ((record, node) for record, one in new for node in one.nodes)
     await store.write_hosts(
         [JobHostRecord(job_id=job.id, read_at=job.last_seen, **asdict(node)) for job, node in hosts]
     )
     usage = (
-        (hash_id(records[one.job].id, _name(gpu)), day, _measure(gpu, seconds))
-        for one in new
-        for day, seconds in _split(records[one.job].start, one.seconds)
+        (hash_id(record.id, _name(gpu)), day, _measure(gpu, seconds))
+        for record, one in new
+        for day, seconds in _split(record.start, one.seconds)
         for gpu in one.gpus
     )
     await store.write_usage(usage, DAY)
-    return JobImport([one.job for one in new], there, refused)
+    done.imported.extend(record.job for record, _ in new)
+    return done
 
 
 async def _find_record(store: JobStore, scheduler: str, one: ImportedJob) -> JobRecord | None:
@@ -100,6 +107,8 @@ def _split(start: float, seconds: float) -> Iterator[tuple[int, float]]:
 
 
 def _measure(gpu: ImportedGpu, seconds: float) -> list[float]:
+    if gpu.utilization_percent is None and gpu.memory_peak_bytes is None:
+        return [seconds * (name == "unobserved") for name in AMOUNTS]
     known = {
         "allocated": seconds,
         "used": seconds * bool(gpu.utilization_percent or gpu.memory_peak_bytes),

@@ -25,7 +25,7 @@ from gpudeck.schedulers.job_store import (
     add_amounts,
     read_labels,
 )
-from gpudeck.schedulers.job_usage import AllocatedTime, DaySums, base_query, check_query, read_sums
+from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, check_query, read_sums
 from gpudeck.schedulers.jobs import JobService
 
 MOST_STARTS: Final = 100
@@ -57,13 +57,14 @@ class JobReporter(Struct):
     settings: UsageSettings = UsageSettings()
     groups: Callable[[str], str | None] = lambda _: None
 
-    async def read_sums(self, query: UsageQuery, now: float) -> DaySums | None:
-        """What `add_allocated` needs; None where no scheduler has given a GPU to a job. Raises Temporary and
+    async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
+        """What `add_allocated` needs; None where no job is recorded until the end of the period. Raises Temporary and
         HistoryRefused."""
-        check_query(query, has_jobs=self.service.has_jobs)
-        return await read_sums(self.service.store, query, now) if self.service.has_jobs else None
+        since = await self.service.store.find_beginning() if self.service.has_jobs else None
+        check_query(query, since)
+        return None if since is None or query.end <= since else await read_sums(self.service.store, query, now, since)
 
-    def add_allocated(self, history: Store, query: UsageQuery, sums: DaySums | None, now: float) -> Usage:
+    def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
         """Usage with allocated time. Blocks. Raises HistoryRefused."""
         usage = history.usage(base_query(query))
         return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, query, sums, now)
@@ -79,10 +80,14 @@ class JobReporter(Struct):
         """The newest starts of a job, without idle stretches and hints. Raises Temporary."""
         await self.service.settle()
         records = await self.service.store.find_starts(job, scheduler, MOST_STARTS + 1)
+        others = {one.scheduler for one in records} - {one.scheduler for one in records[:1]}
+        if others:
+            records = await self.service.store.find_starts(job, records[0].scheduler, MOST_STARTS + 1)
         has_more, records = len(records) > MOST_STARTS, records[:MOST_STARTS]
         found = await self._read_gpus(records)
         hosts = await self.service.store.hosts_of([record.id for record in records])
-        return JobReports([self._report(one, found.get(one.id, []), hosts, now) for one in records], has_more)
+        reports = [self._report(one, found.get(one.id, []), hosts, now) for one in records]
+        return JobReports(reports, has_more, sorted(others))
 
     async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
         """The GPUs of each job with their amounts."""
@@ -115,7 +120,7 @@ class JobReporter(Struct):
 
     def _describe(self, record: JobRecord, gpus: list[_Gpu], now: float) -> dict[str, Any]:
         wall = _wall(record, now)
-        costs = [(self._price(gpu.model), amounts["allocated"]) for gpu, amounts in gpus]
+        costs = [(self._price(gpu.model), amounts["allocated"] + amounts["unobserved"]) for gpu, amounts in gpus]
         priced = [price * seconds / HOUR for price, seconds in costs if price is not None]
         names = ("scheduler", "job", "name", "user", "account", "partition", "qos", "namespace")
         return {
@@ -169,10 +174,12 @@ def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[st
     # An unused GPU does no work: that needs no measurement.
     known = measured + allocated - used
     active = sums["active"] if measured > 0 or (allocated > 0 and used == 0) else None
+    total, is_known = allocated + sums["unobserved"], allocated > 0 or sums["unobserved"] == 0
     return {
-        "allocated_hours": allocated / HOUR,
-        "used_hours": used / HOUR,
-        "unused_hours": max(0.0, allocated - used) / HOUR,
+        "allocated_hours": total / HOUR,
+        "unmonitored_hours": sums["unobserved"] / HOUR,
+        "used_hours": used / HOUR if is_known else None,
+        "unused_hours": max(0.0, allocated - used) / HOUR if is_known else None,
         "idle_hours": None if any(gpu.is_imported for gpu, _ in parts) else sums["idle"] / HOUR,
         "active_hours": None if active is None else active / HOUR,
         "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
@@ -180,7 +187,7 @@ def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[st
         "memory_mean_bytes": sums["memory_sum"] / sums["memory_seconds"] if sums["memory_seconds"] > 0 else None,
         "memory_peak_bytes": sums["memory_peak"] if sums["memory_seconds"] > 0 or sums["memory_peak"] > 0 else None,
         "energy_kwh": sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
-        "cost": None if price is None else price * allocated / HOUR,
+        "cost": None if price is None else price * total / HOUR,
         "coverage": min(1.0, allocated / wall) if wall > 0 else None,
     }
 
@@ -226,7 +233,8 @@ def find_hints(report: JobReport) -> list[JobHint]:
         places = ", ".join(f"{gpu.host}:{gpu.label}" for gpu in unused[:8]) + (", …" if len(unused) > 8 else "")
         told = f"{len(unused)} of {len(report.gpus)} GPUs {'was' if len(unused) == 1 else 'were'} never used: {places}."
         hints.append(JobHint("unused_gpus", f"{told} Request fewer, or let the program use them."))
-    wasted = ((report.idle_hours or 0.0) + report.unused_hours) / report.allocated_hours
+    monitored = report.allocated_hours - report.unmonitored_hours
+    wasted = ((report.idle_hours or 0.0) + (report.unused_hours or 0.0)) / monitored
     if wasted >= _IDLE_SHARE:
         told = f"The GPUs did no work in {100 * wasted:.0f} % of the allocated time."
         hints.append(JobHint("idle", f"{told} End the job when its work is done, or request a shorter time."))
@@ -238,7 +246,7 @@ def find_hints(report: JobReport) -> list[JobHint]:
 
 def _find_small(report: JobReport) -> list[JobHint]:
     """A job that needs a small part of the memory of every one of its GPUs."""
-    used = [gpu for gpu in report.gpus if gpu.used_hours > 0]
+    used = [gpu for gpu in report.gpus if gpu.used_hours]
     shares = [
         gpu.memory_peak_bytes / gpu.memory_total_bytes
         for gpu in used

@@ -108,12 +108,14 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
 class UsageSum(NamedTuple):
     """Sums over some job-GPUs. `names` are the values that were grouped by; `never_used` are the allocated seconds of
-    GPUs that their jobs never used, `imported` the used seconds that another monitor has measured."""
+    GPUs that their jobs never used, `imported` the used seconds that another monitor has measured, `shared` the
+    allocated seconds of GPUs that others had or used too."""
 
     names: tuple[str | None, ...]
     amounts: dict[str, float]
     never_used: float
     imported: float = 0.0
+    shared: float = 0.0
 
 
 def hash_id(*parts: object) -> int:
@@ -183,6 +185,13 @@ class JobStore(FleetStore):
         found = await self._database.execute(select(jobs.c.id).where(jobs.c.fleet == self._fleet).limit(1))
         return found.first() is not None
 
+    async def find_beginning(self) -> float | None:
+        """When the records of jobs begin: when the first was seen. Of the oldest starts: one that has no start is among
+        them, and an imported one counts from its start."""
+        oldest = select(jobs.c.first_seen).where(jobs.c.fleet == self._fleet).order_by(jobs.c.start).limit(_AT_ONCE)
+        found: float | None = (await self._database.execute(select(func.min(oldest.subquery().c.first_seen)))).scalar()
+        return found
+
     async def open_jobs(self) -> list[JobRecord]:
         return await self._find_jobs(jobs.c.ended_at.is_(None))
 
@@ -244,11 +253,11 @@ class JobStore(FleetStore):
         found: dict[tuple[str | None, ...], UsageSum] = {}
         for span, begin, stop, share in _cut(start, end, now):
             for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
-                names, (never_used, imported, *values) = row[: len(by)], row[len(by) :]
+                names, (*parts, values) = row[: len(by)], (*row[len(by) : len(by) + 3], row[len(by) + 3 :])
                 amounts = {
                     name: value if name in PEAKS else share * value for name, value in zip(AMOUNTS, values, strict=True)
                 }
-                _add(found, UsageSum(tuple(names), amounts, share * never_used, share * imported))
+                _add(found, UsageSum(tuple(names), amounts, *(share * part for part in parts)))
         return list(found.values())
 
     async def join_days(self, before: float) -> None:
@@ -286,9 +295,10 @@ class JobStore(FleetStore):
         columns = [_column(name) for name in by]
         never_used = func.sum(case((job_gpus.c.is_used == 0, of.allocated), else_=0.0))
         imported = func.sum(case((job_gpus.c.host_id == "", of.used), else_=0.0))
+        shared = func.sum(case((job_gpus.c.is_shared == 1, of.allocated), else_=0.0))
         sums = [*(func.sum(of[name]) for name in SUMS), *(func.max(of[name]) for name in PEAKS)]
         wanted = (
-            select(*columns, never_used, imported, *sums)
+            select(*columns, never_used, imported, shared, *sums)
             .join(job_gpus, of.job_gpu_id == job_gpus.c.id)
             .join(jobs, job_gpus.c.job_id == jobs.c.id)
             .where(jobs.c.fleet == self._fleet, *(_is_named(name, clean(value)) for name, value in only.items()))
@@ -367,8 +377,7 @@ def _add(found: dict[tuple[str | None, ...], UsageSum], new: UsageSum) -> None:
     before = found.get(new.names)
     if before is not None:
         amounts = add_amounts(before.amounts, new.amounts)
-        imported = before.imported + new.imported
-        new = UsageSum(new.names, amounts, before.never_used + new.never_used, imported)
+        new = UsageSum(new.names, amounts, *(one + other for one, other in zip(before[2:], new[2:], strict=True)))
     found[new.names] = new
 
 

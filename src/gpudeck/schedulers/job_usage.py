@@ -5,7 +5,8 @@ docs/accounting.md explains the rules to people.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,7 +27,14 @@ DaySums = list[tuple[int, list[UsageSum]]]
 """The sums of a period by the number of the day, or all at 0."""
 
 
-async def read_sums(store: JobStore, query: UsageQuery, now: float) -> DaySums:
+class AllocatedSums(NamedTuple):
+    """`since` is when the records of jobs begin."""
+
+    days: DaySums
+    since: float
+
+
+async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float = 0.0) -> AllocatedSums:
     """What the answer needs of jobs. Raises Temporary, and HistoryRefused for a period that makes no sense."""
     is_daily = query.daily and query.by in JOB_NAMES
     period = Period(query.start, query.end, now, query.zone if is_daily else None)
@@ -34,15 +42,20 @@ async def read_sums(store: JobStore, query: UsageQuery, now: float) -> DaySums:
     by = [_COLUMNS.get(query.by, query.by), "user", "model"]
     only = {name: value for name in ("user", "host") if (value := getattr(query, name)) is not None}
     ends = [*begins[1:], query.end]
-    return [
+    days = [
         (number, await store.sum_usage(max(begin, query.start), min(end, now), now, by, only))
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
     ]
+    return AllocatedSums(days, since)
 
 
-def check_query(query: UsageQuery, *, has_jobs: bool) -> None:
-    """Raises HistoryRefused for what this hub cannot know."""
-    if query.by in JOB_NAMES and not has_jobs:
+def check_query(query: UsageQuery, since: float | None) -> None:
+    """Raises HistoryRefused for what this hub cannot know: `since` is when the records of jobs begin."""
+    if query.by in JOB_NAMES and since is not None and query.end <= since:
+        told = f"no job is recorded before {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
+        hint = "Ask about a period that ends later, or by user, group, host or model."
+        raise HistoryRefused("no_jobs", f"{told}, so the usage by {query.by} is not known in this period", hint)
+    if query.by in JOB_NAMES and since is None:
         hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
         raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {query.by}", hint)
     if (query.by == "label") != (query.label is not None):
@@ -57,9 +70,10 @@ class AllocatedTime:
         self._settings = settings
         self._find_group = find_groups(settings, groups)
 
-    def add(self, usage: Usage, query: UsageQuery, sums: DaySums, now: float) -> Usage:
+    def add(self, usage: Usage, query: UsageQuery, sums: AllocatedSums, now: float) -> Usage:
         """`usage` is what the history says by user where only schedulers know the rows. May block."""
-        wanted = [(day, [one for one in found if self._is_wanted(query, one)]) for day, found in sums]
+        usage.allocated_since = sums.since if sums.since > query.start else None
+        wanted = [(day, [one for one in found if self._is_wanted(query, one)]) for day, found in sums.days]
         everything = [one for _, found in wanted for one in found]
         if query.by in JOB_NAMES:
             return self._make_rows(usage, query, wanted, everything, now)
@@ -95,7 +109,7 @@ class AllocatedTime:
             for number, found in days if period.days else ():
                 used = [one.amounts for one in found if is_wanted(one)]
                 hours, active = (sum(one[name] for one in used) / HOUR for name in ("used", "active"))
-                if any(one["allocated"] for one in used):
+                if any(one["allocated"] + one["unobserved"] for one in used):
                     is_measured = any(one["measured"] for one in used)
                     row.days.append(Day(*period.days[number], hours, active if is_measured else None))
             return row
@@ -112,7 +126,7 @@ class AllocatedTime:
 
     def _row(self, found: Sequence[UsageSum], monitored: float) -> UsageRow:
         sums = _add_up(found)
-        prices = [(price_of(one.names[-1] or "", self._settings.prices), one.amounts["allocated"]) for one in found]
+        prices = [(price_of(one.names[-1] or "", self._settings.prices), _allocated(one)) for one in found]
         costs = [price * seconds / HOUR for price, seconds in prices if price is not None]
         imported = sum(one.imported for one in found)
         # What another monitor has measured was not monitored here.
@@ -154,9 +168,17 @@ def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
 
 def _set_hours(row: UsageRow, found: Sequence[UsageSum]) -> None:
     allocated, used = (sum(one.amounts[name] for one in found) for name in ("allocated", "used"))
-    row.allocated_hours = allocated / HOUR
-    row.unused_hours = max(0.0, allocated - used) / HOUR
+    total = sum(map(_allocated, found))
+    row.allocated_hours = total / HOUR
+    row.unmonitored_hours = (total - allocated) / HOUR
+    row.unused_hours = max(0.0, allocated - used) / HOUR if allocated or not total else None
     row.never_used_hours = sum(one.never_used for one in found) / HOUR
+    row.shared_hours = sum(one.shared for one in found) / HOUR
+
+
+def _allocated(one: UsageSum) -> float:
+    """Seconds, whether it is known what the GPUs did then or not."""
+    return one.amounts["allocated"] + one.amounts["unobserved"]
 
 
 def base_query(query: UsageQuery) -> UsageQuery:

@@ -82,6 +82,7 @@ class JobTracker:
         self._slots: list[int] = []
         self._shared: list[int] = []
         """The places of GPUs that others have too, or are on."""
+        self._is_certain: NDArray[np.bool_] = np.zeros(0, bool)
         self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
         self._rest: dict[int, Amounts] = {}
         """Of this hour, of GPUs that are not allocated to that job any more or not yet again."""
@@ -212,6 +213,8 @@ class JobTracker:
         self._move_amounts(slots)
         self._keys, self._states, self._allocations = keys, states, allocations
         self._shared = [at for at, one in enumerate(allocations) if one.conflict is not None or one.shared_with]
+        # Of a host that does not report, Slurm knows what is allocated; its pods are not known.
+        self._is_certain = np.array([one.scheduler != KUBERNETES for one in allocations], bool)
         for place in self._shared:
             record = self._gpus[slots[place]]
             if not record.is_shared:
@@ -255,7 +258,7 @@ class JobTracker:
         added = np.stack(
             [
                 seconds * is_seen,
-                seconds * ~is_seen,
+                seconds * (~is_seen & self._is_certain),
                 seconds * is_used,
                 seconds * is_used * np.nan_to_num(utilization) / 100,
                 seconds * (is_used & ~np.isnan(utilization)),

@@ -20,7 +20,8 @@ def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None
     job, *others = found.jobs
     older = ["", f"Older ones are not shown: these are the newest {len(found.jobs)}."] if found.has_more else []
     if any(one.job != job.job for one in others):
-        return "\n".join([*_array(found.jobs, width), "", *_list(found.jobs, zone, now, width, colour), *older]) + "\n"
+        tasks = [*_array(found.jobs, width), "", *_list(found.jobs, zone, now, width, colour), *older]
+        return "\n".join([*tasks, *_others(found, width)]) + "\n"
     state = job.state if job.outcome is None else f"{job.state}, {job.outcome}"
     lines = _wrap(_title(f"Job {job.job}", job, state), width)
     lines += [line for text in _facts(job, zone, now) for line in _wrap(text, width)]
@@ -35,7 +36,13 @@ def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None
         lines += ["", *textwrap.wrap(f"▲ {clean(hint.text)}", width or 10_000, subsequent_indent="  ")]
     if others:
         lines += ["", "Earlier starts:", *_list(others, zone, now, width, colour), *older]
+    lines += _others(found, width)
     return "\n".join(lines) + "\n"
+
+
+def _others(found: JobReports, width: int | None) -> list[str]:
+    named = " or ".join(f"--scheduler {clean(name)}" for name in found.other_schedulers)
+    return ["", *_wrap(f"Another job has this id: {named}.", width)] if named else []
 
 
 def _array(jobs: Sequence[JobReport], width: int | None) -> list[str]:
@@ -43,7 +50,7 @@ def _array(jobs: Sequence[JobReport], width: int | None) -> list[str]:
     newest = jobs[0]
     states = Counter(clean(one.outcome or one.state) for one in jobs)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common(8))
-    allocated, used = (sum(getattr(one, field) for one in jobs) for field in ("allocated_hours", "used_hours"))
+    allocated, used = (sum(getattr(one, field) or 0.0 for one in jobs) for field in ("allocated_hours", "used_hours"))
     costs = [one.cost for one in jobs if one.cost is not None]
     cost = f", cost {sum(costs):,.2f} {clean(newest.currency)}".rstrip() if costs else ""
     array = f"{'Array' if '_' in newest.job else 'Job'} {re.split('[_+]', newest.job)[0]}"
@@ -147,9 +154,13 @@ def _notes(job: JobReport) -> list[str]:
         notes.append(f"Cost {job.cost:,.2f} {clean(job.currency)}".rstrip() + ", of the allocated time.")
     if job.coverage is not None and job.coverage < 0.995:
         notes.append(f"Coverage {100 * job.coverage:.1f} %: the rest of the job's time was not monitored.")
+    if job.unmonitored_hours >= 0.05 and job.coverage is not None:
+        hours = f"{job.unmonitored_hours:,.1f} of the {job.allocated_hours:,.1f} allocated hours"
+        notes.append(f"What the GPUs did in {hours} is not known.")
     if shared := [f"{gpu.host}:{gpu.label}" for gpu in job.gpus if gpu.is_shared]:
         places = ", ".join(shared[:8]) + (", …" if len(shared) > 8 else "")
-        notes.append(clean(f"Others were on {places} too. What they did at the same time is included."))
+        told = "What they did at the same time is included here, and counts for no other job."
+        notes.append(clean(f"Others had or used {places} too. {told}"))
     unread: dict[str, list[str]] = {}
     for node in job.nodes:
         if node.reason is not None:
@@ -183,7 +194,8 @@ def _list(jobs: Sequence[JobSummary], zone: tzinfo, now: float, width: int | Non
 
 def _job_row(job: JobSummary, zone: tzinfo, now: float) -> list[Cell]:
     state = job.outcome if job.state == "ended" and job.outcome else job.state
-    used = 100 * job.used_hours / job.allocated_hours if job.allocated_hours else None
+    monitored = job.allocated_hours - job.unmonitored_hours
+    used = 100 * job.used_hours / monitored if job.used_hours is not None and monitored > 0 else None
     cells = [
         clean(job.job),
         clean(job.user or "–"),

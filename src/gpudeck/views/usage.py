@@ -29,8 +29,24 @@ def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour
         lines += _days(usage, width, colour)
     elif usage.coverage is not None:
         lines += ["", _NOBODY]
+    lines += [line for note in _notes(usage, show) for line in ("", *_wrap(note, width))]
     lines += ["", *_wrap(describe_coverage(usage, show), width)]
     return "\n".join(lines) + "\n"
+
+
+def _notes(usage: Usage, show_time: Callable[[float], str]) -> list[str]:
+    """What the figures of allocated time leave out."""
+    notes, total = [], usage.total
+    if usage.allocated_since is not None:
+        notes.append(
+            f"Jobs are recorded since {show_time(usage.allocated_since)}: what was allocated before is unknown."
+        )
+    if (total.unmonitored_hours or 0.0) >= 0.05:
+        notes.append(f"{total.unmonitored_hours:,.1f} of the allocated hours were not monitored: their use is unknown.")
+    if (total.shared_hours or 0.0) >= 0.05:
+        told = "were on GPUs that others had or used too. They count for the job or pod that started first."
+        notes.append(f"{total.shared_hours:,.1f} of the allocated hours {told}")
+    return notes
 
 
 def _columns(usage: Usage) -> list[Column]:
