@@ -327,6 +327,7 @@ def test_what_cannot_be_read_makes_empty_gpus_unknown_and_never_free(
 
     asyncio.run(play())
     assert look() == ["unknown"] * 4
-    read = [states for states in seen if "unknown" not in states]
-    assert all(states == ["allocated"] * 3 + ["free"] for states in read)
+    read = [states for states in seen if "allocated" in states]
+    # What was allocated stays so for some readings; what was empty may have been given away since.
+    assert all(states[:3] == ["allocated"] * 3 and states[3] in {"free", "unknown"} for states in read)
     assert bool(read) == was_read

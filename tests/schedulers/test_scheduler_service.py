@@ -14,7 +14,7 @@ from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
-from gpudeck.schedulers.service import MISSED_READINGS, SchedulerService
+from gpudeck.schedulers.service import MISSED_READINGS, FleetHosts, SchedulerService, find_marks
 from gpudeck.views.text import gpu_note
 
 ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
@@ -94,6 +94,19 @@ class Site:
 
 def four(host: str = "n1", **others: Any) -> list[GpuReading]:
     return [make_gpu(index, uuid=f"GPU-{host}-{index}", **others) for index in range(4)]
+
+
+def test_the_first_reading_that_fails_makes_empty_gpus_unknown_and_keeps_allocated_ones() -> None:
+    site = Site()
+    site.report("n1", four())
+    hosts = FleetHosts(site.hub.fleet.hosts.values())
+    state = SchedulerState({"n1": SchedulerNode(("n1",), 4, {1: ANN})})
+    marks = find_marks(state, [("n1",)], "Slurm cannot be read: it hangs", hosts, 0.0)
+    assert [mark.allocation for mark in marks.values()] == [None, ANN, None, None]
+    assert [mark.unknown for mark in marks.values()] == [
+        *("Slurm cannot be read: it hangs", None),
+        *("Slurm cannot be read: it hangs",) * 2,
+    ]
 
 
 def test_an_allocated_gpu_is_not_free_and_shows_its_job() -> None:

@@ -34,7 +34,8 @@ FILE_NAME: Final = "schedulers.json"
 SETTLED_SECONDS: Final = 60.0
 """A job and a process that are younger may not be in the latest reading and report yet."""
 MISSED_READINGS: Final = 3
-"""What a scheduler said last counts while no more readings than this have failed."""
+"""What a scheduler said last of allocated GPUs counts while no more readings than this have failed. Its empty GPUs are
+unknown from the first that fails."""
 
 
 NoteEnded = Callable[[str, Sequence[EndedJob]], Awaitable[None]]
@@ -48,7 +49,7 @@ class KnownNodes(Struct, frozen=True):
 
 
 class SharedReading(Struct, frozen=True):
-    """What one of several hubs has read of a scheduler; without a state, why there is none."""
+    """What one of several hubs has read of a scheduler. With a problem the state is of an earlier reading, or none."""
 
     state: SchedulerState | None
     problem: str | None
@@ -79,12 +80,12 @@ class _SchedulerReading:
 
     def shared(self) -> SharedReading:
         state = self.state and replace(self.state, ended=())
-        return SharedReading(state, self.problem if state is None else None, self.nodes)
+        return SharedReading(state, self.problem, self.nodes)
 
     def adopt(self, shared: SharedReading) -> None:
         """What another hub has read."""
         self.state, self.problem, self.nodes = shared.state, shared.problem, shared.nodes
-        self.failures = 0 if shared.state is not None else MISSED_READINGS + 1
+        self.failures = 0 if shared.problem is None else MISSED_READINGS + 1
         if shared.state is not None:
             self.reservations = shared.state.reservations
 
@@ -243,6 +244,7 @@ def find_marks(
         for name, node in state.nodes.items():
             host = hosts.find(node.names)
             known = replace(node, closed=closed[name]) if node.closed is None and name in closed else node
+            known = known if problem is None else replace(known, uncertain=problem)
             marks |= {} if host is None else mark_host(known, host, now)
         return marks
     unread = SchedulerMark(unknown=problem)
