@@ -139,7 +139,6 @@ def test_only_the_starts_on_one_scheduler_are_starts_of_a_job(site: JobSite) -> 
 def test_time_before_the_first_job_is_unknown_not_zero(site: JobSite) -> None:
     site.allocate(ANN)
     site.run(600)
-    site.write()
     with pytest.raises(HistoryRefused, match="no job is recorded before"):
         asyncio.run(site.reporter.read_sums(UsageQuery("account", START - 7200, START - 3600), site.clock()))
     ask = UsageQuery("user", START - 7200, START - 3600)

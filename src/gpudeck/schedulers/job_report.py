@@ -60,7 +60,11 @@ class JobReporter(Struct):
     async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
         """What `add_allocated` needs; None where no job is recorded until the end of the period. Raises Temporary and
         HistoryRefused."""
-        since = await self.service.store.find_beginning() if self.service.has_jobs else None
+        since = None
+        if self.service.has_jobs:
+            # In the first minute none is written yet.
+            await self.service.settle()
+            since = await self.service.store.find_beginning()
         check_query(query, since)
         return None if since is None or query.end <= since else await read_sums(self.service.store, query, now, since)
 

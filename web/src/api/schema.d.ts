@@ -2195,9 +2195,9 @@ export interface components {
             memory_total_bytes: number | null;
             model: string;
             /** @default 0 */
-            unused_hours: number;
-            /** @default 0 */
-            used_hours: number;
+            unmonitored_hours: number;
+            unused_hours: number | null;
+            used_hours: number | null;
             utilization_peak_percent: number | null;
             utilization_percent: number | null;
             uuid: string;
@@ -2210,12 +2210,8 @@ export interface components {
         /** JobImport */
         JobImport: {
             imported: string[];
-            refused: {
-                [key: string]: string;
-            };
-            there: {
-                [key: string]: string;
-            };
+            refused: components["schemas"]["JobNotImported"][];
+            there: components["schemas"]["JobNotImported"][];
         };
         /** JobList */
         JobList: {
@@ -2233,6 +2229,12 @@ export interface components {
             memory_mean_bytes: number | null;
             memory_peak_bytes: number | null;
             reason: string | null;
+        };
+        /** JobNotImported */
+        JobNotImported: {
+            job: string;
+            reason: string;
+            start: number | null;
         };
         /** JobReport */
         JobReport: {
@@ -2269,11 +2271,11 @@ export interface components {
             /** @enum {string} */
             state: "running" | "suspended" | "ended" | "unknown";
             state_reason: string | null;
+            /** @default 0 */
+            unmonitored_hours: number;
             until: number | null;
-            /** @default 0 */
-            unused_hours: number;
-            /** @default 0 */
-            used_hours: number;
+            unused_hours: number | null;
+            used_hours: number | null;
             user: string | null;
             utilization_peak_percent: number | null;
             utilization_percent: number | null;
@@ -2284,6 +2286,7 @@ export interface components {
             /** @default false */
             has_more: boolean;
             jobs: components["schemas"]["JobReport"][];
+            other_schedulers: string[];
         };
         /** JobSummary */
         JobSummary: {
@@ -2315,11 +2318,11 @@ export interface components {
             /** @enum {string} */
             state: "running" | "suspended" | "ended" | "unknown";
             state_reason: string | null;
+            /** @default 0 */
+            unmonitored_hours: number;
             until: number | null;
-            /** @default 0 */
-            unused_hours: number;
-            /** @default 0 */
-            used_hours: number;
+            unused_hours: number | null;
+            used_hours: number | null;
             user: string | null;
             utilization_peak_percent: number | null;
             utilization_percent: number | null;
@@ -3187,6 +3190,7 @@ export interface components {
         };
         /** Usage */
         Usage: {
+            allocated_since: number | null;
             /** @enum {string} */
             by: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
             coverage: number | null;
@@ -3218,8 +3222,10 @@ export interface components {
             partition?: string | null;
             peak_memory_bytes: number | null;
             share: number | null;
+            shared_hours?: number | null;
             /** @default false */
             unknown?: boolean;
+            unmonitored_hours?: number | null;
             unused_hours?: number | null;
             user?: string | null;
         };

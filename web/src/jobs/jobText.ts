@@ -13,10 +13,14 @@ export function jobPlace({ account, partition, namespace, qos }: JobSummary): st
   return plain([namespace, account, partition, qos].filter(Boolean).join(', '))
 }
 
-/** Hours, and which part of those allocated that is. */
-function hoursText(hours: number | null, allocated: number): string {
+/** Hours, and which part of the monitored ones that is. */
+function hoursText(hours: number | null, monitored: number): string {
   if (hours === null) return DASH
-  return allocated > 0 ? `${amount(hours)} (${percentage(hours / allocated)})` : amount(hours)
+  return monitored > 0 ? `${amount(hours)} (${percentage(hours / monitored)})` : amount(hours)
+}
+
+function monitoredHours({ allocated_hours: allocated, unmonitored_hours: unmonitored }: JobSummary): number {
+  return allocated - unmonitored
 }
 
 export interface JobRow {
@@ -54,8 +58,8 @@ export function jobRow(job: JobSummary, now: number): JobRow {
     state: jobState(job),
     isRunning: job.state === 'running' || job.state === 'suspended',
     utilization: percent(job.utilization_percent),
-    unused: hoursText(job.unused_hours, job.allocated_hours),
-    isWasteful: job.allocated_hours > 0 && job.unused_hours / job.allocated_hours >= MUCH_UNUSED,
+    unused: hoursText(job.unused_hours, monitoredHours(job)),
+    isWasteful: monitoredHours(job) > 0 && (job.unused_hours ?? 0) / monitoredHours(job) >= MUCH_UNUSED,
   }
 }
 
@@ -89,13 +93,14 @@ function fact(label: string, text: string | null): Fact | null {
 
 /** What became of what it was given. Coverage says how much of it gpudeck saw. */
 export function jobFigures(job: JobReport): Fact[] {
-  const { allocated_hours: allocated } = job
+  const monitored = monitoredHours(job)
   return [
-    { label: 'GPU-hours allocated', text: amount(allocated) },
-    { label: 'in use', text: hoursText(job.used_hours, allocated) },
-    { label: 'unused', text: hoursText(job.unused_hours, allocated) },
-    { label: 'idle', text: hoursText(job.idle_hours, allocated) },
-    { label: 'active', text: hoursText(job.active_hours, allocated) },
+    { label: 'GPU-hours allocated', text: amount(job.allocated_hours) },
+    ...(job.unmonitored_hours > 0 ? [{ label: 'use unknown', text: amount(job.unmonitored_hours) }] : []),
+    { label: 'in use', text: hoursText(job.used_hours, monitored) },
+    { label: 'unused', text: hoursText(job.unused_hours, monitored) },
+    { label: 'idle', text: hoursText(job.idle_hours, monitored) },
+    { label: 'active', text: hoursText(job.active_hours, monitored) },
     { label: 'Utilization', text: `${percent(job.utilization_percent)}, peak ${percent(job.utilization_peak_percent)}` },
     { label: 'Memory', text: `${bytes(job.memory_mean_bytes)}, peak ${bytes(job.memory_peak_bytes)}` },
     { label: 'Energy', text: job.energy_kwh === null ? DASH : `${amount(job.energy_kwh)} kWh` },

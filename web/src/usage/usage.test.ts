@@ -1,9 +1,9 @@
 import { describe, expect, it, test } from 'vitest'
 import type { Usage, UsageRow } from '../api/types'
-import { amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, utilizationText } from './usage'
+import { allocatedText, amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, utilizationText } from './usage'
 
 const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, measured_hours: 10, active_hours: 5, idle_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
-const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, monitored_gpu_hours: 1234.5, currency: '', rows: [], total: row(), known_since: null, ...changes })
+const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, monitored_gpu_hours: 1234.5, currency: '', rows: [], total: row(), known_since: null, allocated_since: null, ...changes })
 
 describe('a row', () => {
   it('is told in words and parts of a bar', () => {
@@ -44,6 +44,12 @@ describe('coverage', () => {
     [1, 'Coverage 100 %: 1,235 GPU-hours monitored.'],
     [null, 'No GPU was monitored in this period.'],
   ])('%s', (coverage, text) => expect(coverageText(usage({ coverage }))).toBe(text))
+
+  it('says what is not known of allocated time', () => {
+    expect(allocatedText(usage())).toBe('')
+    const told = allocatedText(usage({ allocated_since: 1_800_000_000, total: row({ unmonitored_hours: 6, shared_hours: 0 }) }))
+    expect(told).toBe('Jobs are recorded since Jan 15: what was allocated before is unknown. 6.0 of the allocated hours were not monitored: their use is unknown.')
+  })
 
   it('says of a time before all records when they begin', () => {
     expect(coverageText(usage({ coverage: null, known_since: 1_800_000_000 }))).toBe('No GPU was monitored in this period; records begin Jan 15.')

@@ -169,6 +169,14 @@ export function coverageText(usage: Usage, began: number | null = null): string 
   return `Coverage ${percentage(usage.coverage)}${since}: ${monitored} Unmonitored time is excluded.`
 }
 
+/** What the figures of allocated time leave out. */
+export function allocatedText({ allocated_since: since, total }: Usage): string {
+  const told = since === null ? [] : [`Jobs are recorded since ${dayLabel(dayOf(since))}: what was allocated before is unknown.`]
+  if ((total.unmonitored_hours ?? 0) >= 0.05) told.push(`${amount(total.unmonitored_hours ?? 0)} of the allocated hours were not monitored: their use is unknown.`)
+  if ((total.shared_hours ?? 0) >= 0.05) told.push(`${amount(total.shared_hours ?? 0)} of the allocated hours were on GPUs that others had or used too. They count for the job or pod that started first.`)
+  return told.join(' ')
+}
+
 /** When the figures end, where that is well before the end of what was asked for: of large fleets, a quarter hour. */
 export function untilText(until: number, end: number): string {
   return end - until < UNTIL_NOW_SECONDS ? '' : `Figures until ${clockTime(until, end)}.`
