@@ -79,7 +79,7 @@ def test_what_sacct_prints_is_imported_and_damaged_lines_hide_no_others(hub: Hub
     assert "! line 8: job 17: it is no summary of Jobstats" in done.stdout
     assert "! line 9: job 18: it cannot have started at 2099-01-01" in done.stdout
     assert "! line 10: '19.batch' is not the id of a job" in done.stdout
-    assert done.stdout.endswith("\n2 jobs done, 0 already present, 5 not imported, 1 expired.\n")
+    assert done.stdout.endswith("\n2 jobs done, 0 already present, 5 not imported, 1 skipped.\n")
     (job,) = json.loads(hub.get("/api/v1/jobs/11"))["jobs"]
     assert (job["user"], job["account"], job["name"], job["outcome"]) == ("ada", "math", "a|b", "COMPLETED")
     assert (job["start"], job["ended_at"], job["gpu_count"]) == (START, START + 7200, 3)

@@ -106,7 +106,7 @@ def _sum_up(plan: "ImportPlan", results: "list[ImportResult]", *, dry_run: bool)
     told = [f"{named} {verb}", f"{counts['there']} already present"]
     refused = counts["failed"] + len(plan.left)
     told += [f"{refused} not imported"] if refused else []
-    told += [f"{len(plan.over)} expired"] if plan.over else []
+    told += [f"{len(plan.over)} skipped"] if plan.over else []
     is_unasked = any(result.outcome == "unasked" for result in results)
     unasked = " No hub answers, so existing entries are not known." if is_unasked else ""
     return f"{', '.join(told)}.{unasked}"

@@ -62,8 +62,9 @@ class JobReporter(Struct):
         HistoryRefused."""
         since = None
         if self.service.has_jobs:
-            # In the first minute none is written yet.
+            # In their first minute jobs and their usage are not written yet.
             await self.service.settle()
+            await self.service.settle_usage(self.service.tracker.list_unwritten())
             since = await self.service.store.find_beginning()
         check_query(query, since)
         return None if since is None or query.end <= since else await read_sums(self.service.store, query, now, since)

@@ -176,6 +176,12 @@ class JobTracker:
         rows = zip(self._slots, self._amounts.tolist(), strict=True)
         return [(gpu, self._hour, row) for gpu, row in rows if gpu in gpus]
 
+    def list_unwritten(self) -> set[int]:
+        """The GPUs of jobs of which nothing may be written yet: the jobs are new, or have just ended."""
+        after = self._now() - 2 * WRITE_SECONDS
+        new = (job.id for job in self.open.values() if job.first_seen > after)
+        return {gpu for gpu, _ in self._waiting} | {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
+
     def is_seen(self, job_id: int) -> bool:
         """Whether it has its GPUs now."""
         return any(self.open[key].id == job_id for key in self._seen)

@@ -28,7 +28,7 @@ def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour
         lines += ["", *render(columns, [row[: len(columns)] for row in rows], width, colour)]
         lines += _days(usage, width, colour)
     elif usage.coverage is not None:
-        lines += ["", _NOBODY]
+        lines += ["", _NOBODY if usage.by in {"user", "group", "host", "model"} else "No job had a GPU."]
     lines += [line for note in _notes(usage, show) for line in ("", *_wrap(note, width))]
     lines += ["", *_wrap(describe_coverage(usage, show), width)]
     return "\n".join(lines) + "\n"
