@@ -47,10 +47,9 @@ from gpudeck.server.admission import exclude_wait
 from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
 MOST_WAITING: Final = 32
-SHARE, AT_FULL_SPEED = 0.25, 1.5
+SHARE, AT_FULL_SPEED = 0.25, 0.5
 """The part of one processor that questions have when they do not end, and the seconds of work for which they have all
-of it: pages with a dozen charts do not notice, nor does a past moment of 10,000 hosts, and a flood of questions is not
-noticed by the live fleet."""
+of it: pages with a dozen charts do not notice, and a flood of questions is not noticed by the live fleet."""
 FORGOTTEN_PER_SECOND, MAX_DEBT = 0.01, 2.0
 """How much of the work of its questions an asker is forgiven in each second, and for how many seconds of work it comes
 after other askers at most."""
