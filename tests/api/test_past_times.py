@@ -1,5 +1,5 @@
-"""`GET /api/v1/fleet?at=…` where the past is not regular: a gap, a clock that was set back, a host with another name, and
-hosts that share a name."""
+"""`GET /api/v1/fleet?at=…` where the past is not regular: a gap, a clock that was set back, a host with another name,
+and hosts that share a name."""
 
 import asyncio
 import time
