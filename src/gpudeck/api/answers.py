@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import cramjam
 from litestar import MediaType, Request, Response
@@ -33,8 +33,10 @@ LEAST_PACKED = 2_048
 HubRequest = Request[None, None, State]
 TheHub = NamedDependency[Hub]
 """The hub, as a route's parameter `hub`."""
+Parts = Iterable[bytes]
 log = logging.getLogger(__name__)
 
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
 _CODES = {
     400: "bad_request",
     401: "unauthorized",
@@ -66,25 +68,28 @@ def _spec(body: Any, description: str) -> ResponseSpec:
     return ResponseSpec(body, description=description, generate_examples=False)
 
 
-async def answer_json(request: HubRequest, *parts: bytes) -> Response[bytes]:
+async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
     """Large bodies are compressed in a thread: eight thousand GPUs are several megabytes."""
-    if sum(map(len, parts)) > LEAST_PACKED and takes_gzip(request):
-        return answer_bytes(await asyncio.to_thread(lambda: b"".join(_pack(_gather(parts)))), is_packed=True)
-    if len(parts) == 1:
-        return answer_bytes(parts[0])
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    return cast("Response[bytes]", Stream(_gather(parts), headers=headers))
+    if len(body) > LEAST_PACKED and takes_gzip(request):
+        return await _answer_packed([body])
+    return answer_bytes(body)
+
+
+async def answer_json_parts(request: HubRequest, parts: Parts) -> Response[bytes] | Stream:
+    """A body that is too large to be joined."""
+    if takes_gzip(request):
+        return await _answer_packed(parts)
+    return Stream(_gather(parts), headers={"Content-Type": "application/json", **_HEADERS})
+
+
+async def _answer_packed(parts: Parts) -> Response[bytes]:
+    return answer_bytes(await asyncio.to_thread(lambda: b"".join(_pack(_gather(parts)))), is_packed=True)
 
 
 def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:
     """JSON that is ready to be sent."""
-    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if is_packed:
-        headers["Content-Encoding"] = "gzip"
+    headers = _HEADERS | {"Content-Encoding": "gzip"} if is_packed else _HEADERS
     return Response(body, media_type=MediaType.JSON, headers=headers)
-
-
-Parts = Iterable[bytes]
 
 
 async def answer_in_parts(
@@ -107,7 +112,7 @@ async def answer_in_parts(
         kept[key] = parts
     if is_packed:
         headers["Content-Encoding"] = "gzip"
-    own = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    own = {"Content-Type": "application/json", **_HEADERS}
     return Stream(_serve(parts, kept, key, is_new=is_new), headers=own | headers)
 
 

@@ -19,8 +19,8 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, documented
-from gpudeck.api.history import TheHistory, answer_past
+from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts, documented
+from gpudeck.api.history import TheHistory, cache_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, Limit, Offset, page_of, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
@@ -233,7 +233,8 @@ async def read_fleet(
         ask = MomentQuery(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
         context = await read_context(services, ask.at, now)
         parts = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
-        return await answer_past(request, *parts, is_over=ask.at < now - SETTLED_SECONDS)
+        is_over = ask.at < now - SETTLED_SECONDS
+        return await cache_past(request, parts, answer_json_parts(request, parts), is_over=is_over)
 
     async def make() -> Iterable[bytes]:
         if shape == "columns":

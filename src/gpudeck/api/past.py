@@ -4,7 +4,7 @@ the event loop continues."""
 import math
 import re
 from collections.abc import Iterator
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import msgspec
@@ -96,14 +96,13 @@ def encode_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility
     """As JSON (see model.view.PastFleet), the hosts by name. In parts: 10,000 hosts are more than 100 MB, and to join
     them would stop the event loop. Raises HistoryRefused."""
     builder = _builder(hub, ask, context)
-    hosts = {
-        f"{host.name}\0{host.id}": _encoder.encode(visibility.host(host)) for host in _make_hosts(store, ask, builder)
-    }
+    made = ((host.name, host.id, _encoder.encode(visibility.host(host))) for host in _make_hosts(store, ask, builder))
+    hosts = sorted(made, key=itemgetter(0, 1))
     head = _encoder.encode(builder.finish(demo=hub.stream.demo, version=__version__))
     begin = head.index(b'"hosts":[]') + len(b'"hosts":[')
-    parts, names = [head[:begin]], sorted(hosts)
-    for first in checkpointed(range(0, len(names), _HOSTS_A_PART)):
-        parts += [b"," if first else b"", b",".join([hosts[name] for name in names[first : first + _HOSTS_A_PART]])]
+    parts = [head[:begin]]
+    for first in checkpointed(range(0, len(hosts), _HOSTS_A_PART)):
+        parts += [b"," if first else b"", b",".join([body for *_, body in hosts[first : first + _HOSTS_A_PART]])]
     return [*parts, head[begin:]]
 
 

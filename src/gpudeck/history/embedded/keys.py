@@ -137,7 +137,8 @@ class KeyRegistry:
             key = self._insert("hosts", (host_id, name, at, at))
             host = HostKeys(key, host_id, name, at, at, is_new=True)
             self.hosts[host_id] = self.by_key[key] = host
-        elif host.name != name:
+        elif host.name != name and at >= host.last:
+            # A late report has the name of before.
             host.name = name
             self._execute("UPDATE hosts SET name = ? WHERE id = ?", (name, host.key))
         return host
