@@ -29,7 +29,7 @@ _START = 60.0
 CONFIG = """\
 local: never
 demo: never
-limits: {{unlimited: [127.0.0.0/8]}}
+limits: {{unlimited: [127.0.0.0/8, 198.18.0.0/24]}}
 fleet: {{down_after: {down_after}{fleet}}}
 history: {{min_free: 0{history}}}
 {more}
@@ -50,12 +50,14 @@ class ChaosHub:
         webhook: str = "",
         data_dir: Path | None = None,
         prefix: Sequence[str] = (),
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.folder = folder
         self.data_dir = data_dir or folder / "data"
         self.data_dir.mkdir(exist_ok=True)
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self.config = folder / "gpudeck.yaml"
         self.log = folder / "log"
         self._clock: Path | None = None
@@ -80,7 +82,7 @@ class ChaosHub:
 
     def start(self, *, wait: bool = True) -> float:
         """Start it; how many seconds it took until /healthz answers."""
-        arguments = ["up", "--listen", f"127.0.0.1:{self.port}", "--config", str(self.config)]
+        arguments = ["up", "--listen", f"{self.host}:{self.port}", "--config", str(self.config)]
         variables = environment(self.data_dir) | self._clock_environment()
         begun = time.monotonic()
         with self.log.open("ab") as log:
