@@ -44,7 +44,7 @@ def whole_hours(store: Store, at: float) -> int:
         return sum(find_moment(hour, at) is not None for hour in hours)
 
 
-def measure(path: Path, now: float) -> list[Row]:
+def measure(path: Path, now: float, hosts: int) -> list[Row]:
     rows: list[Row] = []
     hub = Hub()
     with closing(EmbeddedStore(path, SETTINGS, lambda: now)) as store:
@@ -62,7 +62,7 @@ def measure(path: Path, now: float) -> list[Row]:
             ]
             best = min((uvloop.run(ask(store, now, one)) for _ in range(BEST_OF // 2)), key=lambda found: found[0])
             rows += [
-                (name, f"{best[0]:.2f} s", "≤ 0.3 s", f"{best[0] / reference[0]:.3f} ×"),
+                (name, f"{best[0]:.2f} s", "≤ 0.3 s" if hosts <= 1000 else "≤ 2 s", f"{best[0] / reference[0]:.3f} ×"),
                 ("  CPU", f"{best[1]:.2f} s", "", f"{best[1] / reference[1]:.3f} ×"),
                 ("  JSON", f"{best[2] / 1e6:.1f} MB", "", ""),
                 ("  longest block of the event loop", f"{best[3] * 1e3:.1f} ms", "≤ 10 ms", ""),
@@ -83,6 +83,6 @@ def main() -> None:
         # As in the hub.
         gc.freeze()
         gc.set_threshold(10_000, 5, 1_000)
-        rows = measure(path, now)
+        rows = measure(path, now, hosts)
     title = f"The fleet at a past moment: {hosts:,} hosts, {hosts * GPUS:,} GPUs"
     print_table(title, "each host's whole hour decoded for one sample of it", rows)

@@ -262,7 +262,8 @@ def test_the_large_figures_agree_with_the_api(demo: RunningHub, moving: Page) ->
 
 
 def test_the_fonts_come_from_the_hub(shown: Page) -> None:
-    shown.wait_for_function("document.fonts.check('13px Inter') && document.fonts.check('13px \"JetBrains Mono\"')")
+    ready = "document.fonts.check('13px Inter') && document.fonts.check('13px \"JetBrains Mono\"')"
+    wait_until(lambda: shown.evaluate(ready), "both fonts")
     loaded = "[...document.fonts].filter(font => font.status === 'loaded').map(font => font.family)"
     assert {family.strip('"') for family in shown.evaluate(loaded)} == {"Inter", "JetBrains Mono"}
 

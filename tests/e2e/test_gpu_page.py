@@ -184,7 +184,7 @@ def test_the_wheel_scrolls_the_page_and_nothing_else(shown: Page) -> None:
     plot(shown).locator(".u-over").hover()
     before = shown.evaluate("scrollY")
     shown.mouse.wheel(0, 200)
-    shown.wait_for_function(f"scrollY > {before}")
+    wait_until(lambda: shown.evaluate("scrollY") > before, "a page that has scrolled")
     assert asked(shown) == {"range": "6h"}
 
 

@@ -214,16 +214,12 @@ def test_own_reservation_moves_and_stretches_and_that_of_others_stays(desk: Desk
     mine = marks(page).filter(has_text="bob")
     drag_mark(page, mine, 200)
     expect(mine).to_have_attribute("title", re.compile("bob"))
-    page.wait_for_function(
-        "id => fetch(`api/v1/reservations/${id}`).then(a => a.json()).then(b => b.version === 2)", arg=own["id"]
-    )
+    wait_until(lambda: desk.ask("GET", f"reservations/{own['id']}")["version"] == 2, "the changed reservation")
     moved = desk.ask("GET", f"reservations/{own['id']}")
     assert moved["end"] - moved["start"] == 12 * HOUR
     assert moved["start"] > own["start"] + 20 * HOUR
     drag_mark(page, mine, 100, at=0.99)
-    page.wait_for_function(
-        "id => fetch(`api/v1/reservations/${id}`).then(a => a.json()).then(b => b.version === 3)", arg=own["id"]
-    )
+    wait_until(lambda: desk.ask("GET", f"reservations/{own['id']}")["version"] == 3, "the changed reservation")
     longer = desk.ask("GET", f"reservations/{own['id']}")
     assert longer["start"] == moved["start"]
     assert longer["end"] > moved["end"] + 8 * HOUR
@@ -238,9 +234,7 @@ def test_reservation_of_several_gpus_moves_as_one(desk: Desk, opened: Opens) -> 
     page = opened("bob")
     expect(marks(page)).to_have_count(2)
     drag_mark(page, marks(page).first, 200)
-    page.wait_for_function(
-        "id => fetch(`api/v1/reservations/${id}`).then(a => a.json()).then(b => b.version === 2)", arg=made["id"]
-    )
+    wait_until(lambda: desk.ask("GET", f"reservations/{made['id']}")["version"] == 2, "the changed reservation")
     moved = desk.ask("GET", f"reservations/{made['id']}")
     assert moved["start"] > made["start"]
     assert [gpu["label"] for gpu in moved["gpus"]] == ["0", "3"]

@@ -3,11 +3,10 @@
 """
 
 import asyncio
-import gzip
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import cramjam
 from litestar import MediaType, Request, Response
@@ -67,11 +66,14 @@ def _spec(body: Any, description: str) -> ResponseSpec:
     return ResponseSpec(body, description=description, generate_examples=False)
 
 
-async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
+async def answer_json(request: HubRequest, *parts: bytes) -> Response[bytes]:
     """Large bodies are compressed in a thread: eight thousand GPUs are several megabytes."""
-    if len(body) > LEAST_PACKED and takes_gzip(request):
-        return answer_bytes(await asyncio.to_thread(gzip.compress, body, 1), is_packed=True)
-    return answer_bytes(body)
+    if sum(map(len, parts)) > LEAST_PACKED and takes_gzip(request):
+        return answer_bytes(await asyncio.to_thread(lambda: b"".join(_pack(_gather(parts)))), is_packed=True)
+    if len(parts) == 1:
+        return answer_bytes(parts[0])
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    return cast("Response[bytes]", Stream(_gather(parts), headers=headers))
 
 
 def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:

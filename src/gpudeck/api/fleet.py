@@ -232,8 +232,8 @@ async def read_fleet(
         now = history.now()
         ask = MomentQuery(read_time("at", at, now), read_metrics(wanted), hub.fleet.settings.forget_after)
         context = await read_context(services, ask.at, now)
-        body = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
-        return await answer_past(request, body, is_over=ask.at < now - SETTLED_SECONDS)
+        parts = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
+        return await answer_past(request, *parts, is_over=ask.at < now - SETTLED_SECONDS)
 
     async def make() -> Iterable[bytes]:
         if shape == "columns":

@@ -20,6 +20,7 @@ from gpudeck.history.metrics import suggest
 from gpudeck.history.past_fleet import PastContext, PastFleetBuilder
 from gpudeck.history.sample import ALL_NAMES
 from gpudeck.history.settings import DAY
+from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
 from gpudeck.model.health import find_xid
 from gpudeck.model.occupancy import FAULT_SECONDS, show_event
@@ -30,6 +31,7 @@ from gpudeck.reservations.store import MOST_LISTED as MOST_RESERVATIONS
 from gpudeck.reservations.store import ReservationQuery
 
 _XID: Final = re.compile(r"XID (\d{1,9}) ")
+_HOSTS_A_PART: Final = 64
 _encoder = msgspec.json.Encoder()
 
 
@@ -90,15 +92,19 @@ async def _add_faults(context: PastContext, services: ApiServices, at: float, no
         context.problems.append("Driver errors of that time are no longer kept.")
 
 
-def encode_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, context: PastContext) -> bytes:
-    """As JSON (see model.view.PastFleet), the hosts by name. Raises HistoryRefused."""
+def encode_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, context: PastContext) -> list[bytes]:
+    """As JSON (see model.view.PastFleet), the hosts by name. In parts: 10,000 hosts are more than 100 MB, and to join
+    them would stop the event loop. Raises HistoryRefused."""
     builder = _builder(hub, ask, context)
-    hosts = [
-        ((host.name, host.id), _encoder.encode(visibility.host(host))) for host in _make_hosts(store, ask, builder)
-    ]
+    hosts = {
+        f"{host.name}\0{host.id}": _encoder.encode(visibility.host(host)) for host in _make_hosts(store, ask, builder)
+    }
     head = _encoder.encode(builder.finish(demo=hub.stream.demo, version=__version__))
     begin = head.index(b'"hosts":[]') + len(b'"hosts":[')
-    return b"".join((head[:begin], b",".join([encoded for _, encoded in sorted(hosts)]), head[begin:]))
+    parts, names = [head[:begin]], sorted(hosts)
+    for first in checkpointed(range(0, len(names), _HOSTS_A_PART)):
+        parts += [b"," if first else b"", b",".join([hosts[name] for name in names[first : first + _HOSTS_A_PART]])]
+    return [*parts, head[begin:]]
 
 
 def view_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, context: PastContext) -> PastFleet:

@@ -111,6 +111,8 @@ _SIGNS = (
     ("ecc_uncorrected_count", "{count} uncorrected memory errors since the driver was loaded", _RESET),
     ("nvlink_inactive_count", "NVLink: {count} down", "Look at nvidia-smi nvlink -s, and reseat or replace."),
 )
+WEAR = tuple(name for name, _, _ in _SIGNS)
+"""The counters that `judge_wear` reads."""
 _DMESG = "Look at the host's problems and at its kernel log (dmesg)."
 _SEVERITY: dict[HealthLevel, int] = {"ok": 0, "unknown": 1, "warning": 2, "critical": 3}
 

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Usage
 
@@ -252,8 +254,12 @@ def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
         (*values, query.limit + 1),
     ).fetchall()
     page = rows[: query.limit]
-    parts = {host: _open_parts(view, host) for host in {row[1] for row in page}}
-    found = [_make_run(row, view, (hosts, gpus), parts[row[1]], now) for row in page]
+    parts: dict[int, dict[int, RunPart]] = {}
+    for row in checkpointed(page):
+        # A run that ended before has nothing in the hours that are open, and to read those costs most of the time.
+        if row[1] not in parts and any(not row[11] or one.start <= row[10] for one in view.open_hours_of(row[1])):
+            parts[row[1]] = _open_parts(view, row[1])
+    found = [_make_run(row, view, (hosts, gpus), parts.get(row[1], {}), now) for row in page]
     return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > query.limit else None)
 
 
@@ -288,9 +294,13 @@ def _conditions(
 def _open_parts(view: HistoryView, host: int) -> dict[int, RunPart]:
     parts: dict[int, RunPart] = {}
     for open_hour in view.open_hours_of(host):
-        for run, part in run_parts(open_hour.snapshot(("utilization_percent", "power_watts"))).items():
+        for run, part in open_hour.cached("runs", partial(_read_parts, open_hour)).items():
             parts.setdefault(run, RunPart()).add(part)
     return parts
+
+
+def _read_parts(open_hour: OpenHour) -> dict[int, RunPart]:
+    return run_parts(open_hour.snapshot(("utilization_percent", "power_watts")))
 
 
 def _make_run(
