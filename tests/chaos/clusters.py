@@ -93,11 +93,13 @@ class ClusterUnderTest:
             hub.start()
 
     def is_whole(self) -> bool:
-        """Whether every hub is up to date, and every duty has an owner."""
+        """Whether every hub is up to date and has no problem, and every duty has an owner that is there."""
         for hub in self.hubs:
             with contextlib.suppress(OSError):
                 cluster = hub.get("/api/v1/about", timeout=5)["cluster"]
-                if cluster["state"] == "ok" and all(duty["owner"] for duty in cluster["duties"]):
+                alive = {one["name"] for one in cluster["hubs"] if one["is_alive"]}
+                is_owned = all(duty["owner"] in alive for duty in cluster["duties"])
+                if cluster["state"] == "ok" and not cluster["problems"] and is_owned:
                     continue
             return False
         return True
@@ -261,8 +263,8 @@ def run(
                     time.sleep(_LONG_STOP)
                 else:
                     time.sleep(chance.uniform(3, 6 if short else 25))
-                heal()
                 healed = time.monotonic()
+                heal()
                 with contextlib.suppress(AssertionError):
                     wait_until(cluster.is_whole, "a whole cluster", 90)
                     recoveries[fault.__name__].append(time.monotonic() - healed)
