@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,9 @@ def find_nats() -> str:
 class NatsServer:
     """`stop` and `start` again keep the address and everything that was published."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", options: Sequence[str] = ()) -> None:
         self._host = host
+        self._options = tuple(options)
         self._program = find_nats()
         self._folder = folder
         self.port = free_port()
@@ -33,7 +34,7 @@ class NatsServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["-a", self._host, "-p", str(self.port), "-js", "-sd", str(self._folder / "data")]
+        options = ["-a", self._host, "-p", str(self.port), "-js", "-sd", str(self._folder / "data"), *self._options]
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen([self._program, *options], stdout=log, stderr=log)
         wait_until(self._is_ready, "the start of NATS", 30)
