@@ -66,7 +66,7 @@ class ChaosHub:
         if webhook:
             more += f"\nnotify: {{channels: {{ops: '{webhook}'}}}}\n"
         self.config.write_text(CONFIG.format(down_after=down_after, fleet=fleet, history=history, more=more))
-        self._prefix = tuple(prefix)
+        self.prefix = tuple(prefix)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         # The agents' token is there before the hub is: hosts may begin at once.
         self.token = "chaos-" + "0123456789abcdef" * 3
@@ -86,9 +86,9 @@ class ChaosHub:
         variables = environment(self.data_dir) | self._clock_environment()
         begun = time.monotonic()
         with self.log.open("ab") as log:
-            if self._prefix or self._clock:
+            if self.prefix or self._clock:
                 self._process = subprocess.Popen(
-                    [*self._prefix, sys.executable, "-m", "gpudeck", *arguments],
+                    [*self.prefix, sys.executable, "-m", "gpudeck", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -179,10 +179,10 @@ class ChaosHub:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command of gpudeck for this hub, run to its end: forked, unless it needs a namespace."""
-        if not self._prefix:
+        if not self.prefix:
             return gpudeck(self.data_dir, *arguments, "--config", str(self.config))
         return subprocess.run(
-            [*self._prefix, sys.executable, "-m", "gpudeck", *arguments, "--config", str(self.config)],
+            [*self.prefix, sys.executable, "-m", "gpudeck", *arguments, "--config", str(self.config)],
             capture_output=True,
             text=True,
             env=environment(self.data_dir),

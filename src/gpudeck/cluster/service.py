@@ -179,6 +179,8 @@ class ClusterService(Service):
             found.append(f"{told}. The hubs cannot reach each other, and hosts of other hubs are shown as late.")
         elif not self._is_current:
             found.append("this hub is catching up with the other hubs: some hosts are shown as late.")
+        if self._replicator.counters["unreadable"]:
+            found.append("another hub is more than one version ahead: its hosts are shown as late. Upgrade this hub.")
         if self._lease_problem is not None:
             found.append(f"no duties can be assigned: {self._lease_problem}")
         return found
