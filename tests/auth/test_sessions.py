@@ -13,9 +13,11 @@ from fakes.passwords import quick_hasher
 from fakes.sessions import start_session
 from gpudeck.auth.accounts import Account, Accounts
 from gpudeck.auth.passwords import Passwords
-from gpudeck.auth.sessions import CACHE_SECONDS, MOST_EACH, SEEN_SECONDS, Sessions
+from gpudeck.auth.sessions import AWAY_SECONDS, CACHE_SECONDS, MOST_EACH, SEEN_SECONDS, Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database
+from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble
+from gpudeck.model.errors import Temporary
 
 Result = TypeVar("Result")
 SETTINGS = AuthSettings(idle=3600.0, expire=10_000.0)
@@ -150,6 +152,22 @@ def test_a_clock_that_goes_back_does_not_keep_the_cache(stage: Stage) -> None:
     stage.rows("DELETE FROM sessions RETURNING 1")
     stage.clock.advance(-3600)
     assert stage.find(secret) is None
+
+
+def test_whoever_is_logged_in_stays_so_for_an_hour_while_the_database_is_away(stage: Stage) -> None:
+    known, unknown = stage.start(), stage.start()
+    assert stage.find(known) == stage.ada
+    stage.database.is_watched = True
+    stage.database.away = DatabaseOutage(DatabaseTrouble("does not answer in time", ""), stage.clock())
+    stage.clock.advance(AWAY_SECONDS - 1)
+    assert stage.find(known) == stage.ada
+    with pytest.raises(Temporary):
+        stage.find(unknown)
+    with pytest.raises(Temporary):
+        run(stage.another_hub().find(known))
+    stage.clock.advance(2)
+    with pytest.raises(Temporary):
+        stage.find(known)
 
 
 def test_logging_out_counts_at_once(stage: Stage) -> None:

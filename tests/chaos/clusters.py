@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -22,6 +23,7 @@ from alerts.notifiers.sinks import running_webhook
 from chaos.figures import Figure, Outcome, at_most, took
 from chaos.hosts import Fleet, moment_of
 from chaos.hub import NO_COMPILER, ChaosHub
+from chaos.network import Network, networked, why_not
 from fakes.nats_server import NatsServer, running_nats
 from fakes.postgres import PostgresServer, running_postgres
 from fakes.prometheus import StoreProcess, running_store
@@ -30,8 +32,7 @@ from fakes.waiting import wait_until
 HUBS = 3
 GPUS = 2
 DOWN_AFTER = 12
-_LATE = 3.0 + 3.0
-"""Seconds of silence after which no viewer may see a host as up: three missed reports, and three more."""
+MACHINES = ("agents", "nats", "postgres", "store", *(f"hub{number}" for number in range(HUBS)))
 _SILENT = 75.0
 """How long a host falls silent: longer than it takes to be called down while a hub is taken over."""
 
@@ -50,6 +51,9 @@ class Truth(Struct):
 
     silences: list[Silence] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    late: float = 6.0
+    """Seconds of silence after which no viewer may see a host as up: three missed reports, and three more."""
+    down_after: float = DOWN_AFTER
     looks: int = 0
     unready: int = 0
 
@@ -58,8 +62,17 @@ class ClusterUnderTest:
     """All parts of it, and how each of them fails and comes back."""
 
     def __init__(
-        self, folder: Path, nats: NatsServer, postgres: PostgresServer, store: StoreProcess, hook: str
+        self,
+        folder: Path,
+        nats: NatsServer,
+        postgres: PostgresServer,
+        store: StoreProcess,
+        hook: str,
+        network: Network | None = None,
+        down_after: float = DOWN_AFTER,
     ) -> None:
+        """With a `network` each part is on the machine of its name there, and can be cut off from another."""
+        self._network, self._down_after = network, down_after
         self.nats, self.postgres, self.store = nats, postgres, store
         address = postgres.make_database()
         self.hubs = [self._make(folder / f"hub{number}", address, hook) for number in range(HUBS)]
@@ -70,14 +83,23 @@ class ClusterUnderTest:
             f", every: 1s, kind: prometheus, write_url: '{self.store.write_url}', read_url: '{self.store.read_url}'"
         )
         more = f"\nread: open\ndatabase: {address}\ncluster: {{bus: '{self.nats.url}', name: {folder.name}}}\n"
-        return ChaosHub(folder, history=history, more=more, down_after=f"{DOWN_AFTER}s", webhook=hook)
+        host = "127.0.0.1" if self._network is None else self._network.address(folder.name)
+        return ChaosHub(
+            folder, history=history, more=more, down_after=f"{self._down_after:g}s", webhook=hook, host=host
+        )
+
+    def start(self, hub: ChaosHub) -> None:
+        with _at(self._network, hub.folder.name):
+            hub.start()
 
     def is_whole(self) -> bool:
-        """Whether every hub is up to date, and every duty has an owner."""
+        """Whether every hub is up to date and has no problem, and every duty has an owner that is there."""
         for hub in self.hubs:
             with contextlib.suppress(OSError):
                 cluster = hub.get("/api/v1/about", timeout=5)["cluster"]
-                if cluster["state"] == "ok" and all(duty["owner"] for duty in cluster["duties"]):
+                alive = {one["name"] for one in cluster["hubs"] if one["is_alive"]}
+                is_owned = all(duty["owner"] in alive for duty in cluster["duties"])
+                if cluster["state"] == "ok" and not cluster["problems"] and is_owned:
                     continue
             return False
         return True
@@ -92,13 +114,13 @@ class ClusterUnderTest:
     def kill(self, chance: random.Random) -> Callable[[], None]:
         hub = chance.choice(self.hubs)
         hub.kill()
-        return lambda: hub.start() and None
+        return lambda: self.start(hub)
 
     def kill_the_evaluator(self, _: random.Random) -> Callable[[], None]:
         owner = self.owners().get("alerts")
         hub = next((hub for hub in self.hubs if hub.folder.name == owner), self.hubs[0])
         hub.kill()
-        return lambda: hub.start() and None
+        return lambda: self.start(hub)
 
     def stop_for_a_while(self, chance: random.Random) -> Callable[[], None]:
         hub = chance.choice(self.hubs)
@@ -107,7 +129,7 @@ class ClusterUnderTest:
 
     def restart_postgres(self, _: random.Random) -> Callable[[], None]:
         self.postgres.kill()
-        return self.postgres.start
+        return lambda: self._restart("postgres", self.postgres.start)
 
     def freeze_postgres(self, _: random.Random) -> Callable[[], None]:
         self.postgres.freeze()
@@ -115,7 +137,7 @@ class ClusterUnderTest:
 
     def restart_nats(self, _: random.Random) -> Callable[[], None]:
         self.nats.kill()
-        return self.nats.start
+        return lambda: self._restart("nats", self.nats.start)
 
     def freeze_nats(self, _: random.Random) -> Callable[[], None]:
         process = self.nats.process
@@ -125,12 +147,38 @@ class ClusterUnderTest:
 
     def stop_the_store(self, _: random.Random) -> Callable[[], None]:
         self.store.kill()
-        return self.store.start
+        return lambda: self._restart("store", self.store.start)
 
     def step_a_clock(self, chance: random.Random) -> Callable[[], None]:
         hub = chance.choice(self.hubs)
         hub.set_clock(chance.choice([-40.0, -5.0, 5.0, 40.0]))
         return lambda: hub.set_clock(0.0)
+
+    def cut_hub_from_nats(self, chance: random.Random) -> Callable[[], None]:
+        return self._cut(chance, "nats")
+
+    def cut_hub_from_postgres(self, chance: random.Random) -> Callable[[], None]:
+        return self._cut(chance, "postgres")
+
+    def cut_hub_from_store(self, chance: random.Random) -> Callable[[], None]:
+        return self._cut(chance, "store")
+
+    def cut_hub_from_agents(self, chance: random.Random) -> Callable[[], None]:
+        """And from viewers, and from the receiver of messages."""
+        return self._cut(chance, "agents")
+
+    def cut_hub_from_hub(self, chance: random.Random) -> Callable[[], None]:
+        one, other = chance.sample([hub.folder.name for hub in self.hubs], 2)
+        assert self._network is not None
+        return self._network.cut(one, other)
+
+    def _cut(self, chance: random.Random, other: str) -> Callable[[], None]:
+        assert self._network is not None
+        return self._network.cut(chance.choice(self.hubs).folder.name, other)
+
+    def _restart(self, name: str, start: Callable[[], None]) -> None:
+        with _at(self._network, name):
+            start()
 
 
 FAULTS = (
@@ -144,65 +192,98 @@ FAULTS = (
     ClusterUnderTest.stop_the_store,
     ClusterUnderTest.step_a_clock,
 )
+PARTITIONS = (
+    ClusterUnderTest.cut_hub_from_nats,
+    ClusterUnderTest.cut_hub_from_postgres,
+    ClusterUnderTest.cut_hub_from_store,
+    ClusterUnderTest.cut_hub_from_agents,
+    ClusterUnderTest.cut_hub_from_hub,
+)
+_LONG_STOP = 300.0
+_MANY_FAULTS = 60
+"""From so many on, the first hub that is stopped is stopped for five minutes."""
+_MANY_HOSTS = 60
+_MOST_OFF = 0.1
+"""Percent of the GPU-hours."""
 
 
-def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
-    """`kills` is how many faults there are, of all kinds in turn."""
+def run(
+    folder: Path, *, seed: int, short: bool, kills: int, hosts: int | None = None, keep: Path | None = None
+) -> Outcome:
+    """`kills` is how many faults there are, of all kinds in turn. `keep` is where the hubs' logs are copied to."""
     outcome = Outcome("cluster of three hubs")
     if NO_COMPILER:
         return Outcome(outcome.scenario, not_run=NO_COMPILER)
-    number, chance = (6 if short else 20), random.Random(seed)
+    number, chance = hosts or (6 if short else 20), random.Random(seed)
+    every = 5 if number > _MANY_HOSTS else 1
+    no_network = why_not()
+    faults = FAULTS if no_network else (*FAULTS, *PARTITIONS)
     truth, recoveries, takeovers = Truth(), defaultdict[str, list[float]](list), list[float]()
+    log: list[str] = []
     with contextlib.ExitStack() as stack:
-        hook = stack.enter_context(running_webhook())
-        cluster = ClusterUnderTest(
-            folder,
-            stack.enter_context(running_nats()),
-            stack.enter_context(running_postgres()),
-            stack.enter_context(running_store("victoria-metrics")),
-            hook.url,
-        )
+        network = None if no_network else stack.enter_context(networked(MACHINES))
+        # What this thread asks, and each that it starts, is on the machine of agents and viewers.
+        stack.enter_context(_at(network, "agents"))
+        places = {name: "127.0.0.1" if network is None else network.address(name) for name in MACHINES}
+        hook = stack.enter_context(running_webhook(places["agents"]))
+        with _at(network, "nats"):
+            nats = stack.enter_context(running_nats(places["nats"]))
+        with _at(network, "postgres"):
+            postgres = stack.enter_context(running_postgres(places["postgres"]))
+        with _at(network, "store"):
+            store = stack.enter_context(running_store("victoria-metrics", host=places["store"]))
+        down_after = DOWN_AFTER if every == 1 else 5 * every
+        cluster = ClusterUnderTest(folder, nats, postgres, store, hook.url, network, down_after)
+        truth.late, truth.down_after = 3.0 * every + 3.0, down_after
+        if keep is not None:
+            stack.callback(_copy_logs, cluster, keep)
         for hub in cluster.hubs:
             hub.set_clock(0.0)
             stack.callback(hub.kill)
-            hub.start()
+            cluster.start(hub)
         wait_until(cluster.is_whole, "a whole cluster", 90)
-        first, *others = (hub.port for hub in cluster.hubs)
+        first, *others = (f"{hub.host}:{hub.port}" for hub in cluster.hubs)
         # A host is read every second: it may not wait for a hub any longer.
-        fleet = Fleet(first, cluster.hubs[0].token, number, GPUS, others=others, deadline=0.9)
+        fleet = Fleet(first, cluster.hubs[0].token, number, GPUS, others=others, deadline=0.9, every=every)
         stack.callback(fleet.stop)
         fleet.start()
         wait_until(lambda: _all_up(cluster, number), "all hosts on all hubs", 90)
         with _watching(cluster, truth), _falling_silent(fleet, truth):
             for turn in range(kills):
-                fault = FAULTS[turn % len(FAULTS)]
+                fault = faults[turn % len(faults)]
                 evaluator = cluster.owners().get("alerts")
                 begun = time.monotonic()
+                log.append(f"{_clock(time.time())} {turn + 1} {fault.__name__}")
                 heal = fault(cluster, chance)
                 if fault is ClusterUnderTest.kill_the_evaluator:
                     with contextlib.suppress(AssertionError):
                         wait_until(lambda was=evaluator: _is_taken_over(cluster, was), "a takeover", 40)
                         takeovers.append(time.monotonic() - begun)
+                elif fault is ClusterUnderTest.stop_for_a_while and turn < len(faults) and kills >= _MANY_FAULTS:
+                    time.sleep(_LONG_STOP)
                 else:
                     time.sleep(chance.uniform(3, 6 if short else 25))
-                heal()
                 healed = time.monotonic()
+                heal()
                 with contextlib.suppress(AssertionError):
                     wait_until(cluster.is_whole, "a whole cluster", 90)
                     recoveries[fault.__name__].append(time.monotonic() - healed)
+                log.append(f"{_clock(time.time())} {turn + 1} {fault.__name__} ends")
+                print(log[-1], file=sys.stderr, flush=True)
         fleet.stop(deliver=60)
         time.sleep(5)
         wait_until(cluster.is_whole, "a whole cluster", 90)
-        fired = _fired(cluster.hubs[0])
+        fired = wait_until(lambda: _fired(cluster.hubs[0]), "an answer about the alerts", 60)
         lost, doubled, notes = _compare_alerts(fired, truth)
         off = [_compare_usage(hub, fleet) for hub in cluster.hubs]
         messages = Counter(text.splitlines()[0] for text in hook.texts())
     expected = len([one for one in truth.silences if one.end - one.start > _SILENT - 5])
     outcome.figures = [
         Figure("faults, hosts, silences of hosts", f"{kills}, {number}, {expected}"),
+        *([Figure("partitions", f"not run: {no_network}")] if no_network else []),
         at_most("lost decisions: alerts that did not fire", lost, 0),
         at_most("double decisions: alerts that fired twice", doubled, 0),
-        at_most("GPU-hours against the truth, largest difference of a hub", max(off), 0.1, "%"),
+        at_most("GPU-hours against the truth, largest difference of a hub", max(off), _MOST_OFF, "%"),
         at_most(f"wrong states in {truth.looks} looks of a viewer", len(truth.wrong), 0),
         Figure("messages, of which repeated", f"{messages.total()}, {sum(count - 1 for count in messages.values())}"),
         at_most("takeover of the alerts, longest", max(takeovers, default=0.0), 15, "s", is_time=True),
@@ -210,10 +291,25 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
     ]
     outcome.notes = [
         *notes,
+        *(log if notes or truth.wrong or max(off) > _MOST_OFF else ()),
         *truth.wrong[:10],
         *(f"usage of hub{at}: {value:.2f} % off" for at, value in enumerate(off)),
     ]
     return outcome
+
+
+def _at(network: Network | None, name: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if network is None else network.inside(name)
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(moment))
+
+
+def _copy_logs(cluster: ClusterUnderTest, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for hub in cluster.hubs:
+        (folder / f"{hub.folder.name}.log").write_text(hub.read_log())
 
 
 def _all_up(cluster: ClusterUnderTest, number: int) -> bool:
@@ -278,22 +374,25 @@ def _watching(cluster: ClusterUnderTest, truth: Truth) -> Iterator[None]:
 
 def _find_wrong(hosts: list[Any], hub: str, truth: Truth, begun: float, ended: float) -> Iterator[str]:
     """States that were not so at any moment of the look. Late, and so unknown, is never wrong."""
+    at = _clock(time.time())
     for host in hosts:
         own = [one for one in truth.silences if one.host == host["name"]]
-        is_off = any(one.start + _LATE < begun and ended < one.end for one in own)
-        was_off = any(one.start + DOWN_AFTER - 1 < ended and begun < one.end + _SILENT for one in own)
+        is_off = any(one.start + truth.late < begun and ended < one.end for one in own)
+        was_off = any(one.start + truth.down_after - 1 < ended and begun < one.end + _SILENT for one in own)
         if host["status"] == "up" and is_off:
-            yield f"{hub}: {host['name']} is up, and is off"
+            yield f"{at} {hub}: {host['name']} is up, and is off"
         if host["status"] == "down" and not was_off:
-            yield f"{hub}: {host['name']} is down, and reports"
+            yield f"{at} {hub}: {host['name']} is down, and reports"
         free = [gpu["index"] for gpu in host["gpus"] if gpu["availability"] == "free"]
         if free:
-            yield f"{hub}: {host['name']} has free GPUs {free}, and all are busy"
+            yield f"{at} {hub}: {host['name']} has free GPUs {free}, and all are busy"
 
 
 def _fired(hub: ChaosHub) -> list[Any]:
     """All alerts about silent hosts, with those that are over."""
-    found = hub.get("/api/v1/alerts?state=firing,acknowledged,resolved&limit=1000")["alerts"]
+    found: list[Any] = []
+    with contextlib.suppress(OSError):  # the duty may change hands
+        found = hub.get("/api/v1/alerts?state=firing,acknowledged,resolved&limit=1000")["alerts"]
     return [alert for alert in found if alert["rule"] == "host_down"]
 
 
@@ -308,7 +407,7 @@ def _compare_alerts(fired: list[Any], truth: Truth) -> tuple[int, int, list[str]
         lost += not own
         doubled += max(0, len(own) - 1)
         if len(own) != 1:
-            notes.append(f"{len(own)} alerts about {one.host}, which was off")
+            notes.append(f"{len(own)} alerts about {one.host}, which was off from {_clock(one.wall)} on")
     inside = [
         alert
         for alert in fired
@@ -316,7 +415,7 @@ def _compare_alerts(fired: list[Any], truth: Truth) -> tuple[int, int, list[str]
             one.host == alert["host"] and one.wall <= alert["fired_at"] <= one.wall + 200 for one in truth.silences
         )
     ]
-    notes += [f"a false alert about {alert['host']}" for alert in inside]
+    notes += [f"a false alert about {alert['host']} at {_clock(alert['fired_at'])}" for alert in inside]
     return lost, doubled + len(inside), notes
 
 
@@ -326,7 +425,7 @@ def _compare_usage(hub: ChaosHub, fleet: Fleet) -> float:
     for host in fleet.hosts:
         for second in host.read:
             for gpu in range(GPUS):
-                expected[moment_of(host.number, gpu, second).user] += 1
+                expected[moment_of(host.number, gpu, second).user] += fleet.every
     start, end = fleet.epoch // 3600 * 3600, (time.time() // 3600 + 1) * 3600
     rows = hub.get(f"/api/v1/usage?by=user&start={start}&end={end:.0f}", timeout=60)["rows"]
     found = {row["user"]: 3600 * row["gpu_hours"] for row in rows if row.get("user")}

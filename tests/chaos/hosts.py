@@ -58,7 +58,8 @@ class ChaosHost:
     has answered for, with when it did; `read` all those in which it was read; `slow` those whose report was under way
     for so long that the hub may have put it into the next second, where the next report takes its place."""
 
-    def __init__(self, number: int, gpus: int, epoch: int, *, run_id: str = "run-1") -> None:
+    def __init__(self, number: int, gpus: int, epoch: int, *, run_id: str = "run-1", every: int = 1) -> None:
+        self._every = every
         self.number = number
         self.name = f"gpu{number:02}"
         self.epoch = epoch
@@ -83,7 +84,7 @@ class ChaosHost:
             run_id=self._run_id,
             sequence=second + 1,
             collected_at=self.epoch + second + _EARLY,
-            interval_seconds=1.0,
+            interval_seconds=float(self._every),
             agent_version="0.1.0",
             report=Report(gpus=[*gpus, *missing], metrics=dict(HOST)),
         )
@@ -103,9 +104,11 @@ class ChaosHost:
 
 class Sender:
     """Posts reports over one connection that is kept. `takes_late` is whether the hub said that it takes late ones.
-    With `others`, the ports of other hubs, it goes on to the next one after a failure."""
+    With `others`, the ports of other hubs, it goes on to the next one after a failure. A port may be an address."""
 
-    def __init__(self, port: int, token: str, others: Sequence[int] = (), *, deadline: float = _DEADLINE) -> None:
+    def __init__(
+        self, port: int | str, token: str, others: Sequence[int | str] = (), *, deadline: float = _DEADLINE
+    ) -> None:
         self.takes_late = False
         self._ports = (port, *others)
         self._at = 0
@@ -123,9 +126,9 @@ class Sender:
         }
         try:
             if self._connection is None:
-                self._connection = http.client.HTTPConnection(
-                    "127.0.0.1", self._ports[self._at % len(self._ports)], timeout=self._deadline
-                )
+                port = self._ports[self._at % len(self._ports)]
+                place = port if isinstance(port, str) else f"127.0.0.1:{port}"
+                self._connection = http.client.HTTPConnection(place, timeout=self._deadline)
             self._connection.request("POST", "/api/v1/reports", encode(envelope), headers)
             answer = self._connection.getresponse()
             body = answer.read()
@@ -151,7 +154,7 @@ class Sender:
 
 
 class Fleet:
-    """Hosts that report once a second, each in a thread of its own, until the end. `clock` is theirs.
+    """Hosts that report once a second, or once in `every`, each in a thread of its own. `clock` is theirs.
 
     While `is_cut` the cable is out: hosts are read all the same, and what was read waits. `pace` is the least time
     between two reports of a backlog. `others` are ports of further hubs: hosts are spread over all.
@@ -159,7 +162,7 @@ class Fleet:
 
     def __init__(
         self,
-        port: int,
+        port: int | str,
         token: str,
         hosts: int,
         gpus: int = 2,
@@ -168,13 +171,15 @@ class Fleet:
         pace: float = 0.01,
         epoch: int | None = None,
         run_id: str = "run-1",
-        others: Sequence[int] = (),
+        others: Sequence[int | str] = (),
         deadline: float = _DEADLINE,
+        every: int = 1,
     ) -> None:
         self._others, self._deadline = tuple(others), deadline
         epoch = int(clock()) if epoch is None else epoch
         self.epoch = epoch
-        self.hosts = [ChaosHost(number, gpus, epoch, run_id=run_id) for number in range(hosts)]
+        self.hosts = [ChaosHost(number, gpus, epoch, run_id=run_id, every=every) for number in range(hosts)]
+        self.every = every
         self.is_cut = False
         self._clock = clock
         self._pace = pace
@@ -224,7 +229,8 @@ class Fleet:
         last = -1
         while self._is_running:
             second = math.floor(self._clock() - self.epoch - _EARLY)
-            if second > last and self._is_read and host.name not in self._silent:
+            second -= (second - host.number) % self.every
+            if second > last and second >= 0 and self._is_read and host.name not in self._silent:
                 last = second
                 if fresh is not None:
                     waiting.append(fresh)

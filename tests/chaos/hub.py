@@ -29,7 +29,7 @@ _START = 60.0
 CONFIG = """\
 local: never
 demo: never
-limits: {{unlimited: [127.0.0.0/8]}}
+limits: {{unlimited: [127.0.0.0/8, 198.18.0.0/24]}}
 fleet: {{down_after: {down_after}{fleet}}}
 history: {{min_free: 0{history}}}
 {more}
@@ -50,12 +50,14 @@ class ChaosHub:
         webhook: str = "",
         data_dir: Path | None = None,
         prefix: Sequence[str] = (),
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.folder = folder
         self.data_dir = data_dir or folder / "data"
         self.data_dir.mkdir(exist_ok=True)
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         self.config = folder / "gpudeck.yaml"
         self.log = folder / "log"
         self._clock: Path | None = None
@@ -64,7 +66,7 @@ class ChaosHub:
         if webhook:
             more += f"\nnotify: {{channels: {{ops: '{webhook}'}}}}\n"
         self.config.write_text(CONFIG.format(down_after=down_after, fleet=fleet, history=history, more=more))
-        self._prefix = tuple(prefix)
+        self.prefix = tuple(prefix)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         # The agents' token is there before the hub is: hosts may begin at once.
         self.token = "chaos-" + "0123456789abcdef" * 3
@@ -80,13 +82,13 @@ class ChaosHub:
 
     def start(self, *, wait: bool = True) -> float:
         """Start it; how many seconds it took until /healthz answers."""
-        arguments = ["up", "--listen", f"127.0.0.1:{self.port}", "--config", str(self.config)]
+        arguments = ["up", "--listen", f"{self.host}:{self.port}", "--config", str(self.config)]
         variables = environment(self.data_dir) | self._clock_environment()
         begun = time.monotonic()
         with self.log.open("ab") as log:
-            if self._prefix or self._clock:
+            if self.prefix or self._clock:
                 self._process = subprocess.Popen(
-                    [*self._prefix, sys.executable, "-m", "gpudeck", *arguments],
+                    [*self.prefix, sys.executable, "-m", "gpudeck", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -177,10 +179,10 @@ class ChaosHub:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command of gpudeck for this hub, run to its end: forked, unless it needs a namespace."""
-        if not self._prefix:
+        if not self.prefix:
             return gpudeck(self.data_dir, *arguments, "--config", str(self.config))
         return subprocess.run(
-            [*self._prefix, sys.executable, "-m", "gpudeck", *arguments, "--config", str(self.config)],
+            [*self.prefix, sys.executable, "-m", "gpudeck", *arguments, "--config", str(self.config)],
             capture_output=True,
             text=True,
             env=environment(self.data_dir),

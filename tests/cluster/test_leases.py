@@ -11,12 +11,29 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from database_fixtures import connect
+from fakes.clock import FakeClock
 from fakes.postgres import PostgresServer
+from fakes.reports import make_envelope, make_gpu
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.settings import AuthSettings
 from gpudeck.cluster import leases as module
-from gpudeck.cluster.leases import Leases, LostDuty, NameInUse, choose_owner, shard_of
+from gpudeck.cluster.leases import Leases, NameInUse, choose_owner, shard_of
+from gpudeck.cluster.service import ClusterService
 from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.database.engine import Database
-from gpudeck.database.schema import cluster_leases, personal_mutes
+from gpudeck.database.schema import cluster_leases, events, personal_mutes
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import EventStore
+from gpudeck.fleet.hub import Hub
+from gpudeck.model.cluster import LostDuty
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.event import make_event
+from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
+from gpudeck.reservations.rules import Requester
+from gpudeck.reservations.service import ReservationService, observe
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.wire import encode
 
 DUTIES = ("alerts", "events", "chat", "reservations", "schedulers")
 
@@ -110,6 +127,89 @@ def test_duties_are_spread_when_a_hub_has_been_there_for_a_while(
     assert {duty: choose_owner(duty, ["a", "b", "c"]) for duty in DUTIES} == {
         one.name: one.owner for one in hubs[0].duties
     }
+
+
+def test_a_duty_that_is_handed_over_goes_to_the_hub_that_should_have_it(
+    shared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hubs = {name: make(shared, name) for name in ("a", "b", "c")}
+    wanted = choose_owner("alerts", sorted(hubs))
+    first, last = sorted(hubs.keys() - {wanted})
+    assert wanted is not None
+    run(renew(hubs[first]), renew(hubs[wanted]), renew(hubs[last]))
+    monkeypatch.setattr(module, "SETTLED_SECONDS", 0.0)
+    run(renew(hubs[first]), renew(hubs[last]))
+    assert "alerts" not in hubs[first].held
+    assert "alerts" not in hubs[last].held, "it is not the first to come that takes it"
+    run(renew(hubs[wanted]))
+    assert "alerts" in hubs[wanted].held
+
+
+def test_a_hub_that_alone_is_cut_off_from_the_bus_takes_no_reports(shared: Database, tmp_path: Path) -> None:
+    """The others would call its hosts down. Where no hub reaches the bus, each takes reports."""
+    hub, other = Hub(), make(shared, "b")
+    service = ClusterService(hub, ClusterSettings(bus="nats://127.0.0.1:1", name="a"), shared, tmp_path)
+    report = (encode(make_envelope()), "application/msgpack", "zstd")
+    run(other.renew(can_work=True, lag=0.001), service.leases.renew(can_work=False, lag=None))
+    with pytest.raises(GpudeckError, match="cut off from its cluster, and another hub is not"):
+        hub.ingest.take(*report)
+    run(other.renew(can_work=False, lag=None), service.leases.renew(can_work=False, lag=None))
+    with pytest.raises(GpudeckError, match="catching up"):  # it has just started
+        hub.ingest.take(*report)
+
+
+def find_kinds(database: Database) -> list[str]:
+    async def find() -> list[str]:
+        return [row.kind for row in await database.execute(select(events).order_by(events.c.id))]
+
+    return asyncio.run(find())
+
+
+def test_an_event_of_a_former_owner_is_not_kept(shared: Database) -> None:
+    first, second = make(shared, "a"), make(shared, "b")
+    log = EventLog(shared, EventSettings(), fenced=first.fence("events"))
+    run(renew(first))
+    log.add(make_event(1.0, "host_seen", "gpu01 was seen"), of_duty=True)
+    run(log.ask(EventStore.count))
+    assert find_kinds(shared) == ["host_seen"]
+    run(expire(shared), renew(second))
+    log.add(make_event(2.0, "host_down", "gpu01 is down"), of_duty=True)
+    log.add(make_event(3.0, "hub_started", "The hub a was started"))
+    run(log.ask(EventStore.count))
+    assert find_kinds(shared) == ["host_seen", "hub_started"], "all hubs find the one, only this hub the other"
+    assert log.waiting == 0
+    assert log.problem is None
+
+
+def test_a_former_owner_releases_no_reservation(shared: Database, tmp_path: Path) -> None:
+    first, second = make(shared, "a"), make(shared, "b")
+    clock = FakeClock(1_790_000_000.0)
+    hub, auth = Hub(now=clock), Auth(shared, AuthSettings(), now=clock)
+    hub.fleet.apply(make_envelope(gpus=[make_gpu()]), via="push", now=clock.now)
+    log, settings = EventLog(shared, EventSettings(), now=clock), ReservationSettings(no_show=60.0)
+    service = ReservationService(hub, auth, settings, log, now=clock, fenced=first.fence("reservations"))
+
+    async def work() -> None:
+        await first.renew(can_work=True, lag=None)
+        draft = ReservationDraft(wanted=ReservationRequest(gpus=(make_gpu().uuid,)), length=3600.0)
+        made = await service.calendar.reserve(draft, Requester("ada"), observe(hub.fleet))
+        await expire(shared)
+        await second.renew(can_work=True, lag=None)
+        for _ in range(3):
+            clock.advance(60)
+            hub.fleet.apply(make_envelope(sequence=int(clock.now), gpus=[make_gpu()]), via="push", now=clock.now)
+            service.reconcile()
+            await service.ask_database()
+        assert (kept := await service.calendar.find(made.id)) is not None
+        assert kept.state_at(clock.now) == "running"
+        await expire(shared)
+        await first.renew(can_work=True, lag=None)
+        service.reconcile()
+        await service.ask_database()
+        assert (gone := await service.calendar.find(made.id)) is not None
+        assert gone.state_at(clock.now) == "released"
+
+    asyncio.run(work())
 
 
 def test_hubs_that_renew_at_once_never_have_the_same_duty(shared: Database) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu, make_process
-from gpudeck.cluster.replication import WHOLE_SECONDS, Replicator, expand
+from gpudeck.cluster.replication import FORMAT, WHOLE_SECONDS, Replicator, expand
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.live import Sample, as_host_samples
 from gpudeck.history.recorder import Recorder
@@ -70,6 +71,20 @@ class Cluster:
         )
         hub.fleet.join_cluster(replicator.forward, lambda: self.is_cut_off)
         return replicator
+
+
+@pytest.mark.parametrize(("ahead", "is_read"), [(-FORMAT, True), (0, True), (1, True), (2, False)])
+def test_messages_of_the_next_format_are_read_and_none_beyond(ahead: int, is_read: bool) -> None:
+    """With a field that this hub does not know."""
+    cluster = Cluster("a", "b")
+    cluster.take("a", make_envelope(collected_at=START))
+    cluster.replicators["a"].flush()
+    message = msgspec.msgpack.decode(zstandard.decompress(cluster.log.pop()))
+    assert message["format"] == FORMAT
+    changed = message | {"format": FORMAT + ahead, "new": [1, 2]}
+    asyncio.run(cluster.replicators["b"].receive(zstandard.compress(msgspec.msgpack.encode(changed)), START))
+    assert cluster.replicators["b"].counters == ({"received": 1} if is_read else {"unreadable": 1})
+    assert bool(cluster.hubs["b"].fleet.hosts) == is_read
 
 
 def make_report(seed: int) -> Report:

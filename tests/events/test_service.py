@@ -8,12 +8,15 @@ from typing import Any
 
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
+from fakes.waiting import until
 from gpudeck.database.engine import Database, open_database
+from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble
 from gpudeck.database.schema import name_fleet
 from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
+from gpudeck.model.cluster import Duty
 
 
 class HubWithEvents:
@@ -69,6 +72,35 @@ def test_hub_that_was_not_stopped_says_so_at_its_next_start(tmp_path: Path) -> N
             newest = (await station.service.events.find(EventQuery()))[0]
             assert newest.detail.endswith("Before, it ended without being stopped.")
             await station.service.close()
+
+    run(work())
+
+
+def test_what_hubs_found_while_the_database_was_away_is_kept_by_the_one_that_takes_over(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (database, clock):
+            holders = {"events"}
+            hub, duty = Hub(now=clock), Duty("events", lambda: "events" in holders)
+            service = EventService(hub, database, EventSettings(), now=clock, duty=duty)
+            await service.open()
+            service.on_second()
+            holders.clear()
+            database.away = DatabaseOutage(DatabaseTrouble("does not answer in time", ""), clock())
+            service.on_second()
+            clock.advance(1)
+            hub.fleet.apply(make_envelope(), via="push", now=clock())
+            hub.fleet.settle()
+            clock.advance(600)
+            service.on_second()
+            database.away = None
+            holders.add("events")
+            service.on_second()
+
+            async def is_kept() -> bool:
+                return "host_seen" in [event.kind for event in await service.events.find(EventQuery())]
+
+            await until(is_kept, "the event of ten minutes ago", 10)
+            await service.close()
 
     run(work())
 

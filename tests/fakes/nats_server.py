@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,15 +24,17 @@ def find_nats() -> str:
 class NatsServer:
     """`stop` and `start` again keep the address and everything that was published."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", options: Sequence[str] = ()) -> None:
+        self._host = host
+        self._options = tuple(options)
         self._program = find_nats()
         self._folder = folder
         self.port = free_port()
-        self.url = f"nats://127.0.0.1:{self.port}"
+        self.url = f"nats://{host}:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        options = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self._folder / "data")]
+        options = ["-a", self._host, "-p", str(self.port), "-js", "-sd", str(self._folder / "data"), *self._options]
         with (self._folder / "log").open("ab") as log:
             self.process = subprocess.Popen([self._program, *options], stdout=log, stderr=log)
         wait_until(self._is_ready, "the start of NATS", 30)
@@ -52,16 +54,16 @@ class NatsServer:
     def _is_ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, (self._folder / "log").read_text()[-2000:]
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+        with contextlib.suppress(OSError), socket.create_connection((self._host, self.port), 1) as connection:
             return connection.recv(4) == b"INFO"
         return False
 
 
 @contextlib.contextmanager
-def running_nats() -> Iterator[NatsServer]:
+def running_nats(host: str = "127.0.0.1") -> Iterator[NatsServer]:
     """A server that is ended at the end, with all that it kept."""
     with tempfile.TemporaryDirectory(prefix="gpudeck-nats-", ignore_cleanup_errors=True) as folder:
-        server = NatsServer(Path(folder))
+        server = NatsServer(Path(folder), host)
         try:
             server.start()
             yield server

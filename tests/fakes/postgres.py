@@ -48,7 +48,8 @@ def find_user() -> str | None:
 class PostgresServer:
     """`kill` and `start` again keep the address and what was committed. `socket_folder` has its socket file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self._host = host
         self._programs = find_postgres()
         self._user = find_user()
         self._folder = folder
@@ -59,10 +60,13 @@ class PostgresServer:
         if self._user:
             shutil.chown(folder, self._user)
         self._run("initdb", "--pgdata", f"{folder}/data", "--username", "gpudeck", "--auth", "trust", "--no-sync")
+        if host != "127.0.0.1":
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
 
     def start(self) -> None:
         options = (
-            "listen_addresses=127.0.0.1",
+            f"listen_addresses={self._host}",
             f"port={self.port}",
             f"unix_socket_directories={self._folder}",
             *_QUICK,
@@ -100,7 +104,7 @@ class PostgresServer:
                 os.kill(pid, number)
 
     def address(self, name: str = "postgres") -> str:
-        return f"postgresql://gpudeck@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://gpudeck@{self._host}:{self.port}/{name}"
 
     def make_database(self) -> str:
         """A new and empty database; its address."""
@@ -137,7 +141,7 @@ class PostgresServer:
     def _is_ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, (self._folder / "log").read_text()[-2000:]
-        ready = [self._programs / "pg_isready", "--host", "127.0.0.1", "--port", str(self.port)]
+        ready = [self._programs / "pg_isready", "--host", self._host, "--port", str(self.port)]
         return subprocess.run(ready, capture_output=True, timeout=20, check=False).returncode == 0
 
 
@@ -158,11 +162,11 @@ def _find_memory() -> Path | None:
 
 
 @contextlib.contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
+def running_postgres(host: str = "127.0.0.1") -> Iterator[PostgresServer]:
     """A server that is ended at the end. Its folder is not the test's, into which another user could not look."""
     find_postgres()
     with tempfile.TemporaryDirectory(prefix="gpudeck-postgres-", dir=_find_memory()) as folder:
-        server = PostgresServer(Path(folder))
+        server = PostgresServer(Path(folder), host)
         try:
             server.start()
             yield server

@@ -31,7 +31,9 @@ class StoreProcess:
     `password` VictoriaMetrics wants it, from the user `hub`.
     """
 
-    def __init__(self, kind: Kind, folder: Path, *, takes_late: str = "0s", password: str = "") -> None:
+    def __init__(
+        self, kind: Kind, folder: Path, *, takes_late: str = "0s", password: str = "", host: str = "127.0.0.1"
+    ) -> None:
         self._program = find_store(kind)
         self._kind = kind
         self._folder = folder
@@ -40,7 +42,7 @@ class StoreProcess:
         self._headers = {"Authorization": f"Basic {login}"} if password else {}
         self.process: subprocess.Popen[bytes] | None = None
         port = free_port()
-        self._address = f"127.0.0.1:{port}"
+        self._address = f"{host}:{port}"
         self.read_url = f"http://{self._address}"
         self.write_url = f"{self.read_url}/api/v1/write"
         (folder / "prometheus.yml").write_text(_CONFIG % takes_late)
@@ -96,10 +98,12 @@ class StoreProcess:
 
 
 @contextlib.contextmanager
-def running_store(kind: Kind, *, takes_late: str = "0s", password: str = "") -> Iterator[StoreProcess]:
+def running_store(
+    kind: Kind, *, takes_late: str = "0s", password: str = "", host: str = "127.0.0.1"
+) -> Iterator[StoreProcess]:
     """A store that is ended at the end, with all that it kept."""
     with tempfile.TemporaryDirectory(prefix=f"gpudeck-{kind}-", ignore_cleanup_errors=True) as folder:
-        store = StoreProcess(kind, Path(folder), takes_late=takes_late, password=password)
+        store = StoreProcess(kind, Path(folder), takes_late=takes_late, password=password, host=host)
         try:
             store.start()
             yield store

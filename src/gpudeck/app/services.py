@@ -18,6 +18,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.chat.direct_messages import DirectMessageChannel
 from gpudeck.chat.service import ChatService
 from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.scheduler import DemoScheduler
@@ -82,6 +83,9 @@ class HubServices:
         def duty(name: str) -> Duty | None:
             return None if cluster is None else cluster.duty(name)
 
+        def fence(name: str) -> Database | None:
+            return None if cluster is None else cluster.leases.fence(name)
+
         def share(name: str) -> Callable[[Any], None] | None:
             return None if cluster is None else partial(cluster.share, name)
 
@@ -95,6 +99,7 @@ class HubServices:
             fleet=fleet,
             duty=duty("events"),
             hub_name=hub_name,
+            fenced=fence("events"),
         )
         events = self.events.events
         clock.subscribe(events.add)
@@ -115,7 +120,7 @@ class HubServices:
         self.maintenance = MaintenanceService(
             hub, auth, events, data_dir=data_dir, fleet=fleet, duty=duty("reservations")
         )
-        of_jobs = auth.database if cluster is None else cluster.leases.fence("schedulers")
+        of_jobs = fence("schedulers") or auth.database
         readers: list[Scheduler] = [*make_schedulers(settings.schedulers)]
         if demo is not None and plan.demo_days >= SHORTEST_DAYS:
             readers.append(DemoScheduler(SimulatedFleet(demo, SEED)))
@@ -145,6 +150,7 @@ class HubServices:
             maintenance=lambda: self.maintenance.windows.all,
             of_schedulers=lambda: schedulers.reservations,
             duty=duty("reservations"),
+            fenced=fence("reservations"),
         )
         self.queue = QueueService(
             hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet
@@ -173,7 +179,7 @@ class HubServices:
             history=lambda: self.history.trouble,
             fleet=fleet,
             duty=duty("alerts"),
-            database=None if cluster is None else cluster.leases.fence("alerts"),
+            database=fence("alerts"),
             share=share("alerts"),
             now=hub.clock,
         )

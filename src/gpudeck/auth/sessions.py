@@ -11,10 +11,13 @@ from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database, delete_old
 from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
 from gpudeck.model.text import clean
 
 CACHE_SECONDS = 2.0
 """How long an answer of the database is believed: what another process changes counts so much later."""
+AWAY_SECONDS = 3600.0
+"""The same while the database does not answer: whoever is logged in goes on seeing the fleet."""
 SEEN_SECONDS = 60.0
 """How exactly the last use is known: writing it down at each request would cost more than the request."""
 MOST_EACH = 50
@@ -65,13 +68,18 @@ class Sessions:
         return secret, start
 
     async def find(self, secret: str) -> Account | None:
-        """Who is behind a cookie; None for everything that is not the secret of a session that still counts."""
+        """Who is behind a cookie; None for everything that is not the secret of a session that still counts. One that
+        was known lately counts while the database does not answer: nothing can be changed then."""
         if len(secret) != LENGTH:
             return None
         secret_hash, now = hash_secret(secret), self._now()
         cached = self._cache.get(secret_hash)
         if cached is None or not 0 <= now - cached.read_at < CACHE_SECONDS:
-            cached = await self._read(secret_hash, now)
+            try:
+                cached = await self._read(secret_hash, now)
+            except Temporary:
+                if cached is None or not 0 <= now - cached.read_at < AWAY_SECONDS:
+                    raise
         return cached.account if cached is not None and self._counts(cached, now) else None
 
     async def end(self, secret: str, *also: Executable) -> None:

@@ -8,6 +8,7 @@ far behind it is, without comparing clocks.
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -141,6 +142,7 @@ class Bus:
             settings.bus.split(","),
             name=f"gpudeck {settings.hub_name}",
             user_credentials=settings.credentials_file,
+            tls=_make_tls(settings),
             allow_reconnect=False,
             max_reconnect_attempts=1,
             connect_timeout=3,
@@ -167,6 +169,7 @@ class Bus:
                     flow_control=True,
                     idle_heartbeat=2.0,
                     inactive_threshold=30.0,
+                    num_replicas=settings.replicas,
                 ),
             )
         except BaseException:
@@ -262,6 +265,16 @@ class Bus:
                 self._waiting_bytes -= len(body)
 
 
+def _make_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
+    """None: as the addresses say, with the authorities of the system."""
+    if settings.ca_file is None and settings.certificate_file is None:
+        return None
+    context = ssl.create_default_context(cafile=settings.ca_file)
+    if settings.certificate_file is not None:
+        context.load_cert_chain(settings.certificate_file, settings.key_file)
+    return context
+
+
 def _explain(error: Exception) -> str:
     """Without an address: everybody who may look at the hub sees it."""
     told = f"{error} {getattr(error, 'description', '')}".lower()
@@ -271,6 +284,8 @@ def _explain(error: Exception) -> str:
         return "JetStream is not enabled there (`nats-server -js`)"
     if "replicas" in told or "insufficient" in told or "no suitable peers" in told:
         return "it has fewer servers than cluster.replicas"
+    if isinstance(error, ssl.SSLError | FileNotFoundError | PermissionError) or "certificate" in told:
+        return "a certificate is not accepted, or a file that `cluster` names cannot be read: see the hub's log"
     if isinstance(error, NoServersError | OSError | TimeoutError):
         return "it does not answer"
     return "see the hub's log"

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gpudeck import __version__
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import cluster_hubs, cluster_leases
-from gpudeck.model.cluster import ClusterDuty, ClusterHub, Duty
+from gpudeck.model.cluster import ClusterDuty, ClusterHub, Duty, LostDuty
 from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)
@@ -47,10 +47,6 @@ class Held(Struct):
 
 class NameInUse(Temporary):
     """Another hub of the cluster has the name of this one."""
-
-
-class LostDuty(Temporary):
-    """Another hub has the duty now: nothing was written."""
 
 
 class Leases:
@@ -145,7 +141,8 @@ class Leases:
         wanted = choose_owner(name, able)
         if lease is not None and self._is_mine(lease, now):
             if not can_work or wanted not in {self._name, None}:
-                await self._write(connection, lease | {"owner": None, "expires_at": 0.0})
+                # It ends now, not long ago: the hub that should have it gets its turn before the others.
+                await self._write(connection, lease | {"owner": None, "expires_at": now})
                 return None
             return await self._write(connection, lease | {"expires_at": now + LEASE_SECONDS})
         is_free = lease is None or lease["owner"] is None or lease["expires_at"] <= now

@@ -31,6 +31,9 @@ from gpudeck.wire import Envelope, ShortReport
 
 log = logging.getLogger(__name__)
 
+FORMAT: Final = 1
+"""Of messages. One more when a field is added that matters, at most once in a minor version: a hub reads those of the
+next format, of which it ignores what it does not know, and none beyond."""
 WHOLE_SECONDS: Final = 60.0
 """How often the state of each host is published whole."""
 MOST_BYTES: Final = 400_000
@@ -57,7 +60,7 @@ class ForwardedReport(Struct, frozen=True, array_like=True):
 class BusMessage(Struct, frozen=True, omit_defaults=True):
     """What a hub publishes. `run` is other each time the hub starts, `number` counts its messages. `shared` is what all
     hubs show and one of them finds out, by name: it replaces what was published under that name before. `notices` are
-    for once."""
+    for once. `format` is 0 of hubs that do not tell it."""
 
     hub: str
     run: str
@@ -66,6 +69,7 @@ class BusMessage(Struct, frozen=True, omit_defaults=True):
     reports: list[ForwardedReport] = []
     shared: dict[str, Raw] = {}
     notices: list[tuple[str, Raw]] = []
+    format: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,7 +81,8 @@ class Replicator:
     """Publishes what this hub takes with `publish`, and takes what others publish. One event loop owns it.
 
     `use_shared` is called with what another hub shares: its name, its name of the subject, and the encoded content.
-    `counters`: reports forwarded, received, duplicates, and refused.
+    `counters`: reports forwarded, received, duplicates, and refused; messages that are unreadable, as a hub that is two
+    formats ahead has sent them.
     """
 
     def __init__(
@@ -149,7 +154,9 @@ class Replicator:
         self._sent.append((self._number, self._monotonic()))
         reports, self._reports, self._size = self._reports, [], 0
         notices, self._notices = self._notices, []
-        message = BusMessage(self._name, self._run, self._number, self._now(), reports, dict(shared or {}), notices)
+        message = BusMessage(
+            self._name, self._run, self._number, self._now(), reports, dict(shared or {}), notices, FORMAT
+        )
         self.counters["forwarded"] += len(reports)
         self._publish(self._compressor.compress(_encode(message)))
 
@@ -158,6 +165,9 @@ class Replicator:
         message = _decode(self._decompressor.decompress(body, max_output_size=_MOST_PLAIN))
         if message.run == self._run:
             self._note_returned(message.number, at)
+            return
+        if message.format > FORMAT + 1:
+            self.counters["unreadable"] += 1
             return
         budget = LoopBudget()
         for report in message.reports:

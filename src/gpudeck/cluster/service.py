@@ -105,12 +105,25 @@ class ClusterService(Service):
         return since is None or time.monotonic() - since < _RETURN_SECONDS
 
     def _find_refusal(self) -> str | None:
-        """A hub that reads what it missed would date reports wrongly that others have taken long ago."""
+        """A hub that reads what it missed would date reports wrongly that others have taken long ago. One that alone is
+        cut off from the bus would keep reports from the others, which would call those hosts down."""
         is_starting = not self._has_been_current and time.monotonic() - self._started < _ALONE_SECONDS
         is_stuck = self._lost_at is not None and time.monotonic() - self._lost_at > _STUCK_SECONDS
+        if not self._is_current and self._is_another_current:
+            return "this hub is cut off from its cluster, and another hub is not"
         if self._is_current or ((self.bus.problem is not None or is_stuck) and not is_starting):
             return None
         return "this hub is catching up with the other hubs of its cluster"
+
+    @property
+    def _is_another_current(self) -> bool:
+        """Whether another hub has said in the database, a moment ago, that its messages come back from the bus."""
+        renewed_at = self.leases.renewed_at
+        ago = float("inf") if renewed_at is None else time.monotonic() - renewed_at
+        return any(
+            not hub.is_this and hub.lag_seconds is not None and hub.seen_seconds_ago + ago < LOST_SECONDS
+            for hub in self.leases.hubs
+        )
 
     def duty(self, name: str) -> Duty:
         return self.leases.duty(name)
@@ -166,6 +179,8 @@ class ClusterService(Service):
             found.append(f"{told}. The hubs cannot reach each other, and hosts of other hubs are shown as late.")
         elif not self._is_current:
             found.append("this hub is catching up with the other hubs: some hosts are shown as late.")
+        if self._replicator.counters["unreadable"]:
+            found.append("another hub is more than one version ahead: its hosts are shown as late. Upgrade this hub.")
         if self._lease_problem is not None:
             found.append(f"no duties can be assigned: {self._lease_problem}")
         return found

@@ -23,6 +23,12 @@ class ClusterSettings(Struct, frozen=True):
     """The name of the cluster, the same on all hubs: several clusters can use one NATS server."""
     credentials_file: str | None = None
     """A file with NATS credentials (.creds). User and password can also be part of `bus`."""
+    ca_file: str | None = None
+    """Certificates of authorities that the NATS servers' are checked with (`tls://…`), instead of the system's."""
+    certificate_file: str | None = None
+    """The certificate of this hub, where the NATS servers ask for one."""
+    key_file: str | None = None
+    """The key of `certificate_file`, if it is not in that file."""
     keep: Annotated[Duration, Meta(ge=300)] = 3600.0
     """How long the bus keeps reports: a hub that was away for less catches up completely."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1

@@ -19,6 +19,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.cluster import LostDuty
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 
@@ -57,7 +58,11 @@ class EventLog:
         fleet: str = REAL,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
+        fenced: Database | None = None,
     ) -> None:
+        """`fenced` is `database` for what is found with a duty: it refuses what a former owner writes."""
+        self._fenced = None if fenced is None else EventStore(fenced, fleet)
+        self._of_duty: list[Event] = []
         self._spill = None if spill is None or spill is database else EventStore(spill, fleet)
         self._spilled = 0
         self._has_looked = self._spill is None
@@ -99,11 +104,11 @@ class EventLog:
     @property
     def waiting(self) -> int:
         """How many are not in the database yet."""
-        return len(self._waiting) + self._spilled
+        return len(self._waiting) + len(self._of_duty) + self._spilled
 
-    def add(self, event: Event) -> None:
-        """Tell of an event. Never blocks, never raises."""
-        self.keep(event)
+    def add(self, event: Event, *, of_duty: bool = False) -> None:
+        """Tell of an event. Never blocks, never raises. `of_duty`: as `keep`."""
+        self.keep(event, of_duty=of_duty)
         for listener in self._listeners:
             try:
                 listener(event)
@@ -118,12 +123,14 @@ class EventLog:
         """It is called with each event, after those that subscribed before. One that fails costs itself only."""
         self._listeners = [*self._listeners, listener]
 
-    def keep(self, event: Event) -> None:
-        """Keep an event of the past without notifying listeners."""
-        if len(self._waiting) >= MOST_WAITING:
+    def keep(self, event: Event, *, of_duty: bool = False) -> None:
+        """Keep an event of the past without notifying listeners. `of_duty`: every hub of a cluster has found it, and
+        only the one with the duty keeps it."""
+        waiting = self._of_duty if of_duty and self._fenced is not None else self._waiting
+        if len(waiting) >= MOST_WAITING:
             self._dropped += 1
-            del self._waiting[0]
-        self._waiting.append(event)
+            del waiting[0]
+        waiting.append(event)
 
     async def find(self, ask: EventQuery) -> list[Event]:
         """The newest first, with what was added just now. Raises Temporary."""
@@ -173,9 +180,20 @@ class EventLog:
 
     async def _write(self) -> None:
         """All that waits, in order."""
+        await self._write_of_duty()
         await self._write_waiting(self._store)
         await self._move_spilled()
         self._dropped = 0
+
+    async def _write_of_duty(self) -> None:
+        """Raises Temporary. What is refused, the hub that has the duty now has found itself."""
+        while self._fenced is not None and (batch := self._of_duty[:_AT_ONCE]):
+            try:
+                await self._fenced.write(batch)
+            except LostDuty:
+                log.info("%d events are left to the hub that keeps them now", len(batch))
+            written = {event.id for event in batch}
+            self._of_duty = [event for event in self._of_duty if event.id not in written]
 
     async def _write_to_spill(self) -> None:
         """So that events are not lost with this process."""

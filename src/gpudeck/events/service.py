@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpudeck import __version__
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 _MOST_FOUND: Final = 2_000
 _TAKEOVER_SECONDS: Final = 60.0
 """What a hub found without the duty before that, the owner of then has kept."""
+_LONGEST_SECONDS: Final = 3600.0
+"""What all hubs found while the database was away is kept afterwards, as far back as this."""
 _CLOSE_SECONDS: Final = 15.0
 
 
@@ -46,10 +49,13 @@ class EventService(Service):
         now: Clock = clock.wall,
         duty: Duty | None = None,
         hub_name: str = "",
+        fenced: Database | None = None,
     ) -> None:
         """`local` keeps what `database` does not take, where that is another one. `fleet` is the name under which a
         demo's events are kept apart. Of several hubs all find what happens in the fleet, and the one with the `duty`
-        keeps it; `hub_name` is the name of this one."""
+        keeps it, in `fenced`; `hub_name` is the name of this one."""
+        self._database = database
+        self._unkept_since = math.inf
         self._duty = duty or Duty("events")
         self._had_duty = True
         self._found: deque[Event] = deque(maxlen=_MOST_FOUND)
@@ -61,7 +67,9 @@ class EventService(Service):
         self._now = now
         self._is_real = fleet == REAL
         self._is_begun = False
-        self.events = EventLog(database, settings, spill=local, fleet=fleet, now=now, retention=hub.retention)
+        self.events = EventLog(
+            database, settings, spill=local, fleet=fleet, now=now, retention=hub.retention, fenced=fenced
+        )
         self.events.subscribe(hub.stream.announce)
         self._detector: EventDetector | None = None
 
@@ -78,6 +86,9 @@ class EventService(Service):
                 self._begin(before)
 
     def on_second(self) -> None:
+        if (away := self._database.away) is not None:
+            # No hub has the duty then, and none keeps what all of them find.
+            self._unkept_since = min(self._unkept_since, away.since)
         had_duty, self._had_duty = self._had_duty, self._duty.is_held
         if self._had_duty and not had_duty and self._found:
             self._taking_over = asyncio.get_running_loop().create_task(self._take_over())
@@ -88,7 +99,7 @@ class EventService(Service):
         """All hubs find it: it is not passed on to them."""
         if self._duty.is_held:
             self._is_found = True
-            self.events.add(event)
+            self.events.add(event, of_duty=True)
             self._is_found = False
         else:
             self._found.append(event)
@@ -100,16 +111,27 @@ class EventService(Service):
 
     async def _take_over(self) -> None:
         """Keep what the former owner of the duty did not live to keep. Times differ a little between hubs."""
-        since = self._now() - _TAKEOVER_SECONDS
+        now = self._now()
+        since = max(now - _LONGEST_SECONDS, min(now, self._unkept_since) - _TAKEOVER_SECONDS)
+        self._unkept_since = math.inf
         found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MOST_FOUND)
         try:
-            known = await self.events.find(EventQuery(start=since - _CLOSE_SECONDS, limit=MOST_EVENTS))
+            known = await self._find_known(found, since - _CLOSE_SECONDS)
         except Temporary as error:
             log.warning("events of the hub that had the duty before may be missing: %s", error)
             return
         for event in found:
             if not any(_is_same(event, other) for other in known):
-                self.events.keep(event)
+                self.events.keep(event, of_duty=True)
+
+    async def _find_known(self, found: Sequence[Event], since: float) -> list[Event]:
+        """All that are kept, of the kinds that were found. Raises Temporary."""
+        kinds = tuple({event.kind for event in found})
+        known = page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MOST_EVENTS))
+        while len(page) == MOST_EVENTS:
+            page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MOST_EVENTS, before=page[-1].id))
+            known = [*known, *page]
+        return known
 
     async def close(self) -> None:
         await cancel_tasks(self._taking_over)

@@ -5,6 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gpudeck.model.errors import Temporary
+
 
 class Duty:
     """Work that one hub of a cluster does at a time, such as evaluating alerts. Without a cluster a hub has all of
@@ -18,6 +20,10 @@ class Duty:
     def is_held(self) -> bool:
         """Whether this hub does it now. Asked often: costs nothing."""
         return self._is_held()
+
+
+class LostDuty(Temporary):
+    """Another hub has the duty now: nothing was written."""
 
 
 class ClusterHub(Struct, frozen=True):

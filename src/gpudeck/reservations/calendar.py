@@ -86,11 +86,14 @@ class ReservationCalendar:
         changed: Callable[[], None] = lambda: None,
         maintenance: Callable[[], Sequence[MaintenanceWindow]] = tuple,
         of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
+        fenced: ReservationStore | None = None,
     ) -> None:
+        """`fenced` is `store` for what only the hub with the duty writes."""
         self._maintenance = maintenance
         self.of_schedulers = of_schedulers
         self._seen = of_schedulers()
         self._store = store
+        self._fenced = fenced or store
         self.settings = settings
         self.now = now
         self.near: list[Reservation] = []
@@ -213,7 +216,7 @@ class ReservationCalendar:
     async def release_unused(self, number: int) -> ReservationEdit | None:
         """Release a reservation that was never used; None where that is not so any more."""
         now = self.now()
-        async with self._store.writing() as writing:
+        async with self._fenced.writing() as writing:
             before = await writing.find(number)
             if before is None or not before.counts_at(now) or before.used_at is not None:
                 return None
@@ -224,7 +227,7 @@ class ReservationCalendar:
     async def note_use(self, reservation: Reservation) -> None:
         """Its owner was seen on one of its GPUs, for the first time."""
         now = self.now()
-        await self._store.note_use(reservation.id, now)
+        await self._fenced.note_use(reservation.id, now)
         self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
         self.changes += 1
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.database.background import LocalCopy
+from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.gpu import GpuState
@@ -23,7 +24,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.cluster import Duty
+from gpudeck.model.cluster import Duty, LostDuty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.maintenance import MaintenanceWindow
@@ -100,9 +101,10 @@ class ReservationService(Service):
         of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
         now: Clock = clock.wall,
         duty: Duty | None = None,
+        fenced: Database | None = None,
     ) -> None:
         """`data_dir` has the copy of what was known last. Of several hubs the one with the `duty` acts upon what is
-        observed. `fleet` is the name under which a demo's reservations are
+        observed, and writes that to `fenced`. `fleet` is the name under which a demo's reservations are
         kept apart. `maintenance` are windows in which nothing is reserved, `of_schedulers` reservations that
         schedulers have made: a new sequence whenever they change."""
         self._duty = duty or Duty("reservations")
@@ -112,7 +114,13 @@ class ReservationService(Service):
         self._now = now
         store = ReservationStore(auth.database, fleet)
         self.calendar = ReservationCalendar(
-            store, settings, now, changed=self.reconcile, maintenance=maintenance, of_schedulers=of_schedulers
+            store,
+            settings,
+            now,
+            changed=self.reconcile,
+            maintenance=maintenance,
+            of_schedulers=of_schedulers,
+            fenced=None if fenced is None else ReservationStore(fenced, fleet),
         )
         self._rules = Reconciler(settings, self._logins_of)
         self.late: list[tuple[Reservation, float]] = []
@@ -184,13 +192,20 @@ class ReservationService(Service):
 
     async def ask_database(self) -> None:
         await self.calendar.refresh()
+        try:
+            await self._write_observed()
+        except LostDuty:
+            # The hub that has the duty now observes the same.
+            self._used, self._unused = {}, {}
+        await self._keep_copy()
+
+    async def _write_observed(self) -> None:
         for number, one in list(self._used.items()):
             await self.calendar.note_use(one)
             del self._used[number]
         for number in list(self._unused):
             await self._release(number)
             del self._unused[number]
-        await self._keep_copy()
 
     async def _keep_copy(self) -> None:
         near, now = self.calendar.near, self._now()

@@ -45,7 +45,7 @@ class Webhook:
 
 
 @contextmanager
-def running_webhook() -> Iterator[Webhook]:
+def running_webhook(host: str = "127.0.0.1") -> Iterator[Webhook]:
     hook = Webhook()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -68,9 +68,9 @@ def running_webhook() -> Iterator[Webhook]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
-    hook.url = f"http://127.0.0.1:{server.server_port}/hook"
+    hook.url = f"http://{host}:{server.server_port}/hook"
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
     try:
