@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from urllib.error import HTTPError
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -62,10 +63,18 @@ def test_unknown_job_says_so(still: HubProcess, chromium: Browser) -> None:
 
 def test_usage_has_allocated_hours_where_there_is_a_scheduler(site: HubProcess, visit: Visits) -> None:
     def is_recorded() -> bool:
-        usage = json.loads(site.get("/api/v1/usage?by=namespace&start=-1h&end=now"))
+        end = int(time.time()) // 60 * 60
+        try:
+            usage = json.loads(site.get(f"/api/v1/usage?by=namespace&start={end - 3600}&end={end}"))
+        except HTTPError as error:
+            # No job is recorded before this minute.
+            if error.code != 400:
+                raise
+            return False
         return bool(usage["rows"]) and usage["monitored_gpu_hours"] > 0
 
-    wait_until(is_recorded, "the usage of the pod")
+    # The page asks for whole minutes.
+    wait_until(is_recorded, "the usage of the pod", seconds=120, every=0.5)
     page = visit(f"{site.url}/#/history?range=24h")
     page.get_by_role("button", name="by namespace").click()
     expect(page.locator(".usage table")).to_contain_text("Allocated, unused")
