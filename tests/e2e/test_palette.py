@@ -21,6 +21,7 @@ def page(still: HubProcess, visit: Visits) -> Page:
 
 
 def open_palette(page: Page, text: str) -> None:
+    expect(page.get_by_role("combobox", name="Go to a page")).to_have_count(0)
     page.keyboard.press("Control+k")
     expect(page.get_by_role("combobox", name="Go to a page")).to_be_focused()
     page.keyboard.type(text)
