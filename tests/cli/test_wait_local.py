@@ -147,7 +147,11 @@ def test_without_a_command_the_gpus_are_told_and_kept_for_a_while(machine: Machi
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signal_while_waiting_leaves_the_line(machine: Machine, number: int, code: int) -> None:
-    waiter = machine.start("wait", "--local", "--gpus", "3", "--", "true")
+    # Busy GPUs, not more than there are: a request that can never be met ends by itself.
+    for gpu in machine.driver.gpus:
+        gpu.values["utilization"] = 90
+    machine.driver.apply()
+    waiter = machine.wait()
     wait_until(lambda: machine.tickets() == 1, "a ticket", 60)
     waiter.send_signal(number)
     assert waiter.wait(60) == code

@@ -17,7 +17,7 @@ from gpudeck.model.text import clean
 CACHE_SECONDS = 2.0
 """How long an answer of the database is believed: what another process changes counts so much later."""
 AWAY_SECONDS = 3600.0
-"""The same while the database does not answer: whoever is logged in goes on seeing the fleet."""
+"""The same while the database does not answer: logged-in users still see the fleet."""
 SEEN_SECONDS = 60.0
 """How exactly the last use is known: writing it down at each request would cost more than the request."""
 MOST_EACH = 50

@@ -250,7 +250,7 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Ended here, as SIGINT raises KeyboardInterrupt."""
+    """SIGTERM and SIGHUP raise Terminated here, as SIGINT raises KeyboardInterrupt."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise Terminated(number)
