@@ -14,6 +14,7 @@ import pytest
 from fakes.hubs import environment
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler
 from fakes.waiting import wait_until
+from gpudeck.cli.wait import Terminated, ending_on_signals
 from gpudeck.collectors.host import host_name
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -38,9 +39,9 @@ class Machine:
     def variables(self) -> dict[str, str]:
         return environment(self.folder) | self.driver.environment | {"GPUDECK_LOCK_DIR": str(self.locks)}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpudeck", *arguments],
+            [*before, sys.executable, "-m", "gpudeck", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -156,6 +157,33 @@ def test_signal_while_waiting_leaves_the_line(machine: Machine, number: int, cod
     waiter.send_signal(number)
     assert waiter.wait(60) == code
     assert machine.tickets() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signal_whose_exception_is_lost_ends_the_wait_at_the_next_check(number: int) -> None:
+    before = signal.getsignal(number)
+    with ending_on_signals() as check:
+        check()
+        # As the compiler of Python does with what a handler raises while a module is imported.
+        with contextlib.suppress(Terminated):
+            signal.raise_signal(number)
+        with pytest.raises(Terminated) as ending:
+            check()
+    assert ending.value.number == number
+    assert signal.getsignal(number) == before
+
+
+def test_waiter_started_by_nohup_outlives_its_terminal(machine: Machine) -> None:
+    for gpu in machine.driver.gpus:
+        gpu.values["utilization"] = 90
+    machine.driver.apply()
+    waiter = machine.start("wait", "--local", "--", "true", before=("nohup",))
+    assert waiter.stderr is not None
+    wait_until(lambda: "queue position" in waiter.stderr.readline(), "its position", 60)
+    waiter.send_signal(signal.SIGHUP)
+    machine.driver.gpus[1].values["utilization"] = 0
+    machine.driver.apply()
+    assert waiter.wait(60) == 0
 
 
 def test_signals_reach_the_command(machine: Machine) -> None:

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import click
 import msgspec
@@ -249,15 +249,22 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Terminated here, as SIGINT raises KeyboardInterrupt."""
+def ending_on_signals() -> Iterator[Callable[[], None]]:
+    """SIGTERM, SIGHUP and SIGINT raise Terminated here, and again when what this gives is called: Python drops an
+    exception of a handler that runs while a module is compiled."""
+    got: list[int] = []
+
+    def check() -> None:
+        if got:
+            raise Terminated(got[0])
 
     def end(number: int, _: FrameType | None) -> None:
-        raise Terminated(number)
+        got.append(number)
+        check()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = _handle((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), end)
     try:
-        yield
+        yield check
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -277,7 +284,7 @@ def run_command(command: Sequence[str], variables: Mapping[str, str]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 children[0].send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    before = _handle(_FORWARDED, forward)
     try:
         children.append(subprocess.Popen(command, env={**os.environ, **variables}))  # noqa: S603 - it is the user's own
         for number in early:
@@ -291,6 +298,12 @@ def run_command(command: Sequence[str], variables: Mapping[str, str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def _handle(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle these signals, but for those that are ignored, as after nohup. Returns what to set again."""
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
 
 
 def _is_in_foreground() -> bool:
@@ -443,15 +456,15 @@ def command(
         if shared is None
         else HubQueueClient(shared.url, this_user(), wanted, progress.note)
     )
-    with ending_on_signals():
+    with ending_on_signals() as check_signals:
         try:
             line.join()
-            granted = _await_turn(line, progress, deadline)
+            granted = _await_turn(line, progress, deadline, check_signals)
             progress.clear()
             if granted is not None and shared is not None:
                 _warn_of_maintenance(shared.url, granted.gpus, progress.note)
             code = 0 if granted is None else _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
-        except (KeyboardInterrupt, Terminated) as ending:
+        except Terminated as ending:
             _leave_and_end(line, progress, ending)
         except BaseException:
             progress.clear()
@@ -524,10 +537,13 @@ def _read_timeout(text: str) -> float:
         raise UsageError(f"--timeout: {error}.") from error
 
 
-def _await_turn(line: QueueClient, progress: Progress, deadline: float | None) -> Granted | None:
+def _await_turn(
+    line: QueueClient, progress: Progress, deadline: float | None, check_signals: Callable[[], None]
+) -> Granted | None:
     while True:
         left = POLL_SECONDS if deadline is None else deadline - time.monotonic()
         place = line.poll(max(0.0, left))
+        check_signals()
         if place is not None and place.granted is not None:
             return place.granted
         if place is not None and place.impossible is not None:
@@ -538,10 +554,10 @@ def _await_turn(line: QueueClient, progress: Progress, deadline: float | None) -
             return None
 
 
-def _leave_and_end(line: QueueClient, progress: Progress, ending: BaseException) -> NoReturn:
+def _leave_and_end(line: QueueClient, progress: Progress, ending: Terminated) -> NoReturn:
     progress.clear()
     line.leave()
-    sys.exit(128 + (ending.number if isinstance(ending, Terminated) else signal.SIGINT))
+    sys.exit(128 + ending.number)
 
 
 def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
