@@ -46,6 +46,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/stream"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts"): (EVERYBODY, READERS),
     ("GET", "/api/v1/hosts/{host:str}"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/hosts/{host:str}/health"): (EVERYBODY, READERS),
     ("GET", "/api/v1/gpus"): (EVERYBODY, READERS),
     ("GET", "/api/v1/history"): (EVERYBODY, READERS),
     ("GET", "/api/v1/history/heat"): (EVERYBODY, READERS),

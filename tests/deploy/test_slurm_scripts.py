@@ -29,7 +29,8 @@ class Controller:
         keep = (
             f"#!/bin/sh\n{version}\nprintf '%s\\n' \"$7\" | sed 's/^AdminComment=//; s/\"//g' | {{}} >{self.comment}\n"
         )
-        self._programs = {"mail": note, "sacct": f"#!/bin/sh\ncat {self.comment}\n", "sacctmgr": keep.format("cat")}
+        read = f"#!/bin/sh\ncat {self.comment}\n"
+        self._programs = {"mail": note, "logger": note, "sacct": read, "sacctmgr": keep.format("cat")}
         self._lower = keep.format("tr A-Z a-z")
         self.write_programs()
         self.answer(f'exec {sys.executable} -m gpudeck "$@"')
@@ -56,6 +57,9 @@ class Controller:
         environment = {"SLURM_JOB_ID": "7", "PATH": path, "HOME": str(self.folder)}
         command = [str(self.folder / script), *arguments]
         return subprocess.run(command, input=body, text=True, env=environment, check=False, timeout=120).returncode
+
+    def run_prolog(self) -> int:
+        return self.run("gpudeck-prolog.sh")
 
     def log(self, program: str) -> str:
         file = self.folder / f"{program}.log"
@@ -140,3 +144,35 @@ def test_without_a_summary_nothing_is_written(controller: Controller, printed: s
     controller.answer(f"echo '{printed}'")
     assert controller.run("gpudeck-epilog.sh") == 0
     assert controller.comment.read_text() == ""
+
+
+def test_a_prolog_refuses_a_job_where_the_verdict_is_drain_alone(controller: Controller) -> None:
+    controller.answer("printf 'drain\\nGPU 1: XID 79: it fell off the bus\\n'; exit 0")
+    assert controller.run_prolog() == 1
+    assert "GPU 1: XID 79" in controller.log("logger")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "echo ok",
+        "echo unknown",
+        "echo drainage",
+        "echo Traceback; exit 1",
+        "exit 1",
+        "kill -9 $$",
+        "echo drain; exec sleep 100",
+    ],
+)
+def test_a_prolog_lets_the_job_start_whatever_else_happens(controller: Controller, program: str) -> None:
+    controller.answer(program)
+    assert controller.run_prolog() == 0
+    assert controller.log("logger") == ""
+
+
+def test_a_prolog_without_a_hub_or_a_program_lets_the_job_start(controller: Controller, hanging_hub: str) -> None:
+    assert controller.run_prolog() == 0
+    controller.set(hanging_hub)
+    assert controller.run_prolog() == 0
+    (controller.folder / "gpudeck").unlink()
+    assert controller.run_prolog() == 0

@@ -227,6 +227,10 @@ class AlertEngine(AlertStateMachine):
         firing = (record for record in self._records() if record.is_firing)
         return sorted(firing, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
+    def firing_of(self, host_id: str) -> list[AlertRecord]:
+        """Those of one host and its GPUs."""
+        return [record for record in self._of(host_id) if record.is_firing]
+
     def pending(self) -> list[AlertRecord]:
         return sorted((one for one in self._records() if one.state == "pending"), key=lambda one: -one.since)
 

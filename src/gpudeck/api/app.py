@@ -21,6 +21,7 @@ from gpudeck.api import (
     badge,
     events,
     fleet,
+    health,
     history,
     hosts,
     install,
@@ -69,8 +70,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, jobs, events, reliability, alerts, maintenance, reservations, login, accounts, queue),
-    *(watches, metrics, ask, about, install, badge, page),
+    *(fleet, hosts, health, history, jobs, events, reliability, alerts, maintenance, reservations, login, accounts),
+    *(queue, watches, metrics, ask, about, install, badge, page),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -355,7 +355,7 @@ async def read_host(
     """One host with its GPUs and processes."""
     found = hub.fleet.find(host)
     if found is None:
-        raise RequestRefused(404, "unknown_host", _no_such(host))
+        raise RequestRefused(404, "unknown_host", explain_missing(host))
     return await answer_json(request, found.encoded(policy.visibility(caller_of(request))))
 
 
@@ -417,7 +417,7 @@ async def remove_host(
     elif not was_added:
         # Its tokens were revoked all the same: it may have had some before it was ever seen.
         await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
-        raise NotFoundException(_no_such(host))
+        raise NotFoundException(explain_missing(host))
     await auth.audit.record(caller_of(request), "remove host", host)
     body = msgspec.json.encode(RemovedHost(found.name if found else host))
     return Response(body, media_type="application/json", headers=NOT_KEPT)
@@ -456,5 +456,5 @@ async def remove_hosts(
     return RemovedHosts(len(found), [host.name for host in found[:_MOST_NAMED]], kept)
 
 
-def _no_such(host: str) -> str:
+def explain_missing(host: str) -> str:
     return f"no host is called {host[:100]!r}; /api/v1/hosts lists them"

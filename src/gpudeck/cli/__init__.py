@@ -35,6 +35,7 @@ _COMMANDS = {
     "hosts": "List, add, remove and test the hosts of a hub.",
     "wheelhouse": "Fetch the wheels from which servers install their agent.",
     "check": "Check the configuration, and print every mistake at once.",
+    "health": "Check whether jobs may start on a host's GPUs, for prologs.",
     "doctor": "Check this machine, and print what is wrong and the next step.",
     "token": "Create, list and revoke tokens of the hub on this machine.",
     "account": "Manage the accounts of the hub on this machine.",

@@ -156,6 +156,11 @@ class Client:
         """One host, by its id or name, as JSON (see model.view.Host)."""
         return self._get(f"/api/v1/hosts/{quote(name, safe='')}")
 
+    def health(self, host: str, gpus: Sequence[str] = ()) -> bytes:
+        """Whether jobs may start on a host, or on some of its GPUs, as JSON (see model.preflight.HostHealth)."""
+        query = urlencode([("gpu", gpu) for gpu in gpus], errors="replace")
+        return self._get(f"/api/v1/hosts/{quote(host, safe='')}/health{query and f'?{query}'}")
+
     def hosts(self) -> bytes:
         """All hosts as JSON (a list of model.view.Host below `hosts`)."""
         return self._get("/api/v1/hosts")

@@ -408,6 +408,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hosts/{host}/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadHealth
+         * @description Whether jobs may start on a host's GPUs: `ok`, `drain` or `unknown`, with the reasons. For prologs.
+         */
+        get: operations["ApiV1HostsHealthReadHealth"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/hosts/{host}/note": {
         parameters: {
             query?: never;
@@ -1786,6 +1806,14 @@ export interface components {
             /** @default  */
             text?: string;
         };
+        /** GpuHealth */
+        GpuHealth: {
+            label: string;
+            reasons: string[];
+            uuid: string | null;
+            /** @enum {string} */
+            verdict: "ok" | "drain" | "unknown";
+        };
         /** GpuList */
         GpuList: {
             gpus: components["schemas"]["GpuOfHost"][];
@@ -2052,6 +2080,15 @@ export interface components {
             /** @enum {unknown} */
             status?: "down" | "late" | "never_seen" | "up";
             via?: string;
+        };
+        /** HostHealth */
+        HostHealth: {
+            gpus: components["schemas"]["GpuHealth"][];
+            host: string;
+            reasons: string[];
+            time: number;
+            /** @enum {string} */
+            verdict: "ok" | "drain" | "unknown";
         };
         /** HostList */
         HostList: {
@@ -5388,6 +5425,95 @@ export interface operations {
             };
             /** @description A configuration file names that host */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1HostsHealthReadHealth: {
+        parameters: {
+            query?: {
+                /** @description Only these GPUs, by number or UUID; may be given several times */
+                gpu?: string[] | null;
+            };
+            header?: never;
+            path: {
+                /** @description A host's name or id */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The verdict, with the reasons */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostHealth"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
