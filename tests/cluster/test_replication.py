@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -44,9 +45,10 @@ class Cluster:
         self.log.clear()
         self._read = dict.fromkeys(self._read, 0)
 
-    def take(self, name: str, envelope: Envelope | ShortReport) -> bool:
+    def take(self, name: str, envelope: Envelope | ShortReport, *, sent_at: float | None = None) -> bool:
+        """A report that was sent when it was made, unless `sent_at` says otherwise."""
         return self.hubs[name].ingest.take(
-            encode(envelope), "application/msgpack", "zstd", sent_at=envelope.collected_at
+            encode(envelope), "application/msgpack", "zstd", sent_at=sent_at or envelope.collected_at
         )
 
     def deliver(self) -> None:
@@ -230,6 +232,31 @@ def test_reports_that_come_after_newer_ones_are_sampled_at_their_own_times() -> 
     assert sorted(sample.at - START for sample in as_host_samples(samples)) == list(range(12))
     (host,) = hub.fleet.hosts.values()
     assert host.observed_at == START + 11
+
+
+@pytest.mark.parametrize("order", [(12, 11), (11, 12), (12, 10, 11)])
+@pytest.mark.parametrize("make", [whole, short])
+def test_reports_of_a_hub_that_was_cut_off_count_where_the_agent_went_on(
+    make: Callable[[int, int, float], Envelope | ShortReport], order: tuple[int, ...]
+) -> None:
+    """It took reports until it knew. Meanwhile the agent has sent later ones to another hub, the newest first."""
+    cluster = Cluster("a", "b")
+    samples: list[Sample] = []
+    recorder = Recorder(1.0, samples.extend)
+    cluster.hubs["b"].fleet.observers.add(recorder)
+    cluster.take("a", whole(1, 1, interval=1.0))
+    cluster.deliver()
+    for sequence in range(2, min(order)):
+        cluster.clock.advance(1)
+        assert cluster.take("a", make(sequence, sequence, cluster.clock()))
+    cluster.clock.advance(START + 11 - cluster.clock())
+    for sequence in order:
+        late = whole(sequence, sequence, START + sequence - 1, interval=1.0)
+        assert cluster.take("b", late, sent_at=cluster.clock())
+    cluster.deliver()
+    cluster.hubs["b"].fleet.settle()
+    recorder.hand_over()
+    assert sorted(sample.at - START for sample in as_host_samples(samples)) == list(range(12))
 
 
 def test_own_messages_tell_how_far_behind_a_hub_is() -> None:

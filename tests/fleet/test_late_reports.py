@@ -88,11 +88,24 @@ def test_report_that_comes_twice_is_taken_once(stage: Stage) -> None:
     stage.report(301)
     assert stage.report(151, ago=300)
     assert not stage.report(151, ago=300)
-    assert not stage.report(150, ago=302)
     assert not stage.report(1, ago=600)
     assert not stage.report(301)
     assert stage.report(152, ago=298)
     assert len(stage.sampled()) == 4
+
+
+def test_report_of_before_the_backlog_is_sampled_at_its_own_time_and_its_changes_are_told_once(stage: Stage) -> None:
+    """It came through another hub, which was cut off."""
+    hot = make_gpu(metrics={"temperature_celsius": 96})
+    stage.after(40)
+    stage.report(21, hot)
+    assert stage.report(20, hot, ago=2)
+    for sequence in (7, 8, 5, 12):
+        assert stage.report(sequence, hot, ago=42 - 2 * sequence)
+        assert not stage.report(sequence, hot, ago=42 - 2 * sequence)
+    stage.after(BACKLOG_PAUSE + 2)
+    assert [round(ago) - BACKLOG_PAUSE - 2 for ago, _ in stage.sampled()] == [40, 0, 2, 28, 26, 32, 18]
+    assert stage.kinds() == ["health_raised"]
 
 
 def test_late_report_of_a_hub_that_was_restarted_is_taken(stage: Stage) -> None:
@@ -303,14 +316,18 @@ def test_late_report_is_drained_by_the_maintenance_of_its_own_time(stage: Stage)
     assert stage.sampled()[1:] == [(0, "free"), (580, "free"), (520, "drained"), (300, "free")]
 
 
-def test_missing_reports_are_closed_in_order() -> None:
+def test_missing_reports_are_closed_in_any_order() -> None:
     missing = MissingReports()
     missing.add(RUN, 5, 10)
     missing.add(OTHER, 3)
-    assert [missing.close(RUN, sequence) for sequence in (4, 10, 6, 5, 7, 9)] == [False, False, True, False, True, True]
+    sequences = (4, 10, 6, 6, 5, 5, 7, 9)
+    found = [missing.close(RUN, sequence) for sequence in sequences]
+    assert found == [False, False, True, False, True, False, True, True]
+    assert missing.knows(RUN)
+    assert missing.close(RUN, 8)
     assert not missing.knows(RUN)
     assert missing.close(OTHER, 10**9)
-    missing.cut(OTHER, 10**9)
+    missing.cut(OTHER, 3)
     assert not missing.knows(OTHER)
 
 
@@ -320,3 +337,12 @@ def test_missing_reports_are_bounded() -> None:
         missing.add(RUN, 10 * number, 10 * number + 5)
     assert len(missing.ranges) == MOST_RANGES
     assert missing.close(RUN, 30 * MOST_RANGES - 10)
+
+
+def test_missing_reports_of_a_backlog_with_many_gaps_are_bounded() -> None:
+    missing = MissingReports()
+    missing.add(RUN, 1, 10**6)
+    assert all(missing.close(RUN, sequence) for sequence in range(2, 6 * MOST_RANGES, 2))
+    assert len(missing.ranges) == MOST_RANGES
+    assert not missing.close(RUN, 1)
+    assert missing.close(RUN, 10**6 - 1)

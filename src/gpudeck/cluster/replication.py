@@ -14,6 +14,7 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -181,18 +182,8 @@ class Replicator:
         envelope = report.whole or report.short
         if envelope is None:
             return
-        age = max(0.0, self._now() - report.arrived_at)
-        token = None if report.token is None else TokenName(*report.token)
         try:
-            is_new = self._hub.ingest.take_forwarded(
-                envelope,
-                via=report.via,
-                age=age,
-                sent_at=report.sent_at,
-                target=report.target,
-                only=report.only,
-                token=token,
-            )
+            is_new = self._apply(report, envelope)
         except ReportRefused as refusal:
             self.counters["refused"] += 1
             log.debug("a report of %s that %s took is not taken: %s", envelope.host, message.hub, refusal)
@@ -200,6 +191,26 @@ class Replicator:
         self.counters["received" if is_new else "duplicates"] += 1
         if is_new and isinstance(envelope, Envelope):
             self._know(envelope)
+
+    def _apply(self, report: ForwardedReport, envelope: Envelope | ShortReport) -> bool:
+        """A short report that comes after newer ones is taken as the whole one that it stands for. Raises
+        ReportRefused."""
+        take = partial(
+            self._hub.ingest.take_forwarded,
+            via=report.via,
+            age=max(0.0, self._now() - report.arrived_at),
+            sent_at=report.sent_at,
+            target=report.target,
+            only=report.only,
+            token=None if report.token is None else TokenName(*report.token),
+        )
+        try:
+            return take(envelope)
+        except ReportRefused:
+            whole = self._expand(envelope) if isinstance(envelope, ShortReport) else None
+            if whole is None:
+                raise
+            return take(whole)
 
     def _note_returned(self, number: int, at: float) -> None:
         while self._sent and self._sent[0][0] <= number:
@@ -231,11 +242,17 @@ class Replicator:
     def _whole_again(self, short: ShortReport) -> Envelope | None:
         """The report as a whole one, where the last that was published is a minute old."""
         known, now = self._whole.get(short.host_id or short.host), self._monotonic()
+        if known is None or (now - known.at < WHOLE_SECONDS and not self._is_whole_needed):
+            return None
+        whole = self._expand(short)
+        if whole is not None:
+            known.at = now
+        return whole
+
+    def _expand(self, short: ShortReport) -> Envelope | None:
+        known = self._whole.get(short.host_id or short.host)
         if known is None or known.description != short.description:
             return None
-        if now - known.at < WHOLE_SECONDS and not self._is_whole_needed:
-            return None
-        known.at = now
         return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MOST_PLAIN)))
 
     def forget(self) -> None:

@@ -54,10 +54,12 @@ class MissingReports:
             del self.ranges[:-MOST_RANGES]
 
     def close(self, run: Run, sequence: int) -> bool:
-        """Whether that report was missing. A backlog comes in order: all before it in its range never come."""
+        """Whether that report was missing. Those before it may come through another hub."""
         for place, (of, first, end) in enumerate(self.ranges):
             if of == run and first <= sequence < end:
-                self.ranges[place : place + 1] = [(run, sequence + 1, end)] if sequence + 1 < end else []
+                parts = ((run, first, sequence), (run, sequence + 1, end))
+                self.ranges[place : place + 1] = [part for part in parts if part[1] < part[2]]
+                del self.ranges[:-MOST_RANGES]
                 return True
         return False
 
@@ -111,11 +113,12 @@ class PastMarks(Mapping[str, ReservationMark]):
 
 class _Backlog:
     """One host's. `until` is when it counts as complete, unless more comes; `defers_events`: live events wait for
-    it."""
+    it. `earlier` takes reports of before the last one of `replay`, which was sent to another hub."""
 
     def __init__(self) -> None:
         self.missing = MissingReports()
         self.replay: HostState | None = None
+        self.earlier: HostState | None = None
         self.until = 0.0
         self.defers_events = False
 
@@ -177,7 +180,10 @@ class LateReports:
                 return False
             backlog.missing.add(run, envelope.sequence + 1)
         replay = backlog.replay
-        if replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
+        is_earlier = replay is not None and replay.is_run_of(envelope) and envelope.sequence < replay.sequence
+        if is_earlier:
+            replay = self._find_earlier(host, backlog, envelope)
+        elif replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
             replay = self._replay(backlog, host.start_anew(self._table))
         replay.id, replay.is_forwarded = host.id, host.is_forwarded
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
@@ -187,6 +193,8 @@ class LateReports:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)
         self._table.settle()
+        # What has changed since then was told with the later report.
+        replay.has_changed &= not is_earlier
         self._observers.on_late_report(replay, observed_at)
         self._expect_more(host, backlog, uptime)
         if run == host.run and not backlog.missing.knows(run):
@@ -201,7 +209,22 @@ class LateReports:
                 self._observers.on_backlog_end(host, backlog.replay)
             elif uptime >= backlog.until + REPLAY_KEPT:
                 self._replay(backlog, None)
+                self._release_earlier(backlog)
                 del self._open[host]
+
+    def _find_earlier(self, host: HostState, backlog: _Backlog, envelope: Head) -> HostState:
+        known = backlog.earlier
+        if known is not None and known.is_run_of(envelope) and known.sequence < envelope.sequence:
+            return known
+        self._release_earlier(backlog)
+        earlier = backlog.earlier = host.start_anew(self._table)
+        return earlier
+
+    def _release_earlier(self, backlog: _Backlog) -> None:
+        if backlog.earlier is not None:
+            backlog.earlier.release()
+            backlog.earlier = None
+            self._table.recycle()
 
     def _replay(self, backlog: _Backlog, replay: Replay) -> Replay:
         """What was replayed before is not needed any more."""
