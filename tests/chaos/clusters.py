@@ -33,8 +33,8 @@ HUBS = 3
 GPUS = 2
 DOWN_AFTER = 12
 MACHINES = ("agents", "nats", "postgres", "store", *(f"hub{number}" for number in range(HUBS)))
-_SILENT = 75.0
-"""How long a host falls silent: longer than it takes to be called down while a hub is taken over."""
+_SILENT = 63.0
+"""How long a host falls silent beyond the time after which it is down: longer than a hub is taken over."""
 
 
 class Silence(Struct):
@@ -56,6 +56,11 @@ class Truth(Struct):
     down_after: float = DOWN_AFTER
     looks: int = 0
     unready: int = 0
+
+    @property
+    def silent(self) -> float:
+        """For how long a host falls silent."""
+        return self.down_after + _SILENT
 
 
 class ClusterUnderTest:
@@ -216,10 +221,11 @@ def run(
         return Outcome(outcome.scenario, not_run=NO_COMPILER)
     number, chance = hosts or (6 if short else 20), random.Random(seed)
     every = 5 if number > _MANY_HOSTS else 1
+    longest = 6 if short else 18 if kills >= _MANY_FAULTS else 25
     no_network = why_not()
     faults = FAULTS if no_network else (*FAULTS, *PARTITIONS)
     truth, recoveries, takeovers = Truth(), defaultdict[str, list[float]](list), list[float]()
-    log: list[str] = []
+    log, told = list[str](), 0
     with contextlib.ExitStack() as stack:
         network = None if no_network else stack.enter_context(networked(MACHINES))
         # What this thread asks, and each that it starts, is on the machine of agents and viewers.
@@ -243,8 +249,9 @@ def run(
             cluster.start(hub)
         wait_until(cluster.is_whole, "a whole cluster", 90)
         first, *others = (f"{hub.host}:{hub.port}" for hub in cluster.hubs)
-        # A host is read every second: it may not wait for a hub any longer.
-        fleet = Fleet(first, cluster.hubs[0].token, number, GPUS, others=others, deadline=0.9, every=every)
+        # A host that is read every second may not wait for a hub any longer; agents wait for 4 s.
+        deadline = 0.9 if every == 1 else 4.0
+        fleet = Fleet(first, cluster.hubs[0].token, number, GPUS, others=others, deadline=deadline, every=every)
         stack.callback(fleet.stop)
         fleet.start()
         wait_until(lambda: _all_up(cluster, number), "all hosts on all hubs", 90)
@@ -262,14 +269,20 @@ def run(
                 elif fault is ClusterUnderTest.stop_for_a_while and turn < len(faults) and kills >= _MANY_FAULTS:
                     time.sleep(_LONG_STOP)
                 else:
-                    time.sleep(chance.uniform(3, 6 if short else 25))
+                    time.sleep(chance.uniform(3, longest))
                 healed = time.monotonic()
                 heal()
                 with contextlib.suppress(AssertionError):
                     wait_until(cluster.is_whole, "a whole cluster", 90)
                     recoveries[fault.__name__].append(time.monotonic() - healed)
                 log.append(f"{_clock(time.time())} {turn + 1} {fault.__name__} ends")
-                print(log[-1], file=sys.stderr, flush=True)
+                print(
+                    f"{log[-1]}: {len(truth.wrong)} wrong of {truth.looks}",
+                    *truth.wrong[told:],
+                    sep="\n  ",
+                    file=sys.stderr,
+                )
+                told = len(truth.wrong)
         fleet.stop(deliver=60)
         time.sleep(5)
         wait_until(cluster.is_whole, "a whole cluster", 90)
@@ -277,7 +290,7 @@ def run(
         lost, doubled, notes = _compare_alerts(fired, truth)
         off = [_compare_usage(hub, fleet) for hub in cluster.hubs]
         messages = Counter(text.splitlines()[0] for text in hook.texts())
-    expected = len([one for one in truth.silences if one.end - one.start > _SILENT - 5])
+    expected = len([one for one in truth.silences if one.end - one.start > truth.silent - 5])
     outcome.figures = [
         Figure("faults, hosts, silences of hosts", f"{kills}, {number}, {expected}"),
         *([Figure("partitions", f"not run: {no_network}")] if no_network else []),
@@ -332,7 +345,7 @@ def _falling_silent(fleet: Fleet, truth: Truth) -> Iterator[None]:
             silence = Silence(host.name, time.monotonic(), time.time())
             fleet.mute(host.name)
             truth.silences.append(silence)
-            ended.wait(_SILENT)
+            ended.wait(truth.silent)
             silence.end = time.monotonic()
             fleet.mute()
 
@@ -378,7 +391,7 @@ def _find_wrong(hosts: list[Any], hub: str, truth: Truth, begun: float, ended: f
     for host in hosts:
         own = [one for one in truth.silences if one.host == host["name"]]
         is_off = any(one.start + truth.late < begun and ended < one.end for one in own)
-        was_off = any(one.start + truth.down_after - 1 < ended and begun < one.end + _SILENT for one in own)
+        was_off = any(one.start + truth.down_after - 1 < ended and begun < one.end + truth.silent for one in own)
         if host["status"] == "up" and is_off:
             yield f"{at} {hub}: {host['name']} is up, and is off"
         if host["status"] == "down" and not was_off:
@@ -400,7 +413,7 @@ def _compare_alerts(fired: list[Any], truth: Truth) -> tuple[int, int, list[str]
     lost = doubled = 0
     notes = []
     for one in truth.silences:
-        if one.end - one.start < _SILENT - 5:
+        if one.end - one.start < truth.silent - 5:
             continue
         until = one.wall + (one.end - one.start) + 30
         own = [alert for alert in fired if alert["host"] == one.host and one.wall <= alert["fired_at"] <= until]

@@ -82,7 +82,7 @@ class ChaosHost:
             host_id=f"machine-{self.number:02}",
             boot_id="boot-1",
             run_id=self._run_id,
-            sequence=second + 1,
+            sequence=second // self._every + 1,
             collected_at=self.epoch + second + _EARLY,
             interval_seconds=float(self._every),
             agent_version="0.1.0",
