@@ -4,7 +4,7 @@ often to kill, and returns what it measured."""
 from collections.abc import Callable
 from typing import Final
 
-from chaos import backups, clocks, clusters, damage, disks, engines, kills, loop, outages
+from chaos import backups, balanced, clocks, clusters, damage, disks, engines, kills, loop, outages
 from chaos.figures import Outcome
 
 SCENARIOS: Final[dict[str, Callable[..., Outcome]]] = {
@@ -20,4 +20,5 @@ SCENARIOS: Final[dict[str, Callable[..., Outcome]]] = {
     "large_pages": loop.run,
     "backups": backups.run,
     "cluster": clusters.run,
+    "load_balancer": balanced.run,
 }

@@ -2,8 +2,6 @@
 
 import contextlib
 import re
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from chaos.__main__ import run_scenario
 from chaos.clusters import ClusterUnderTest
 from chaos.hosts import Fleet, reporting
 from fakes.hubs import gpudeck
+from fakes.load_balancers import running_load_balancer
 from fakes.nats_server import running_nats
-from fakes.ports import free_port
 from fakes.postgres import running_postgres
 from fakes.prometheus import running_store
 from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "cluster"
 HOSTS = 4
 
 
@@ -101,47 +99,14 @@ def test_events_are_kept_once(cluster: ClusterUnderTest, fleet: Fleet) -> None:
     assert seen() == [f"gpu{number:02}" for number in range(HOSTS)]
 
 
-@contextlib.contextmanager
-def running_proxy(kind: str, cluster: ClusterUnderTest, folder: Path) -> Iterator[str]:
-    """The shipped configuration, with the addresses of these hubs."""
-    program = shutil.which(kind) or shutil.which(kind, path="/usr/sbin")
-    if program is None:
-        pytest.skip(f"there is no {kind} on this machine: run tests/system-packages.sh")
-    port = free_port()
-    text = (DEPLOY / {"haproxy": "haproxy.cfg", "nginx": "nginx.conf"}[kind]).read_text()
-    for number, hub in enumerate(cluster.hubs, 1):
-        text = text.replace(f"hub{number}.example:8042", f"127.0.0.1:{hub.port}")
-    text = text.replace("bind :8080", f"bind 127.0.0.1:{port}").replace("listen 8080", f"listen 127.0.0.1:{port}")
-    file = folder / "proxy.conf"
-    if kind == "nginx":
-        text = f"daemon off; pid {folder}/pid; error_log stderr;\nevents {{}}\nhttp {{ access_log off;\n{text}\n}}\n"
-    file.write_text(text)
-    command = [program, "-db", "-f", str(file)] if kind == "haproxy" else [program, "-c", str(file), "-p", str(folder)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        wait_until(lambda: is_answering(url), f"the start of {kind}: {(folder / 'log').read_text()}", 30)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def is_answering(url: str) -> bool:
-    with contextlib.suppress(OSError):
-        get(url, "/readyz")
-        return True
-    return False
-
-
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 def test_a_viewer_behind_a_load_balancer_sees_no_host_down_while_a_hub_is_killed(
     kind: str, cluster: ClusterUnderTest, fleet: Fleet, tmp_path: Path
 ) -> None:
     del fleet
     seen: list[str] = []
-    with running_proxy(kind, cluster, tmp_path) as url:
+    places = [f"{hub.host}:{hub.port}" for hub in cluster.hubs]
+    with running_load_balancer(kind, places, tmp_path) as url:
         for hub in cluster.hubs:
             hub.kill()
             for _ in range(25):
@@ -151,6 +116,12 @@ def test_a_viewer_behind_a_load_balancer_sees_no_host_down_while_a_hub_is_killed
             wait_until(cluster.is_whole, "a whole cluster", 120)
     assert len(seen) > 40 * HOSTS
     assert set(seen) <= {"up", "late"}
+
+
+def test_agents_and_the_page_behind_a_load_balancer_go_on_while_each_hub_is_killed() -> None:
+    """Times are not judged here: `make chaos` shows them."""
+    outcome = run_scenario("load_balancer", short=True)
+    assert not outcome.missed, "\n".join([*outcome.missed, *outcome.notes])
 
 
 def test_a_cluster_without_its_database_is_refused_at_the_start(tmp_path: Path) -> None:
