@@ -87,10 +87,30 @@ def test_a_gpu_that_was_gone_before_the_start_is_a_problem_with_its_fault(logged
 
 def test_a_storm_does_not_push_out_another_fault(logged: Station) -> None:
     log_fault(logged, 79)
-    for second in range(500):
-        log_fault(logged, 31, seconds=4000.0 + second)
+    for number in range(40):
+        log_fault(logged, 31, pid=number, seconds=120.0 * number)
     codes = codes_of(logged.read(NOW)["GPU-a"])
     assert codes == [79, *[31] * (KEPT_AT_MOST - 1)]
+
+
+def test_a_program_that_fails_all_the_time_is_one_event_in_ten_minutes(logged: Station) -> None:
+    for second in range(500):
+        log_fault(logged, 31, seconds=3000.0 + second)
+    log_fault(logged, 31, pid=99, seconds=3500.0)
+    log_fault(logged, 31, seconds=3601.0)
+    log_fault(logged, 13, seconds=3602.0)
+    events = logged.read(NOW)["GPU-a"].events
+    assert [(event.code, event.process, event.at) for event in events] == [
+        (31, 4242, NOW - 2000),
+        (31, 99, NOW - 1500),
+        (13, 4242, NOW - 1398),
+    ]
+
+
+def test_a_program_cannot_hide_a_fault_by_writing_the_same_words_before(logged: Station) -> None:
+    words = "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus."
+    logged.log.write_text(f"12,1,4000000000,-;{words}\n4,2,4000000001,-;{words}\n")
+    assert codes_of(logged.read(NOW)["GPU-a"]) == [79]
 
 
 def test_instances_share_the_events_of_their_board(logged: Station) -> None:

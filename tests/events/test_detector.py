@@ -228,6 +228,18 @@ def test_critical_fault_is_told_once_and_not_as_bad_health_too(watched: Watched)
     assert [(event.kind, event.severity) for event in watched.events] == [("xid", "critical")]
 
 
+def test_a_burst_of_one_fault_is_told_once_and_hides_no_other(watched: Watched) -> None:
+    """Agents of before send each fault."""
+    lost = GpuEvent(at=watched.now, code=79)
+    for number in range(300):
+        new = [GpuEvent(at=watched.now - 1 + part / 16, code=31, process=number) for part in range(15)]
+        watched.report(gpus=[make_gpu(events=[*new, lost])])
+    told = [event.title for event in watched.events]
+    assert 1 <= sum("XID 31 " in title for title in told) <= 8
+    assert sum("XID 79 " in title for title in told) == 1
+    assert not any("left out" in title for title in told)
+
+
 def test_fault_of_a_clock_in_another_century_is_told_of_these_days(watched: Watched) -> None:
     watched.report(gpus=[make_gpu(events=[GpuEvent(at=-1e9, code=48), GpuEvent(at=9e10, code=48)])])
     assert all(watched.now - 3 * 86_400 < event.at <= watched.now for event in watched.events)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpudeck.collectors.redaction import clean
-from gpudeck.model.health import find_xid
+from gpudeck.model.health import find_xid, is_repeat
 from gpudeck.model.report import GpuEvent
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class KernelLog:
             return []
         # The kernel stamps its records with a clock that, like this one, stands still while the machine sleeps.
         booted_at = now - self._monotonic()
-        return [fault for chunk in self._read_news() if _SIGN in chunk for fault in _parse(chunk, booted_at, now)]
+        seen: set[tuple[str, str]] = set()
+        return [fault for chunk in self._read_news() if _SIGN in chunk for fault in _parse(chunk, booted_at, now, seen)]
 
     def close(self) -> None:
         """A later `read` would begin with the oldest record again."""
@@ -107,8 +108,13 @@ class KernelLog:
             budget -= max(len(chunk), _BYTES_AT_LEAST)
 
 
-def _parse(chunk: bytes, booted_at: float, now: float) -> Iterator[Fault]:
+def _parse(chunk: bytes, booted_at: float, now: float, seen: set[tuple[str, str]]) -> Iterator[Fault]:
+    """Without those whose priority and words are among the `seen` ones: of a burst the first of each beat is enough."""
     for line in chunk.decode(errors="replace").split("\n"):
+        words = (line.partition(",")[0], line.partition(";")[2])
+        if words in seen:
+            continue
+        seen.add(words)
         found = _RECORD.match(line)
         if found is None or int(found["priority"]) >= _KERNEL_PRIORITIES:
             continue
@@ -198,6 +204,8 @@ class XidWatch:
         if key not in self._events and len(self._events) >= _GPUS_AT_MOST:
             return
         events = self._events.setdefault(key, [])
+        if is_repeat(event, events):
+            return
         events[:] = [*(old for old in events if abs(now - old.at) <= KEPT_SECONDS), event]
         if len(events) > KEPT_AT_MOST:
             # The oldest of those that came again since: a program that fails by the second does not push out an XID 79.

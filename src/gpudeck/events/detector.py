@@ -20,7 +20,7 @@ from gpudeck.fleet.observers import FleetObserver
 from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.event import Event, Severity, make_event
 from gpudeck.model.flapping import FlapSuppressor
-from gpudeck.model.health import HealthLevel, XidKind, find_xid
+from gpudeck.model.health import HealthLevel, XidKind, find_xid, is_repeat
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.text import show_length
 
@@ -105,7 +105,11 @@ class HostDiff:
                 yield self._make_gpu("gpu_found", uuid, gpu, "is there", detail=f"{gpu.model}, {uuid}")
 
     def _emit_gpu(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
-        faults = [fault for fault in after.faults if fault not in before.faults]
+        faults, known = list[GpuEvent](), list(before.faults)
+        for fault in after.faults:
+            if fault not in before.faults and not is_repeat(fault, known):
+                faults.append(fault)
+                known.append(fault)
         for fault in faults:
             yield self._emit_fault(uuid, after, fault)
         if (before.missing is None) != (after.missing is None):

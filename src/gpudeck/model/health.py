@@ -3,8 +3,8 @@
 An XID is critical (do not use the GPU), application (a program's own fault; the GPU is well) or warning.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -78,6 +78,17 @@ _OTHER = Xid("warning", "a fault without a known meaning", _WATCH)
 def find_xid(code: int) -> Xid:
     """What the code means; a warning where that is not known."""
     return XIDS.get(code, _OTHER)
+
+
+_BURST_SECONDS: Final = 600.0
+_BURST_PROCESSES: Final = 4
+
+
+def is_repeat(fault: GpuEvent, known: Iterable[GpuEvent]) -> bool:
+    """Whether it says no more than what is known of the same GPU: within ten minutes each code counts once a process,
+    and for four processes at most. A driver may log it hundreds of thousands of times."""
+    same = [one for one in known if one.code == fault.code and abs(fault.at - one.at) < _BURST_SECONDS]
+    return len(same) >= _BURST_PROCESSES or any(one.process == fault.process for one in same)
 
 
 class Health(Struct, frozen=True):
