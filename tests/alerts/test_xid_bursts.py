@@ -1,4 +1,4 @@
-"""800,000 lines of one fault in a kernel log, from the agent's reader to the alert: one alert, and nothing is hidden."""
+"""800,000 lines of one fault in a kernel log, from the agent's reader to the alert: one alert, and nothing hidden."""
 
 from collections.abc import Iterator
 
