@@ -11,7 +11,7 @@ import pytest
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
 from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED
-from gpudeck.collectors.nvml_device import NOT_ASKED_FOR, TOO_OLD
+from gpudeck.collectors.nvml_device import ACTIVITY_NAMES, NOT_ASKED_FOR, NOT_READ, TOO_OLD
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, Refused, Temporary
 
@@ -60,7 +60,11 @@ def test_every_gpu_metric_of_the_catalog_is_known_or_unknown_with_a_reason(stati
 def test_gpu_that_supports_nothing_has_every_metric_unknown_with_a_reason(station: Station) -> None:
     gpu = station.read_one(FakeGpu("GPU-a", failures={"values": "not_supported"}))
     assert (gpu.missing, gpu.metrics, gpu.processes, gpu.idle_seconds) == (None, {}, None, None)
-    assert gpu.unknown == dict.fromkeys(GPU_METRICS, UNSUPPORTED) | dict.fromkeys(PCIE, NOT_ASKED_FOR)
+    assert gpu.unknown == (
+        dict.fromkeys(GPU_METRICS, UNSUPPORTED)
+        | dict.fromkeys(PCIE, NOT_ASKED_FOR)
+        | dict.fromkeys(ACTIVITY_NAMES, NOT_READ)
+    )
     assert gpu.processes_reason == UNSUPPORTED
 
 

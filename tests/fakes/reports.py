@@ -35,6 +35,15 @@ IDLE: dict[str, int | float] = {
     "energy_joules": 1_000_000,
     "pcie_receive_bytes_per_second": 0,
     "pcie_transmit_bytes_per_second": 0,
+    "sm_activity_percent": 0,
+    "sm_occupancy_percent": 0,
+    "tensor_activity_percent": 0,
+    "dram_activity_percent": 0,
+    "fp64_activity_percent": 0,
+    "fp32_activity_percent": 0,
+    "fp16_activity_percent": 0,
+    "nvlink_receive_bytes_per_second": 0,
+    "nvlink_transmit_bytes_per_second": 0,
 }
 HOST: dict[str, int | float] = {
     "cpu_percent": 12.5,

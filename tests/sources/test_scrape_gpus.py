@@ -60,7 +60,37 @@ def test_dcgm_values_come_in_the_units_of_the_catalog() -> None:
         "energy_joules": 31_035_687,
         "pcie_receive_bytes_per_second": 2_235_000_000,
         "pcie_transmit_bytes_per_second": 1_235_000_000,
+        "dram_activity_percent": 41,
     }
+
+
+def test_dcgm_profiling_fields_are_activity_in_percent() -> None:
+    shares = {"SM_ACTIVE": 0.957, "SM_OCCUPANCY": 0.31, "PIPE_TENSOR_ACTIVE": 0.929, "DRAM_ACTIVE": 0.16}
+    shares |= {"PIPE_FP64_ACTIVE": 0.0, "PIPE_FP32_ACTIVE": 0.02, "PIPE_FP16_ACTIVE": 0.004, "GR_ENGINE_ACTIVE": 1.0}
+    rates = {"NVLINK_RX_BYTES": 4.2e10, "NVLINK_TX_BYTES": 4.1e10}
+    (gpu,) = gpus_of("".join(dcgm(f"DCGM_FI_PROF_{name}", str(value)) for name, value in (shares | rates).items()))
+    assert gpu.metrics == {
+        "utilization_percent": 100,
+        "memory_utilization_percent": 16,
+        "sm_activity_percent": 96,
+        "sm_occupancy_percent": 31,
+        "tensor_activity_percent": 93,
+        "dram_activity_percent": 16,
+        "fp64_activity_percent": 0,
+        "fp32_activity_percent": 2,
+        "fp16_activity_percent": 0,
+        "nvlink_receive_bytes_per_second": 42_000_000_000,
+        "nvlink_transmit_bytes_per_second": 41_000_000_000,
+    }
+
+
+def test_activity_of_a_mig_instance_is_its_own_and_a_missing_or_impossible_share_is_unknown() -> None:
+    labels = 'gpu="0",UUID="GPU-a",Hostname="gpu01",GPU_I_PROFILE="1g.10gb",GPU_I_ID="%s"'
+    page = "".join(dcgm("DCGM_FI_PROF_SM_ACTIVE", share, labels % at) for at, share in (("1", "0.5"), ("2", "1.7")))
+    one, two = gpus_of(page)
+    assert (one.metrics["sm_activity_percent"], two.metrics.get("sm_activity_percent")) == (50, None)
+    assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in one.unknown["tensor_activity_percent"]
+    assert two.unknown["sm_activity_percent"]
 
 
 def test_nvidia_gpu_exporter_values_come_in_the_units_of_the_catalog() -> None:

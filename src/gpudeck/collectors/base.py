@@ -37,7 +37,7 @@ NO_VALUE = "the driver gives no value"
 NEEDS_TWO = "needs two readings"
 WHOLE_BOARD = "measured on the whole board, not by MIG instance"
 NO_INSTANCES = "in MIG mode, but without instances: nothing can run on it"
-_LOADS = frozenset({"utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"})
+_LOADS = {name for name, metric in GPU_METRICS.items() if metric.unit == "percent"} - {"fan_percent"}
 SHARED_BY_INSTANCES = frozenset(
     name for name, metric in GPU_METRICS.items() if metric.rollup is not Rollup.SUM and name not in _LOADS
 )

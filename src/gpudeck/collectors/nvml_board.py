@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 from gpudeck.collectors.base import NO_INSTANCES, NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured, is_due
 from gpudeck.collectors.nvml_device import (
+    ACTIVITY_NAMES,
     FATAL,
     LASTING,
     MEMORY,
     NO_SUCH_INSTANCE,
     NOT_ASKED_FOR,
     NOT_FOUND,
+    NOT_READ,
     PCIE,
     READINGS,
     RELOADED,
@@ -243,6 +245,7 @@ class NvmlBoard(Struct):
         if is_due(self.explored_at, _EXPLORE_SECONDS, now):
             self.readings, self.slow_readings = READINGS, (*SLOW_READINGS, *([PCIE] if self.has_pcie else []))
             self.lasting = {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
+            self.lasting |= dict.fromkeys(ACTIVITY_NAMES, NOT_READ)
             self.loads.reason = None
             self.explored_at = now
         self.instances = find_instances(nvml, self.gpu, self.handle)

@@ -27,7 +27,8 @@ NO_SUCH_INSTANCE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
 """Of a MIG instance: there is none, or none any more."""
 
 TOO_OLD = "the driver is too old to report it"
-LASTING = frozenset({UNSUPPORTED, TOO_OLD})
+NEEDS_HOPPER = "needs a Hopper GPU or newer"
+LASTING = frozenset({UNSUPPORTED, TOO_OLD, NEEDS_HOPPER})
 """Reasons that another question a second later does not change."""
 _REASONS = {
     NOT_SUPPORTED: UNSUPPORTED,
@@ -190,6 +191,14 @@ SLOW_READINGS = (
 """What hardly ever changes, or is dear: read every few seconds; until then the last value stays."""
 PCIE = NvmlReading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
 """Read along with the slow ones, if `pcie_throughput` is set."""
+
+
+ACTIVITY_NAMES = (
+    *("sm_activity_percent", "sm_occupancy_percent", "tensor_activity_percent", "dram_activity_percent"),
+    *("fp64_activity_percent", "fp32_activity_percent", "fp16_activity_percent"),
+    *("nvlink_receive_bytes_per_second", "nvlink_transmit_bytes_per_second"),
+)
+NOT_READ = "gpudeck does not read it from this driver yet"
 
 
 def measure(

@@ -35,6 +35,7 @@ from gpudeck.collectors.simulated.gpus import (
 )
 from gpudeck.collectors.simulated.inventory import GpuSlot, HostSpec, Volume
 from gpudeck.collectors.simulated.jobs import SimulatedJob
+from gpudeck.collectors.simulated.work import ACTIVITY_METRICS
 from gpudeck.history.codec import Bytes, Flags, Floats
 from gpudeck.history.hour import BUSY, FREE, IDLE, UNKNOWN
 from gpudeck.history.sample import HOST_NAMES
@@ -147,6 +148,7 @@ class _Jobs:
         self.of_work: dict[str, NDArray[Any]] = {
             name: np.array([getattr(work, name) for work in works] or [0]) for name in _OF_WORK
         }
+        self.activity = np.array([work.activity for work in works] or [(0.0,) * len(ACTIVITY_METRICS)])
         self.kind: _Indexes = np.array([_KINDS[work.kind] for work in works] or [0])
         self.start = np.array([job.start for job in self.jobs] or [0.0])
         self.end = np.array([job.end for job in self.jobs] or [0.0])
@@ -409,11 +411,23 @@ class _HostReader:
             metrics["throttled_thermal"] = (celsius >= physics.STIFLED_CELSIUS).astype(float)
             metrics["throttled_hardware"] = (celsius >= physics.SLOWDOWN_CELSIUS).astype(float)
             metrics["energy_joules"] = np.floor(self._joules(slot, found, slow))
+            if features.measures_activity:
+                metrics |= self._add_up_activity(slot, found, slow)
         if wears(slot):
             booted = np.array([self._spec.life.booted(moment) for moment in t.tolist()])
             counts = [errors(slot, uptime) for uptime in (t - booted).tolist()]
             metrics |= {name: np.array([one[name] for one in counts], np.float64) for name in counts[0]}
         return metrics
+
+    def _add_up_activity(self, slot: GpuSlot, found: _Segments, t: Floats) -> _Metrics:
+        """As `physics.add_up_activity`."""
+        sums = np.zeros((len(ACTIVITY_METRICS), len(t)))
+        for run, level in zip(found.runs, found.levels, strict=True):
+            sums += self._utilization(run, level, slot.number, t) / 100 * self._jobs.activity[run].T
+        return {
+            name: np.rint(100 * np.minimum(1.0, value)) if name.endswith("_percent") else _round(name, value)
+            for name, value in zip(ACTIVITY_METRICS, sums, strict=True)
+        }
 
     def _plays_films(self) -> Floats:
         is_server = self._jobs.kind == _INFERENCE

@@ -137,6 +137,19 @@ class GpuMetrics(GpuIdentity, kw_only=True):
     pcie_transmit_bytes_per_second: Annotated[
         Value, Metric("bytes_per_second", "PCIe out", 1e13, rollup=_SUM, precision=1e6, live=False)
     ] = None
+    sm_activity_percent: Annotated[Value, Metric("percent", "SM activity", 100, live=False)] = None
+    sm_occupancy_percent: Annotated[Value, Metric("percent", "SM occupancy", 100, live=False)] = None
+    tensor_activity_percent: Annotated[Value, Metric("percent", "Tensor core activity", 100, live=False)] = None
+    dram_activity_percent: Annotated[Value, Metric("percent", "Memory activity", 100, live=False)] = None
+    fp64_activity_percent: Annotated[Value, Metric("percent", "FP64 activity", 100, live=False)] = None
+    fp32_activity_percent: Annotated[Value, Metric("percent", "FP32 activity", 100, live=False)] = None
+    fp16_activity_percent: Annotated[Value, Metric("percent", "FP16 activity", 100, live=False)] = None
+    nvlink_receive_bytes_per_second: Annotated[
+        Value, Metric("bytes_per_second", "NVLink in", 1e13, rollup=_SUM, precision=1e6, live=False)
+    ] = None
+    nvlink_transmit_bytes_per_second: Annotated[
+        Value, Metric("bytes_per_second", "NVLink out", 1e13, rollup=_SUM, precision=1e6, live=False)
+    ] = None
 
 
 class HostIdentity(Struct, kw_only=True):

@@ -8,6 +8,7 @@ import pytest
 
 from gpudeck.collectors.simulated import Kind, SimulatedFleet, SimulatedJob
 from gpudeck.collectors.simulated.chance import draw, wave
+from gpudeck.collectors.simulated.work import Pattern
 from gpudeck.model.report import GpuReading
 
 NOON = 1_760_356_800.0
@@ -104,15 +105,61 @@ def test_training_is_steady_with_short_pauses(fleet: SimulatedFleet) -> None:
     assert sum(percent > 75 for percent in used) > 0.85 * len(used)
 
 
-def test_a_loader_bound_job_uses_about_half(fleet: SimulatedFleet) -> None:
+def test_a_loader_bound_job_goes_up_and_down_around_half(fleet: SimulatedFleet) -> None:
     jobs = after_rest(fleet, "loader")[:5]
     assert jobs
     for host, run in jobs:
         used = [
             reading(fleet, host, run, run.start + 200 + 60 * step).metrics["utilization_percent"] for step in range(50)
         ]
-        assert min(used) >= 25
-        assert max(used) <= 65
+        assert 6 <= min(used) < 35
+        assert 50 < max(used) <= 85
+
+
+SIGNATURES: dict[Pattern, dict[str, tuple[int, int]]] = {
+    "mixed": {"utilization": (80, 100), "sm_activity": (60, 100), "tensor_activity": (45, 90), "fp64_activity": (0, 0)},
+    "single": {"sm_activity": (60, 100), "tensor_activity": (0, 0), "fp32_activity": (35, 70)},
+    "double": {"sm_activity": (60, 100), "tensor_activity": (0, 0), "fp64_activity": (35, 70)},
+    "memory": {"sm_activity": (60, 100), "tensor_activity": (0, 0), "dram_activity": (60, 100)},
+    "tiny": {"utilization": (15, 65), "sm_activity": (0, 4), "tensor_activity": (0, 0), "dram_activity": (0, 2)},
+}
+
+
+@pytest.mark.parametrize("pattern", SIGNATURES)
+def test_activity_tells_what_a_training_computes(fleet: SimulatedFleet, pattern: Pattern) -> None:
+    """One that is alone on a GPU that measures it, in the middle of a stretch of work."""
+    found = [
+        reading(fleet, host, run, run.start + run.work.load_s + 300).metrics
+        for host, run in all_trainings(fleet)
+        if run.work.pattern == pattern
+    ]
+    assert found
+    for name, (low, high) in SIGNATURES[pattern].items():
+        assert all(low <= metrics[f"{name}_percent"] <= high for metrics in found), name
+
+
+def test_only_jobs_on_several_gpus_exchange_data_over_nvlink(fleet: SimulatedFleet) -> None:
+    rates = {
+        (len(run.slots) > 1, run.work.pattern == "tiny"): reading(
+            fleet, host, run, run.start + run.work.load_s + 300
+        ).metrics["nvlink_receive_bytes_per_second"]
+        for host, run in all_trainings(fleet)
+    }
+    assert {several: rate > 1e10 for (several, is_tiny), rate in rates.items() if not is_tiny} == {
+        True: True,
+        False: False,
+    }
+
+
+def all_trainings(fleet: SimulatedFleet) -> list[tuple[int, SimulatedJob]]:
+    """Long ones of a month without guests on hosts with H100 and H200, with the numbers of their hosts."""
+    return [
+        (host, run)
+        for host in range(24)
+        if fleet.station(host).host.chassis.model.features.measures_activity
+        for run in fleet.runs(host, NOON, NOON + 30 * DAY)
+        if run.kind == "training" and run.guest is None and run.end - run.start > 3600
+    ]
 
 
 def test_a_notebook_works_in_bursts(fleet: SimulatedFleet) -> None:

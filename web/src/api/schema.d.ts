@@ -1711,12 +1711,16 @@ export interface components {
             clock_sm_mhz: number | null;
             decoder_percent: number | null;
             display_name: string;
+            dram_activity_percent: number | null;
             ecc_corrected_count: number | null;
             ecc_uncorrected_count: number | null;
             encoder_percent: number | null;
             energy_joules: number | null;
             events: components["schemas"]["ShownEvent"][];
             fan_percent: number | null;
+            fp16_activity_percent: number | null;
+            fp32_activity_percent: number | null;
+            fp64_activity_percent: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
             health_action: string | null;
@@ -1733,6 +1737,8 @@ export interface components {
             name: string;
             nvlink_active_count: number | null;
             nvlink_inactive_count: number | null;
+            nvlink_receive_bytes_per_second: number | null;
+            nvlink_transmit_bytes_per_second: number | null;
             parent: string | null;
             pci_address: string | null;
             pcie_receive_bytes_per_second: number | null;
@@ -1749,7 +1755,10 @@ export interface components {
             reservation: components["schemas"]["GpuReservation"] | null;
             reservation_conflict: string | null;
             since: number | null;
+            sm_activity_percent: number | null;
+            sm_occupancy_percent: number | null;
             temperature_celsius: number | null;
+            tensor_activity_percent: number | null;
             throttled_hardware: number | null;
             throttled_power: number | null;
             throttled_thermal: number | null;
@@ -1839,12 +1848,16 @@ export interface components {
             clock_sm_mhz: number | null;
             decoder_percent: number | null;
             display_name: string;
+            dram_activity_percent: number | null;
             ecc_corrected_count: number | null;
             ecc_uncorrected_count: number | null;
             encoder_percent: number | null;
             energy_joules: number | null;
             events: components["schemas"]["ShownEvent"][];
             fan_percent: number | null;
+            fp16_activity_percent: number | null;
+            fp32_activity_percent: number | null;
+            fp64_activity_percent: number | null;
             /** @enum {string} */
             health: "ok" | "warning" | "critical" | "unknown";
             health_action: string | null;
@@ -1863,6 +1876,8 @@ export interface components {
             name: string;
             nvlink_active_count: number | null;
             nvlink_inactive_count: number | null;
+            nvlink_receive_bytes_per_second: number | null;
+            nvlink_transmit_bytes_per_second: number | null;
             parent: string | null;
             pci_address: string | null;
             pcie_receive_bytes_per_second: number | null;
@@ -1879,7 +1894,10 @@ export interface components {
             reservation: components["schemas"]["GpuReservation"] | null;
             reservation_conflict: string | null;
             since: number | null;
+            sm_activity_percent: number | null;
+            sm_occupancy_percent: number | null;
             temperature_celsius: number | null;
+            tensor_activity_percent: number | null;
             throttled_hardware: number | null;
             throttled_power: number | null;
             throttled_thermal: number | null;

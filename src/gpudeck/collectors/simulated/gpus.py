@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from gpudeck.collectors.base import UNSUPPORTED, WHOLE_BOARD
 from gpudeck.collectors.drm_cards import AMD_REASONS
 from gpudeck.collectors.nvml_board import UNDER_MIG
-from gpudeck.collectors.nvml_device import NOT_ASKED_FOR
+from gpudeck.collectors.nvml_device import NEEDS_HOPPER, NOT_ASKED_FOR
 from gpudeck.collectors.simulated import physics
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.collectors.simulated.inventory import FELL_OFF, GpuSlot, HostLifecycle
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
 from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
+from gpudeck.collectors.simulated.work import ACTIVITY_METRICS
 from gpudeck.collectors.sysfs import UNSUPPORTED as AMD_UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
@@ -98,7 +99,9 @@ def unknowns(slot: GpuSlot) -> dict[str, str]:
     unknown = {name: UNSUPPORTED for names, is_lacking in lacking.items() if is_lacking for name in names}
     if slot.parent is not None:
         unknown |= dict.fromkeys((*_OF_BOARD, *_ERRORS, _ROWS[0], *_LINKS), WHOLE_BOARD)
-    return unknown | dict.fromkeys(_PCIE, NOT_ASKED_FOR)
+    if not features.measures_activity:
+        unknown |= dict.fromkeys(ACTIVITY_METRICS, NEEDS_HOPPER) | dict.fromkeys(_PCIE, NOT_ASKED_FOR)
+    return unknown
 
 
 def wears(slot: GpuSlot) -> bool:
@@ -263,7 +266,10 @@ class SimulatedGpu:
             metrics["throttled_power"] = int(watts >= physics.CAPPED * model.limit_watts)
             metrics["throttled_thermal"] = int(celsius >= physics.STIFLED_CELSIUS)
             metrics["throttled_hardware"] = int(celsius >= physics.SLOWDOWN_CELSIUS)
-            metrics["energy_joules"] = int(self._meter.joules(self._slow_beat(stretch.start, t)))
+            slow = self._slow_beat(stretch.start, t)
+            metrics["energy_joules"] = int(self._meter.joules(slow))
+            if model.features.measures_activity:
+                metrics |= physics.add_up_activity(stretch.parts, slot.number, slow)
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
     def _slow_beat(self, since: float, t: float) -> float:

@@ -47,6 +47,7 @@ class Features(Struct, frozen=True):
     has_ecc: bool = False
     remaps_rows: bool = False
     encodes: bool = True
+    measures_activity: bool = False
 
 
 class SimulatedModel(Struct, frozen=True):
@@ -69,7 +70,7 @@ class SimulatedModel(Struct, frozen=True):
     vendor: Vendor = "nvidia"
 
 
-_HOPPER = Features(memory_warmth=0.9, links=18, has_ecc=True, remaps_rows=True, encodes=False)
+_HOPPER = Features(memory_warmth=0.9, links=18, has_ecc=True, remaps_rows=True, encodes=False, measures_activity=True)
 _AMPERE = Features(memory_warmth=0.95, links=12, has_ecc=True, remaps_rows=True, encodes=False)
 _VOLTA = Features(memory_warmth=0.94, links=6, has_ecc=True)
 _ADA = Features(states=(8, 0), has_ecc=True, remaps_rows=True)

@@ -210,7 +210,7 @@ class Timeline:
         return self._run(rng, kind, slots, start, end) if end - start >= tempo.shortest_s else None
 
     def _run(self, rng: Random, kind: Kind, slots: list[GpuSlot], start: float, end: float) -> SimulatedJob:
-        work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1)
+        work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1, gpus=len(slots))
         guest = self._guest(rng, work, rng.choice(slots), start, end)
         return self._signed(rng, work, sorted(slots, key=lambda slot: slot.number), start, end, guest=guest)
 

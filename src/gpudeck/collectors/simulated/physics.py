@@ -10,7 +10,9 @@ from typing import NamedTuple
 from gpudeck.collectors.simulated.chance import activity, draw, wave
 from gpudeck.collectors.simulated.inventory import GpuSlot, SimulatedModel
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Tenure, Timeline
-from gpudeck.collectors.simulated.work import Work
+from gpudeck.collectors.simulated.work import ACTIVITY_METRICS, Work
+from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.report import Number
 
 CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
@@ -60,6 +62,19 @@ def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> 
         bandwidth += share * work.bandwidth
         video += 0.4 * share if work.kind == "inference" and work.salt % 4 == 0 else 0.0
     return GpuLoad(min(1.0, load), min(1.0, effort), min(1.0, bandwidth), video)
+
+
+def add_up_activity(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> dict[str, Number]:
+    """What the jobs on a GPU make of each of ACTIVITY_METRICS together."""
+    sums = [0.0] * len(ACTIVITY_METRICS)
+    for run, level in parts:
+        share = utilization(run.work, level, salt, t) / 100
+        sums = [value + share * full for value, full in zip(sums, run.work.activity, strict=True)]
+    return {name: _to_metric(name, value) for name, value in zip(ACTIVITY_METRICS, sums, strict=True)}
+
+
+def _to_metric(name: str, value: float) -> Number:
+    return round(100 * min(1.0, value)) if name.endswith("_percent") else GPU_METRICS[name].round(value)
 
 
 def memory_mib(work: Work, total_mib: int, age_s: float) -> int:

@@ -1,10 +1,13 @@
 """What users run and who they are: five kinds of jobs, each with its lengths, its demand and its commands.
 
 training   steady high utilization, with pauses for checkpoints or validation
-loader     training that waits for its data: 30–60 %
+loader     training that waits for its data: up and down between 6 and 80 %
 notebook   bursts while its user is there, long idle otherwise
 inference  a server whose load varies
 holder     worked once, then keeps its memory and does nothing
+
+What a job computes is another matter: mixed precision on the tensor cores, FP32 or FP64 without them, copies limited by
+the memory, or kernels that are too small for the GPU (`Pattern`).
 
 A few users use most of the lab (Zipf), and each prefers the machines of their own group.
 """
@@ -16,8 +19,9 @@ from random import Random
 from typing import Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpudeck.collectors.simulated.chance import seeded_random
+from gpudeck.collectors.simulated.chance import draw, seeded_random
 
 Kind = Literal["training", "loader", "notebook", "inference", "holder"]
 
@@ -107,7 +111,7 @@ PROFILES: dict[Kind, JobProfile] = {
         1.0, 3.6 * _HOUR, 1.1, {1: 0.5, 2: 0.22, 4: 0.17, 8: 0.11}, (0.84, 0.98), 3.0, (0.35, 0.94), (0.72, 1.0),
         _PERIOD, _PYTHON_TRAININGS, _PARALLEL_TRAININGS),
     "loader": JobProfile(
-        0.4, 2.2 * _HOUR, 1.0, {1: 0.8, 2: 0.2}, (0.36, 0.52), 11.0, (0.2, 0.6), (0.6, 0.8), _PERIOD, _LOADERS),
+        0.4, 2.2 * _HOUR, 1.0, {1: 0.8, 2: 0.2}, (0.36, 0.52), 30.0, (0.2, 0.6), (0.6, 0.8), _PERIOD, _LOADERS),
     "notebook": JobProfile(
         0.75, 2.4 * _HOUR, 0.8, {1: 1.0}, (0.35, 0.9), 14.0, (0.06, 0.4), (0.5, 0.9), (1500, 2700), _NOTEBOOKS),
     "inference": JobProfile(
@@ -118,6 +122,35 @@ PROFILES: dict[Kind, JobProfile] = {
 }
 # fmt: on
 
+Pattern = Literal["mixed", "single", "double", "memory", "decode", "tiny"]
+_PATTERNS: dict[Kind, dict[Pattern, float]] = {
+    "training": {"mixed": 0.72, "single": 0.1, "double": 0.04, "memory": 0.08, "tiny": 0.06},
+    "loader": {"mixed": 0.8, "single": 0.2},
+    "notebook": {"mixed": 0.4, "single": 0.3, "tiny": 0.3},
+    "inference": {"decode": 1.0},
+    "holder": {"mixed": 0.6, "single": 0.2, "tiny": 0.2},
+}
+"""What jobs of each kind compute, and how often."""
+ACTIVITY_METRICS = (
+    *("sm_activity_percent", "sm_occupancy_percent", "tensor_activity_percent", "dram_activity_percent"),
+    *("fp64_activity_percent", "fp32_activity_percent", "fp16_activity_percent"),
+    *("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"),
+    *("nvlink_receive_bytes_per_second", "nvlink_transmit_bytes_per_second"),
+)
+_SHARES: dict[Pattern, tuple[float, ...]] = {
+    "mixed": (0.96, 0.3, 0.72, 0.4, 0.0, 0.06, 0.04),
+    "single": (0.94, 0.42, 0.0, 0.33, 0.0, 0.58, 0.0),
+    "double": (0.94, 0.36, 0.0, 0.3, 0.55, 0.05, 0.0),
+    "memory": (0.97, 0.7, 0.0, 0.9, 0.0, 0.08, 0.0),
+    "decode": (0.86, 0.25, 0.14, 0.78, 0.0, 0.05, 0.06),
+    "tiny": (0.05, 0.02, 0.0, 0.02, 0.0, 0.02, 0.0),
+}
+"""The percentages of ACTIVITY_METRICS as shares of the utilization."""
+_FETCHED: dict[Kind, float] = {"training": 6e8, "loader": 5e9, "notebook": 3e8, "inference": 4e8, "holder": 2e8}
+"""Bytes per second over PCIe at full utilization."""
+_EXCHANGED = 9e10
+"""Bytes per second over NVLink at full utilization, of a job on several GPUs."""
+
 
 class Work(Struct, frozen=True):
     """How one job behaves, settled when it starts. Times are whole seconds, so that phases meet exactly.
@@ -125,6 +158,7 @@ class Work(Struct, frozen=True):
     It loads for `load_s`, its memory grows for `ramp_s` to `memory_share` of each GPU. `level` is its utilization while
     it works (0–1). What `period_s` means depends on the kind: from checkpoint to checkpoint, a time in which a user
     may try something, a time of even load, or how long a holder works. `rest_s` and `rest_level` are its pauses.
+    `activity` are the values of ACTIVITY_METRICS at full utilization, of 1 where they are percentages.
     """
 
     kind: Kind
@@ -141,15 +175,21 @@ class Work(Struct, frozen=True):
     threads: float
     ram_bytes: int
     salt: int
+    pattern: Pattern
+    activity: tuple[float, ...]
 
 
 _T = TypeVar("_T")
 
 
 def pick(rng: Random, weights: dict[_T, float]) -> _T:
+    return _choose(weights, rng.random())
+
+
+def _choose(weights: dict[_T, float], luck: float) -> _T:
     keys = tuple(weights)
     bounds = tuple(accumulate(weights.values()))
-    return keys[bisect(bounds, rng.random() * bounds[-1], 0, len(keys) - 1)]
+    return keys[bisect(bounds, luck * bounds[-1], 0, len(keys) - 1)]
 
 
 def pick_size(rng: Random, kind: Kind, most: int) -> int:
@@ -157,11 +197,11 @@ def pick_size(rng: Random, kind: Kind, most: int) -> int:
     return pick(rng, {size: weight for size, weight in PROFILES[kind].gpus.items() if size <= most})
 
 
-def draw_work(rng: Random, kind: Kind, *, brisk: bool, room: float = 1.0) -> Work:
+def draw_work(rng: Random, kind: Kind, *, brisk: bool, gpus: int = 1, room: float = 1.0) -> Work:
     """How one job of that kind goes. `room` is the share of the memory it can have; `brisk` ones load quickly."""
     habit = PROFILES[kind]
     load_s = rng.randint(6, 15) if brisk else rng.randint(20, 110)
-    return Work(
+    work = Work(
         kind=kind,
         load_s=load_s,
         ramp_s=round(load_s * rng.uniform(1.1, 2.0)),
@@ -176,7 +216,23 @@ def draw_work(rng: Random, kind: Kind, *, brisk: bool, room: float = 1.0) -> Wor
         threads=rng.uniform(6, 12) if kind == "loader" else rng.uniform(1.5, 5),
         ram_bytes=rng.randint(6, 48) << 30,
         salt=rng.getrandbits(24),
+        pattern="mixed",
+        activity=(),
     )
+    return _compute(work, gpus)
+
+
+def _compute(work: Work, gpus: int) -> Work:
+    """The work with its pattern, settled by its salt. Tiny kernels keep a GPU resident, and hardly warm it."""
+    salt = work.salt
+    pattern = _choose(_PATTERNS[work.kind], draw(salt, 900_001))
+    scale = 0.85 + 0.2 * draw(salt, 900_002)
+    shares = [min(1.0, scale * share) for share in _SHARES[pattern]]
+    fetched, exchanged = scale * _FETCHED[work.kind], scale * _EXCHANGED * (gpus > 1 and pattern != "tiny")
+    made = replace(work, pattern=pattern, activity=(*shares, fetched, 0.15 * fetched, exchanged, 0.98 * exchanged))
+    if pattern == "tiny":
+        return replace(made, level=0.2 + 0.4 * draw(salt, 900_003), intensity=0.12, bandwidth=0.02)
+    return replace(made, bandwidth=0.9) if pattern == "memory" else made
 
 
 def write_command(rng: Random, kind: Kind, project: str, gpus: int) -> str:
