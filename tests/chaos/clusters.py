@@ -51,11 +51,16 @@ class Truth(Struct):
 
     silences: list[Silence] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    late: float = 6.0
-    """Seconds of silence after which no viewer may see a host as up: three missed reports, and three more."""
+    every: int = 1
+    """Seconds between two reports of a host: so long before it fell silent it may have reported for the last time."""
     down_after: float = DOWN_AFTER
     looks: int = 0
     unready: int = 0
+
+    @property
+    def late(self) -> float:
+        """Seconds of silence after which no viewer may see a host as up: three missed reports, and three more."""
+        return 3.0 * self.every + 3.0
 
     @property
     def silent(self) -> float:
@@ -221,7 +226,7 @@ def run(
         return Outcome(outcome.scenario, not_run=NO_COMPILER)
     number, chance = hosts or (6 if short else 20), random.Random(seed)
     every = 5 if number > _MANY_HOSTS else 1
-    longest = 6 if short else 18 if kills >= _MANY_FAULTS else 25
+    longest = 6 if short else 15 if kills >= _MANY_FAULTS else 25
     no_network = why_not()
     faults = FAULTS if no_network else (*FAULTS, *PARTITIONS)
     truth, recoveries, takeovers = Truth(), defaultdict[str, list[float]](list), list[float]()
@@ -240,7 +245,7 @@ def run(
             store = stack.enter_context(running_store("victoria-metrics", host=places["store"]))
         down_after = DOWN_AFTER if every == 1 else 5 * every
         cluster = ClusterUnderTest(folder, nats, postgres, store, hook.url, network, down_after)
-        truth.late, truth.down_after = 3.0 * every + 3.0, down_after
+        truth.every, truth.down_after = every, down_after
         if keep is not None:
             stack.callback(_copy_logs, cluster, keep)
         for hub in cluster.hubs:
@@ -391,7 +396,9 @@ def _find_wrong(hosts: list[Any], hub: str, truth: Truth, begun: float, ended: f
     for host in hosts:
         own = [one for one in truth.silences if one.host == host["name"]]
         is_off = any(one.start + truth.late < begun and ended < one.end for one in own)
-        was_off = any(one.start + truth.down_after - 1 < ended and begun < one.end + truth.silent for one in own)
+        # A silence begins up to one interval after the last report.
+        down = truth.down_after - truth.every
+        was_off = any(one.start + down < ended and begun < one.end + truth.silent for one in own)
         if host["status"] == "up" and is_off:
             yield f"{at} {hub}: {host['name']} is up, and is off"
         if host["status"] == "down" and not was_off:
