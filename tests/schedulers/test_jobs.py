@@ -14,6 +14,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
+from gpudeck.model.cluster import Duty
 from gpudeck.model.job import ImportedJob, JobReport, JobReports
 from gpudeck.model.jobstats import read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
@@ -35,13 +36,13 @@ PRICES = UsageSettings(currency="EUR", prices={"H200": 3.0}, groups={"vision": [
 class JobSite:
     """A hub with one host of two GPUs that reports whenever time passes."""
 
-    def __init__(self, database: Database, clock: FakeClock | None = None) -> None:
+    def __init__(self, database: Database, clock: FakeClock | None = None, duty: Duty | None = None) -> None:
         self.database = database
         self.clock = clock or FakeClock(START)
         self.uptime = FakeClock(1000.0)
         self.hub = Hub(now=self.clock)
         self.service = JobService(
-            self.hub, JobStore(database), keep=365 * 86_400.0, now=self.clock, monotonic=self.uptime
+            self.hub, JobStore(database), keep=365 * 86_400.0, now=self.clock, monotonic=self.uptime, duty=duty
         )
         self.reporter = JobReporter(self.service, PRICES)
         self.sequence = 0
@@ -271,6 +272,36 @@ def test_a_killed_hub_loses_what_was_not_written_and_counts_nothing_twice(site: 
     again.write()
     assert again.job().allocated_hours * HOUR == seconds
     assert again.job().start == START
+
+
+@pytest.mark.parametrize(("pause", "unmonitored"), [(15, 50.0), (600, 0.0)])
+def test_a_hub_that_takes_over_knows_that_a_job_had_its_gpus_since_the_last_write(
+    site: JobSite, pause: float, unmonitored: float
+) -> None:
+    """The hub that had the duty was killed 35 s after it wrote."""
+    site.gpus = [make_busy_gpu(0, uuid="GPU-0")]
+    site.allocate(ANN)
+    site.run(120)
+    site.write()
+    site.run(35)
+    held = [False]
+    other = JobSite(site.database, site.clock, Duty("schedulers", lambda: held[0]))
+    other.gpus = site.gpus
+    other.allocate(ANN)
+    other.run(pause)
+    held[0] = True
+
+    async def take_over() -> None:
+        other.service.start()
+        other.service.on_second()
+        other.run(60)
+        await other.service.close()
+
+    asyncio.run(take_over())
+    (gpu,) = other.job().gpus
+    assert 3600 * gpu.unmonitored_hours == pytest.approx(unmonitored, abs=0.1)
+    assert gpu.used_hours is not None
+    assert 3600 * gpu.used_hours == pytest.approx(120 + 60, abs=0.1)
 
 
 def test_a_job_that_ended_while_the_hub_was_away_ended_when_it_was_last_seen(site: JobSite) -> None:

@@ -51,10 +51,13 @@ LATE_SECONDS: Final = 60.0
 """A job that was seen no later than this after its start is counted from its start."""
 LOST_SECONDS: Final = float(DAY)
 """A job that was not seen for so long, because nothing could be read, counts as ended."""
+TAKEOVER_SECONDS: Final = 150.0
+"""From the last write of one hub until another one counts in its place, at most."""
 _TRIM_SECONDS: Final = 3600.0
 _MOST_WAITING: Final = 400_000
 _NAMES: Final = ("name", "user", "account", "partition", "qos", "namespace", "until")
 _PEAK_PLACES: Final = [AMOUNTS.index(name) for name in PEAKS]
+_UNOBSERVED: Final = AMOUNTS.index("unobserved")
 
 Amounts = NDArray[np.float64]
 _Key = tuple[str, str, float | None]
@@ -74,7 +77,8 @@ class JobTracker:
         self._seen: set[_Key] = set()
         self._last: tuple[float, float] | None = None
         """The hub's clock and the monotonic one at the last tick."""
-        self._first = math.inf
+        self._first = self._first_at = math.inf
+        """The monotonic clock and the hub's at the first tick."""
         self._hour = 0
         self._states: list[GpuState] = []
         self._allocations: list[Allocation] = []
@@ -96,7 +100,8 @@ class JobTracker:
         elapsed = 0.0 if self._last is None else moment - self._last[1]
         if elapsed > STUCK_SECONDS:
             elapsed = 0.0  # the hub was away, and what happened meanwhile is not known
-        self._first = min(self._first, moment)
+        if self._last is None:
+            self._first, self._first_at = moment, now
         self._begin_hour(int((now - elapsed / 2) // HOUR) * HOUR)
         gpus = table.gpus
         rows = np.flatnonzero(gpus.is_allocated[: gpus.end])
@@ -117,12 +122,12 @@ class JobTracker:
 
     def adopt(
         self,
-        records: Iterable[JobRecord],
+        records: Collection[JobRecord],
         gpus: Iterable[JobGpuRecord],
         hosts: Collection[JobHostRecord],
         hour: dict[int, list[float]],
     ) -> None:
-        """What was known when the hub ended. `hour` is what was written of this hour."""
+        """What was known when this hub ended, or that which had the duty. `hour` is what was written of this hour."""
         self.hosts.adopt(hosts)
         for record in records:
             known = self.open.setdefault(_key_of(record), record)
@@ -138,18 +143,29 @@ class JobTracker:
                 _add(self._amounts[places[slot]], np.array(values))
             else:
                 self._rest[slot] = np.array(values)
+        self._count_takeover(records)
+
+    def _count_takeover(self, records: Collection[JobRecord]) -> None:
+        """Another hub counted until its last write. These jobs have had their GPUs since: what those did is unknown."""
+        last_seen = {gpu: job.last_seen for job in records for gpu in self._gpus_of.get(job.id, {}).values()}
+        for place, slot in enumerate(self._slots):
+            gap = self._first_at - last_seen.get(slot, self._first_at)
+            if 0 < gap <= TAKEOVER_SECONDS and self._is_certain[place]:
+                self._amounts[place, _UNOBSERVED] += gap
 
     async def write(self) -> None:
         """All that is not written yet. Raises Temporary, and keeps what is not written."""
         await self.write_jobs()
         waiting, self._waiting = self._waiting, {}
         seen, seen_at = [self.open[key].id for key in self._seen], self._last
+        usage = self._list_usage(set(self._slots))
         try:
-            await self._store.write_usage((gpu, hour, row.tolist()) for (gpu, hour), row in waiting.items())
-            await self._store.write_usage(self._list_usage(set(self._slots)))
-            await self.hosts.write(self._store, {job.id for job in self.open.values()})
             if seen_at is not None:
+                # First: a hub that takes over counts from here on, and nothing twice.
                 await self._store.touch(seen, seen_at[0])
+            await self._store.write_usage((gpu, hour, row.tolist()) for (gpu, hour), row in waiting.items())
+            await self._store.write_usage(usage)
+            await self.hosts.write(self._store, {job.id for job in self.open.values()})
         except BaseException:
             self._waiting = waiting | self._waiting
             raise
