@@ -1,7 +1,7 @@
 """Maintenance in a hub: what is drained is shown at once and for as long as it counts, whatever becomes of the host."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,15 @@ import pytest
 from fakes.api_app import make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from fakes.waiting import until
 from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.maintenance.service import MaintenanceService
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceStore
+from gpudeck.model.cluster import Duty
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import candidates
@@ -107,6 +111,50 @@ def test_planned_window_begins_by_itself_and_is_shown_to_viewers(tmp_path: Path)
         assert site.states() == ["free", "drained"]
 
     play(tmp_path, scene)
+
+
+def test_begin_and_end_are_kept_once_by_two_hubs_of_which_one_dies(tmp_path: Path) -> None:
+    """All hubs find them, and the one with the duty of events keeps them."""
+
+    async def scene(site: Site) -> None:
+        owner = ["a"]
+        hubs: dict[str, tuple[EventService, MaintenanceService]] = {}
+        for name in ("a", "b"):
+            hub, auth = Hub(now=site.clock), make_auth(tmp_path)
+            duty = Duty("events", lambda name=name: owner == [name])
+            log = EventService(hub, auth.database, EventSettings(), now=site.clock, duty=duty)
+            own = MaintenanceService(hub, auth, log.events, now=site.clock, add_found=log.add_found)
+            await log.open()
+            hubs[name] = (log, own)
+        await site.drain(start=NOW + 5, end=NOW + 65)
+
+        async def pass_time(seconds: float, *names: str) -> None:
+            site.clock.advance(seconds)
+            for name in names:
+                await hubs[name][1].open()
+                hubs[name][1].update()
+                hubs[name][0].on_second()
+
+        await pass_time(1, "a", "b")
+        await pass_time(5, "a", "b")
+        await hubs["a"][0].close()
+        await pass_time(60, "b")
+        owner[0] = "b"
+        await pass_time(10, "b")
+
+        async def kept() -> list[str]:
+            found = await hubs["b"][0].events.find(EventQuery())
+            return sorted(event.kind for event in found if event.kind.startswith("maintenance"))
+
+        await until(lambda: _is(kept, ["maintenance_ended", "maintenance_started"]), "both events", 10)
+        await hubs["b"][0].close()
+        assert await kept() == ["maintenance_ended", "maintenance_started"]
+
+    play(tmp_path, scene)
+
+
+async def _is(find: Callable[[], Awaitable[list[str]]], wanted: list[str]) -> bool:
+    return await find() == wanted
 
 
 def test_gpu_in_use_stays_busy_and_says_why_it_will_not_become_free(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class HubServices:
         )
         store = self.history.store
         self.maintenance = MaintenanceService(
-            hub, auth, events, data_dir=data_dir, fleet=fleet, duty=duty("reservations")
+            hub, auth, events, data_dir=data_dir, fleet=fleet, add_found=self.events.add_found
         )
         of_jobs = fence("schedulers") or auth.database
         readers: list[Scheduler] = [*make_schedulers(settings.schedulers)]

@@ -95,8 +95,8 @@ class EventService(Service):
         problem = self.events.problem
         self._hub.fleet.set_problems("events", [] if problem is None else [problem])
 
-    def _add_found(self, event: Event) -> None:
-        """All hubs find it: it is not passed on to them."""
+    def add_found(self, event: Event) -> None:
+        """Add what all hubs find: it is not passed on to them."""
         if self._duty.is_held:
             self._is_found = True
             self.events.add(event, of_duty=True)
@@ -144,7 +144,7 @@ class EventService(Service):
     def _begin(self, before: Event | None) -> None:
         self._is_begun = True
         if self._detector is None:
-            self._observe(EventDetector(self._add_found, self._now(), learns=True))
+            self._observe(EventDetector(self.add_found, self._now(), learns=True))
         detail = f"gpudeck {__version__}."
         if before is not None:
             self._hub.retention.limit(before.at)
@@ -159,7 +159,7 @@ class EventService(Service):
         if self._detector is not None and known is not None:
             self._detector.learn(known)
         else:
-            self._observe(EventDetector(self._add_found, self._now(), known))
+            self._observe(EventDetector(self.add_found, self._now(), known))
 
     def _observe(self, detector: EventDetector) -> None:
         self._hub.fleet.observers.replace(self._detector, detector)

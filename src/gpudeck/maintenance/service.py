@@ -3,6 +3,7 @@ Notes on hosts are shown too."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +19,9 @@ from gpudeck.maintenance.notes import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
-from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event
 from gpudeck.model.maintenance import MaintenanceWindow
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,12 @@ class MaintenanceService(Service):
         data_dir: Path | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
-        duty: Duty | None = None,
+        add_found: Callable[[Event], None] | None = None,
     ) -> None:
-        """Of several hubs the one with the `duty` says what has begun or ended. `data_dir` has the copy of what was
-        known last. `fleet` is the name under which a demo's are kept apart."""
-        self._duty = duty or Duty("reservations")
+        """`add_found` takes what each of several hubs finds: what has begun or ended. `data_dir` has the copy of what
+        was known last. `fleet` is the name under which a demo's are kept apart."""
+        self._add_found = add_found or events.add
         self._hub = hub
-        self._events = events
         self._now = now
         self.windows = MaintenanceWindows(MaintenanceStore(auth.database, fleet), hub.fleet, now, changed=self.update)
         self.notes = HostNotes(auth.database, fleet, hub.fleet, now, show=self._show_notes)
@@ -90,14 +90,14 @@ class MaintenanceService(Service):
         self._hub.fleet.drain(self.windows.all, now)
         before, running = self._running, {one.id: one for one in self.windows.all if one.state_at(now) == "running"}
         self._running = running
-        if before is None or not self._duty.is_held:
+        if before is None:
             return
         for one in running.values():
             if one.id not in before:
-                self._events.add(event_of(one, "maintenance_started", f"Maintenance of {one.place} began", now))
+                self._add_found(event_of(one, "maintenance_started", f"Maintenance of {one.place} began", now))
         for one in before.values():
             if one.id not in running:
-                self._events.add(event_of(one, "maintenance_ended", f"Maintenance of {one.place} ended", now))
+                self._add_found(event_of(one, "maintenance_ended", f"Maintenance of {one.place} ended", now))
 
     def _show_notes(self) -> None:
         if self.notes.all or self._hub.fleet.table.notes:
