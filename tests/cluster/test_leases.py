@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.cluster import leases as module
 from gpudeck.cluster.leases import Leases, NameInUse, choose_owner, shard_of
-from gpudeck.cluster.service import ClusterService
+from gpudeck.cluster.service import FILE_NAME, ClusterService
 from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import cluster_leases, events, personal_mutes
 from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import EventStore
+from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.cluster import LostDuty
 from gpudeck.model.errors import GpudeckError
@@ -156,6 +158,23 @@ def test_a_hub_that_alone_is_cut_off_from_the_bus_takes_no_reports(shared: Datab
     run(other.renew(can_work=False, lag=None), service.leases.renew(can_work=False, lag=None))
     with pytest.raises(GpudeckError, match="catching up"):  # it has just started
         hub.ingest.take(*report)
+
+
+@pytest.mark.parametrize(("away", "is_told"), [(60.0, False), (7200.0, True)])
+def test_a_hub_that_was_away_for_longer_than_reports_are_kept_says_what_it_lacks(
+    shared: Database, tmp_path: Path, away: float, is_told: bool
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode({"at": time.time() - away}))
+    service = ClusterService(Hub(), ClusterSettings(bus="nats://127.0.0.1:1", name="a"), shared, tmp_path)
+    log = EventService(Hub(), shared, EventSettings(), hub_name="a", missed=service.missed)
+
+    async def start() -> str:
+        await log.open()
+        (newest,) = await log.events.find(EventQuery())
+        await log.close()
+        return newest.detail
+
+    assert ("its usage lacks" in asyncio.run(start())) is is_told
 
 
 def find_kinds(database: Database) -> list[str]:

@@ -100,6 +100,7 @@ class HubServices:
             duty=duty("events"),
             hub_name=hub_name,
             fenced=fence("events"),
+            missed="" if cluster is None else cluster.missed,
         )
         events = self.events.events
         clock.subscribe(events.add)

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -73,6 +74,8 @@ class ClusterService(Service):
         self._awake_at = self._started
         self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
+        self.missed = "" if known is None or known.at >= oldest else _explain_missed(known.at, oldest)
+        """What this hub lacks for ever, as it was away for longer than the bus keeps reports."""
         since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
         self.bus = Bus(settings, self._receive, self._serve, since=since)
         self._replicator = Replicator(hub, settings.hub_name, self._run, self.bus.publish, self._use_shared)
@@ -186,6 +189,8 @@ class ClusterService(Service):
         return found
 
     def start(self) -> None:
+        if self.missed:
+            log.warning("%s", self.missed)
         self.bus.start()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._flush_forever()), loop.create_task(self._renew_forever())]
@@ -281,3 +286,11 @@ class ClusterService(Service):
     async def _keep_position(self) -> None:
         if self._replicator.lag is not None:
             await self._copy.write(_Position(self.bus.position))
+
+
+def _explain_missed(since: float, until: float) -> str:
+    start, end = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (since, until))
+    return (
+        f"It was away for longer than the bus keeps reports (cluster.keep): its usage lacks {start} to {end} UTC. "
+        "To fill the gap, stop this hub and another one, and copy history.db of that one."
+    )

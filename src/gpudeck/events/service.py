@@ -50,10 +50,11 @@ class EventService(Service):
         duty: Duty | None = None,
         hub_name: str = "",
         fenced: Database | None = None,
+        missed: str = "",
     ) -> None:
         """`local` keeps what `database` does not take, where that is another one. `fleet` is the name under which a
         demo's events are kept apart. Of several hubs all find what happens in the fleet, and the one with the `duty`
-        keeps it, in `fenced`; `hub_name` is the name of this one."""
+        keeps it, in `fenced`; `hub_name` is the name of this one, `missed` what it has missed while it was away."""
         self._database = database
         self._unkept_since = math.inf
         self._duty = duty or Duty("events")
@@ -62,6 +63,7 @@ class EventService(Service):
         """Found without the duty, and perhaps not kept by the hub that had it: it may have died."""
         self._taking_over: asyncio.Task[None] | None = None
         self._is_found = False
+        self._missed = missed
         self._title = f"The hub {hub_name}" if hub_name else "The hub"
         self._hub = hub
         self._now = now
@@ -151,6 +153,7 @@ class EventService(Service):
         if before is not None and before.kind == "hub_started" and before.title == f"{self._title} was started":
             detail += " Before, it ended without being stopped."
         self.events.start()
+        detail = " ".join(filter(None, (detail, self._missed)))
         self.events.add(make_event(self._now(), "hub_started", f"{self._title} was started", detail=detail))
 
     async def _detect(self) -> None:
