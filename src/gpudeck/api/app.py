@@ -33,6 +33,7 @@ from gpudeck.api import (
     queue,
     reliability,
     reservations,
+    runs,
     watches,
 )
 from gpudeck.api.access import Authenticator, check_access, check_one_token
@@ -70,8 +71,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, health, history, jobs, events, reliability, alerts, maintenance, reservations, login, accounts),
-    *(queue, watches, metrics, ask, about, install, badge, page),
+    *(fleet, hosts, health, history, runs, jobs, events, reliability, alerts, maintenance, reservations, login),
+    *(accounts, queue, watches, metrics, ask, about, install, badge, page),
 )
 """All routes that stand in one of these modules are served."""
 

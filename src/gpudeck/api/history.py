@@ -1,4 +1,4 @@
-"""GET /api/v1/history, /history/overview, /history/heat, /runs, /runs/{run} and /usage: what was measured, who used it.
+"""GET /api/v1/history, /history/overview, /history/heat and /usage: what was measured, who used it.
 
 `HistoryQueries` runs one query at a time, in a thread, so that heavy ones never starve the live fleet. Two at once
 would not be answered sooner, and would delay the event loop three times as much. Others wait in a fair queue, see
@@ -16,13 +16,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
-from litestar.params import PathParameter, QueryParameter
+from litestar.params import QueryParameter
 
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_json, documented, respond
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
-from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import (
     MOST_POINTS,
     Answer,
@@ -31,9 +30,6 @@ from gpudeck.history.base import (
     HistoryRefused,
     Overview,
     OverviewQuery,
-    Run,
-    Runs,
-    RunsQuery,
     SeriesQuery,
     Store,
     UsageQuery,
@@ -63,11 +59,9 @@ _asker: ContextVar[Hashable] = ContextVar("asker", default=None)
 _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as utilization_percent or host_cpu_percent")]
 _Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
-_LARGEST = 2**63 - 1
 _LARGE_BODY = 1_000_000
 """Bytes: to hash more takes longer than a millisecond."""
 
-_RunTime = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _UsageTime = Annotated[
     str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
 ]
@@ -275,67 +269,6 @@ async def read_heat(
     query = HeatQuery(metric, read_time("start", start, now), read_time("end", end, now), step)
     body = await history.ask(lambda store: msgspec.json.encode(store.heat(query)))
     return await answer_past(request, body, is_over=query.end <= now)
-
-
-@get(
-    "/api/v1/runs",
-    opt=access("read"),
-    responses=documented(
-        Runs,
-        "The newest first; `next` is the `before` of the next page",
-        {400: "A question that has no answer", 404: "No such GPU or host, or the hub keeps no history"},
-    ),
-)
-async def list_runs(
-    *,
-    request: HubRequest,
-    history: TheHistory,
-    policy: ThePolicy,
-    start: _RunTime = None,
-    end: _RunTime = None,
-    user: _Name = None,
-    host: _Name = None,
-    gpu: _Name = None,
-    now: Annotated[bool, QueryParameter(description="Only those that are there now")] = False,
-    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
-    before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
-) -> Response[bytes]:
-    """Programs that were on a GPU at some time from `start` until `end`."""
-    moment = history.now()
-    first = None if start is None else read_time("start", start, moment)
-    last = None if end is None else read_time("end", end, moment)
-    query = RunsQuery(first, last, user, host, gpu, now, limit, before)
-    visibility = policy.visibility(caller_of(request))
-    return await answer_json(request, await history.ask(lambda store: _encode_page(store.runs(query), visibility)))
-
-
-@get(
-    "/api/v1/runs/{run:int}",
-    opt=access("read"),
-    responses=documented(Run, "The run", {404: "No such run, or no history is kept"}),
-)
-async def read_run(
-    request: HubRequest,
-    history: TheHistory,
-    policy: ThePolicy,
-    run: Annotated[int, PathParameter(description="A run's id")],
-) -> Response[bytes]:
-    """One program from its start to its end, with what it used."""
-    found = await history.ask(lambda store: store.run(run) if 0 < run <= _LARGEST else None)
-    if found is None:
-        raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
-    return await answer_json(request, msgspec.json.encode(_as_seen(found, policy.visibility(caller_of(request)))))
-
-
-def _encode_page(runs: Runs, visibility: Visibility) -> bytes:
-    return msgspec.json.encode(Runs([_as_seen(run, visibility) for run in runs.runs], runs.next))
-
-
-def _as_seen(run: Run, visibility: Visibility) -> Run:
-    """A run's command line is visible to the same callers as that of a process."""
-    if run.command is None or visibility.shows_commands_of(run.user):
-        return run
-    return msgspec.structs.replace(run, command=None, command_reason=HIDDEN)
 
 
 @get(
