@@ -30,6 +30,7 @@ NAMES = (
     "compat",
     "slurm",
     "jobs",
+    "verdicts",
     "cluster",
 )
 

@@ -5,21 +5,35 @@ import csv
 import io
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 
-from fakes.api_app import make_app
-from fakes.store import FakeStore
+from fakes.api_app import make_app, make_auth
+from fakes.store import RUN, FakeStore
 from fakes.waiting import until
 from gpudeck.api.access import Commands
 from gpudeck.api.history import AT_FULL_SPEED, MOST_WAITING, SHARE, HistoryQueries
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import HIDDEN, Visibility
-from gpudeck.history.base import HeatQuery, HistoryRefused, MomentQuery, RunsQuery, SeriesQuery, Store, UsageQuery
+from gpudeck.history.base import (
+    Fault,
+    HeatQuery,
+    HistoryRefused,
+    MomentQuery,
+    RunsQuery,
+    SeriesQuery,
+    Store,
+    UsageQuery,
+    VerdictQuery,
+)
 from gpudeck.model.cpu_budget import checkpoint
 from gpudeck.model.errors import Temporary
+from gpudeck.model.event import make_event
 
 T0 = 1_790_000_000
 GPU = "/api/v1/history?metric=utilization_percent&gpu=GPU-1"
@@ -201,6 +215,24 @@ def test_one_run_can_be_asked_for(hub: Place) -> None:
     assert hub.get("/api/v1/runs/7").json()["pid"] == 4711
     assert hub.refusal("/api/v1/runs/8")[:2] == (404, "unknown_run")
     assert hub.refusal(f"/api/v1/runs/{2**64}")[:2] == (404, "unknown_run")
+
+
+def test_verdicts_on_runs_are_asked_for_with_the_faults_of_their_gpus(hub: Place, tmp_path: Path) -> None:
+    auth = make_auth(tmp_path)
+    events = EventLog(auth.database, EventSettings())
+    hub.app = make_app(Hub(), auth=auth, history=hub.store, events=events)
+    fault = make_event(RUN.seen_at + 60, "xid", "XID 79 on gpu01:0: it fell off the bus", gpu="GPU-100")
+    other = make_event(RUN.seen_at + 60, "xid", "XID 79 on gpu02:0: it fell off the bus", gpu="GPU-200")
+    earlier = make_event(RUN.seen_at - 60, "xid", "XID 31 on gpu01:0: illegal memory access", gpu="GPU-100")
+    for event in (fault, other, earlier):
+        events.add(event)
+    (run,) = hub.get("/api/v1/runs?verdict=true").json()["runs"]
+    assert run["verdict"]["suggestions"][0]["rule"] == "idle_after_work"
+    (asked,) = [one for one in hub.store.asked if isinstance(one, VerdictQuery)]
+    assert (asked.run, asked.gpus, asked.command, asked.is_over) == (7, ("GPU-100",), "python train.py", False)
+    assert asked.faults == (Fault(RUN.seen_at + 60, 79),)
+    assert hub.get("/api/v1/runs").json()["runs"][0]["verdict"] is None
+    assert hub.get("/api/v1/runs/7").json()["verdict"]["rating"] == "poor"
 
 
 @pytest.mark.parametrize("path", ["/api/v1/runs", "/api/v1/runs/7"])

@@ -11,10 +11,12 @@ from click.testing import CliRunner
 
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
-from gpudeck.model.job import JobGpu, JobHint, JobReport, JobReports
+from gpudeck.model.job import JobGpu, JobReport, JobReports
+from gpudeck.model.verdict import RunVerdict, Suggestion
 from gpudeck.views.job import render_job, render_jobs
 
 START = 1_790_000_000.0
+SUGGESTION = Suggestion("idle_after_work", "It was idle", "72 % of 2h 0m", "20 %", "End it.")
 GPU = JobGpu(
     host="n1",
     label="0",
@@ -55,12 +57,12 @@ def make_report(**others: Any) -> JobReport:
         "cost": 6.4,
         "currency": "EUR",
         "coverage": 0.5,
-        "hints": [JobHint("idle", "The GPUs did no work in 72 % of the allocated time.")],
+        "verdict": RunVerdict("poor", "It was idle.", None, [SUGGESTION]),
     }
     return JobReport(**(fields | others))
 
 
-def test_a_job_is_shown_with_its_gpus_hints_and_earlier_starts() -> None:
+def test_a_job_is_shown_with_its_gpus_verdict_and_earlier_starts() -> None:
     found = JobReports([make_report(), make_report(start=START - 86_400, outcome="TIMEOUT")])
     assert render_job(found, timezone.utc, START, width=100).splitlines() == [
         "Job 4711 (train) of ann on slurm: ended",
@@ -74,7 +76,8 @@ def test_a_job_is_shown_with_its_gpus_hints_and_earlier_starts() -> None:
         "",
         "Coverage 50.0 %: the rest of the job's time was not monitored.",
         "",
-        "▲ The GPUs did no work in 72 % of the allocated time.",
+        "✗ Verdict: poor.",
+        "  - It was idle: 72 % of 2h 0m. End it. (From: 20 %.)",
         "",
         "Earlier starts:",
         "JOB   USER  STATE    NAME   ACCOUNT  START              TIME  GPUS  HOSTS  USED  UTIL",

@@ -1,7 +1,7 @@
 """A history that remembers what it was asked, and answers what a test wants."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpudeck.history.base import (
     Answer,
@@ -19,10 +19,15 @@ from gpudeck.history.base import (
     SeriesQuery,
     StoreStats,
     UsageQuery,
+    VerdictQuery,
 )
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
+from gpudeck.model.verdict import RunVerdict, Suggestion
 from gpudeck.model.view import Usage, UsageRow
 
+VERDICT = RunVerdict(
+    "poor", "It was idle.", None, [Suggestion("idle_after_work", "It was idle", "72 % of 2h", "20 %", "End it.")]
+)
 RUN = Run(
     id=7,
     host="id-1",
@@ -109,6 +114,11 @@ class FakeStore:
     def run(self, key: int) -> Run | None:
         self._take(key)
         return {7: RUN}.get(key)
+
+    def verdicts(self, asks: Sequence[VerdictQuery]) -> list[RunVerdict]:
+        for ask in asks:
+            self._take(ask)
+        return [VERDICT for _ in asks]
 
     def moment(self, ask: MomentQuery) -> Iterator[PastHost]:
         self._take(ask)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from litestar import Response, get, post
+from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
@@ -15,12 +16,14 @@ from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.services import TheServices
+from gpudeck.api.verdicts import judge_jobs
+from gpudeck.events.log import EventLog
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport, JobList, JobReports
 from gpudeck.schedulers.imported_jobs import import_jobs
-from gpudeck.schedulers.job_report import add_stretches, find_hints
+from gpudeck.schedulers.job_report import add_stretches
 from gpudeck.schedulers.job_store import JobQuery
 
 _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only jobs of this one")]
@@ -86,13 +89,14 @@ async def read_job(
     request: HubRequest,
     jobs: TheJobs,
     history: TheHistory,
+    events: NamedDependency[EventLog],
     services: TheServices,
     job: Annotated[str, PathParameter(description="4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod")],
     namespace: Annotated[str | None, PathParameter(description="The namespace of a pod")] = None,
     scheduler: Annotated[str | None, QueryParameter(max_length=256, description="Only this scheduler's")] = None,
 ) -> Response[bytes]:
     """The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
-    hints. The id of an array has the reports of its tasks."""
+    and a verdict. The id of an array has the reports of its tasks."""
     now, name = clock.wall(), job if namespace is None else f"{namespace}/{job}"
     found = await jobs.find(name, scheduler, now)
     if not found.jobs:
@@ -101,8 +105,7 @@ async def read_job(
     # Where the history does not answer, idle stretches are unknown.
     with contextlib.suppress(HistoryRefused, Temporary):
         await history.ask(lambda store: add_stretches(found.jobs[0], store, percent, now))
-    for report in found.jobs:
-        report.hints = find_hints(report)
+    await judge_jobs(history, events, found.jobs)
     return await answer_json(request, msgspec.json.encode(found))
 
 

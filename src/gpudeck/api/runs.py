@@ -1,15 +1,19 @@
 """GET /api/v1/runs and /runs/{run}: programs from their start to their end."""
 
+import asyncio
 from typing import Annotated
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.history import TheHistory
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
+from gpudeck.api.verdicts import judge_runs
+from gpudeck.events.log import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import HistoryRefused, Run, Runs, RunsQuery
 
@@ -31,6 +35,7 @@ async def list_runs(
     *,
     request: HubRequest,
     history: TheHistory,
+    events: NamedDependency[EventLog],
     policy: ThePolicy,
     start: _Time = None,
     end: _Time = None,
@@ -40,6 +45,7 @@ async def list_runs(
     now: Annotated[bool, QueryParameter(description="Only those that are there now")] = False,
     limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
     before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
+    verdict: Annotated[bool, QueryParameter(description="Also the verdict on each run: takes longer")] = False,
 ) -> Response[bytes]:
     """Programs that were on a GPU at some time from `start` until `end`."""
     moment = history.now()
@@ -47,7 +53,10 @@ async def list_runs(
     last = None if end is None else read_time("end", end, moment)
     query = RunsQuery(first, last, user, host, gpu, now, limit, before)
     visibility = policy.visibility(caller_of(request))
-    return await answer_json(request, await history.ask(lambda store: _encode_page(store.runs(query), visibility)))
+    found = await history.ask(lambda store: store.runs(query))
+    if verdict:
+        found.runs = await judge_runs(history, events, found.runs)
+    return await answer_json(request, await asyncio.to_thread(_encode_page, found, visibility))
 
 
 @get(
@@ -58,14 +67,16 @@ async def list_runs(
 async def read_run(
     request: HubRequest,
     history: TheHistory,
+    events: NamedDependency[EventLog],
     policy: ThePolicy,
     run: Annotated[int, PathParameter(description="A run's id")],
 ) -> Response[bytes]:
-    """One program from its start to its end, with what it used."""
+    """One program from its start to its end, with what it used and the verdict on it."""
     found = await history.ask(lambda store: store.run(run) if 0 < run <= _LARGEST else None)
     if found is None:
         raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
-    return await answer_json(request, msgspec.json.encode(_as_seen(found, policy.visibility(caller_of(request)))))
+    (judged,) = await judge_runs(history, events, [found])
+    return await answer_json(request, msgspec.json.encode(_as_seen(judged, policy.visibility(caller_of(request)))))
 
 
 def _encode_page(runs: Runs, visibility: Visibility) -> bytes:

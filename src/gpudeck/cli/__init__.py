@@ -41,6 +41,7 @@ _COMMANDS = {
     "account": "Manage the accounts of the hub on this machine.",
     "import": "Import the settings and data of another monitor.",
     "report": "Report who used the GPUs: hours, energy and cost.",
+    "runs": "List programs that were on GPUs, with a verdict on each.",
     "job": "Show what a scheduler's job did with its GPUs.",
     "jobs": "List the jobs that schedulers gave GPUs to.",
     "events": "List what happened in the fleet, newest last.",

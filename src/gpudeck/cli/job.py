@@ -45,7 +45,7 @@ _JOB = re.compile(r"(?!\.)[\w.+-]{1,256}(/(?!\.)[\w.-]{1,256})?")
 @hub_option
 def command(*, job: str, scheduler: str | None, as_json: bool, jobstats: bool, hub: str) -> None:
     """Show what a job was allocated and what it used: time, utilization, memory, energy and cost of each GPU, idle
-    stretches and hints.
+    stretches, and a verdict with suggestions.
 
     Exit code 1 if the hub does not know the job, 3 if the hub does not answer.
     """

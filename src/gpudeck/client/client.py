@@ -177,6 +177,10 @@ class Client:
         """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
         return self._get(f"/api/v1/usage?{_write(query)}")
 
+    def runs(self, query: Mapping[str, str]) -> bytes:
+        """Programs on GPUs, as JSON (see views.runs.ShownRuns). `query` is as for `usage`."""
+        return self._get(f"/api/v1/runs?{_write(query)}")
+
     def jobs(self, query: Mapping[str, str]) -> bytes:
         """Jobs of schedulers, as JSON (see model.job.JobList). `query` is as for `usage`."""
         return self._get(f"/api/v1/jobs?{_write(query)}")

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.verdict import RunVerdict
 from gpudeck.model.view import By, Usage, UsageBy
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class RunsQuery(Struct, frozen=True):
 class Run(Struct):
     """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown."""
+    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
+    `verdict` is there where it was asked for."""
 
     id: int
     host: str
@@ -218,6 +220,7 @@ class Run(Struct):
     idle_seconds: float
     energy_joules: float | None
     command_reason: str | None = None
+    verdict: RunVerdict | None = None
 
 
 class Runs(Struct):
@@ -225,6 +228,28 @@ class Runs(Struct):
 
     runs: list[Run]
     next: int | None = None
+
+
+class Fault(Struct, frozen=True):
+    """An XID on a GPU."""
+
+    at: float
+    code: int
+
+
+class VerdictQuery(Struct, frozen=True):
+    """What a verdict is asked about: these GPUs (UUIDs) from `start` until `end`, and with `run` only while and where
+    that run was on them. `cpu_percent` is how much of its cores it used, where that is known. `faults` are those of
+    its GPUs in its time."""
+
+    gpus: tuple[str, ...]
+    start: float
+    end: float
+    run: int | None = None
+    is_over: bool = True
+    command: str | None = None
+    cpu_percent: float | None = None
+    faults: tuple[Fault, ...] = ()
 
 
 class MomentQuery(Struct, frozen=True):
@@ -293,6 +318,7 @@ class Store(Protocol):
     def overview(self, query: OverviewQuery) -> Overview: ...
     def runs(self, query: RunsQuery) -> Runs: ...
     def run(self, key: int) -> Run | None: ...
+    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]: ...
     def moment(self, query: MomentQuery) -> Iterator[PastHost]: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...

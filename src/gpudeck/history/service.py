@@ -28,6 +28,7 @@ from gpudeck.history.base import (
     Store,
     StoreStats,
     UsageQuery,
+    VerdictQuery,
 )
 from gpudeck.history.live import Sample, count_samples
 from gpudeck.history.recorder import Recorder
@@ -38,6 +39,7 @@ from gpudeck.model.alert import HistoryTrouble, judge_damage, judge_problem
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import Event, Severity, make_event
+from gpudeck.model.verdict import RunVerdict
 from gpudeck.model.view import Usage
 
 log = logging.getLogger(__name__)
@@ -127,6 +129,9 @@ class OpeningStore:
 
     def run(self, key: int) -> Run | None:
         return self._opened().run(key)
+
+    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
+        return self._opened().verdicts(queries)
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         return self._opened().moment(query)

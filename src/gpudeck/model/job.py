@@ -8,6 +8,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from gpudeck.model.verdict import RunVerdict
+
 JobState = Literal["running", "suspended", "ended", "unknown"]
 
 
@@ -66,13 +68,6 @@ class JobNode(Struct, kw_only=True):
     reason: str | None = None
 
 
-class JobHint(Struct, frozen=True):
-    """What the figures suggest. `rule` is the word for programs."""
-
-    rule: str
-    text: str
-
-
 class JobSummary(JobAmounts, kw_only=True):
     """One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
     in the hub's configuration.
@@ -105,11 +100,12 @@ class JobSummary(JobAmounts, kw_only=True):
 
 
 class JobReport(JobSummary, kw_only=True):
-    """A job with its GPUs, its hosts and hints."""
+    """A job with its GPUs and its hosts. `verdict` is null where there is no history, and of the older tasks of an
+    array."""
 
     gpus: list[JobGpu] = field(default_factory=list)
     nodes: list[JobNode] = field(default_factory=list)
-    hints: list[JobHint] = field(default_factory=list)
+    verdict: RunVerdict | None = None
     currency: str = ""
 
 

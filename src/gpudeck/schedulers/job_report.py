@@ -1,4 +1,4 @@
-"""The report of a job: usage of its GPUs, idle stretches, and hints.
+"""The report of a job: usage of its GPUs, and idle stretches.
 
 JobStore and JobTracker (amounts) + history (idle stretches) → JobReport → API, page, `gpudeck job`
 """
@@ -12,7 +12,7 @@ from gpudeck.history.base import HistoryRefused, SeriesQuery, Store, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import price_of
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import JobGpu, JobHint, JobReport, JobReports, JobState, JobSummary
+from gpudeck.model.job import JobGpu, JobReport, JobReports, JobState, JobSummary
 from gpudeck.model.view import Usage
 from gpudeck.schedulers.job_hosts import show_nodes
 from gpudeck.schedulers.job_store import (
@@ -38,15 +38,6 @@ _STRETCH_SECONDS: Final = 600.0
 _STRETCH_POINTS: Final = 2000
 _JOULES_A_KWH: Final = 3.6e6
 _NOTHING: Final = dict.fromkeys(AMOUNTS, 0.0)
-_GIB: Final = 2**30
-
-_LEAST_SECONDS: Final = 600.0
-"""Nothing is suggested about a job that is shorter."""
-_LEAST_COVERAGE: Final = 0.5
-_IDLE_SHARE: Final = 0.5
-_LOW_PERCENT: Final = 15.0
-_SMALL_SHARE: Final = 0.25
-
 _Gpu = tuple[JobGpuRecord, Mapping[str, float]]
 
 
@@ -82,7 +73,7 @@ class JobReporter(Struct):
         return [JobSummary(**self._describe(one, found.get(one.id, []), now)) for one in records]
 
     async def find(self, job: str, scheduler: str | None, now: float) -> JobReports:
-        """The newest starts of a job, without idle stretches and hints. Raises Temporary."""
+        """The newest starts of a job, without idle stretches and verdicts. Raises Temporary."""
         await self.service.settle()
         records = await self.service.store.find_starts(job, scheduler, MOST_STARTS + 1)
         others = {one.scheduler for one in records} - {one.scheduler for one in records[:1]}
@@ -221,44 +212,3 @@ def find_stretches(store: Store, uuid: str, start: float, end: float, work_perce
         elif stop > begin:
             found.append((begin, stop))
     return [(begin, stop) for begin, stop in found if stop - begin >= _STRETCH_SECONDS]
-
-
-def find_hints(report: JobReport) -> list[JobHint]:
-    """What its figures suggest, where enough of the job was monitored."""
-    is_short = report.wall_seconds < _LEAST_SECONDS or (report.coverage or 0.0) < _LEAST_COVERAGE
-    if is_short or not report.gpus:
-        return []
-    unused = [gpu for gpu in report.gpus if gpu.used_hours == 0 and (gpu.coverage or 0.0) >= _LEAST_COVERAGE]
-    if len(unused) == len(report.gpus):
-        count = "The GPU was" if len(unused) == 1 else f"None of the {len(unused)} GPUs was"
-        negated = " never" if len(unused) == 1 else ""
-        return [JobHint("never_used", f"{count}{negated} used. Does the job need a GPU, and does its program see it?")]
-    hints = []
-    if unused:
-        places = ", ".join(f"{gpu.host}:{gpu.label}" for gpu in unused[:8]) + (", …" if len(unused) > 8 else "")
-        told = f"{len(unused)} of {len(report.gpus)} GPUs {'was' if len(unused) == 1 else 'were'} never used: {places}."
-        hints.append(JobHint("unused_gpus", f"{told} Request fewer, or let the program use them."))
-    monitored = report.allocated_hours - report.unmonitored_hours
-    wasted = ((report.idle_hours or 0.0) + (report.unused_hours or 0.0)) / monitored
-    if wasted >= _IDLE_SHARE:
-        told = f"The GPUs did no work in {100 * wasted:.0f} % of the allocated time."
-        hints.append(JobHint("idle", f"{told} End the job when its work is done, or request a shorter time."))
-    elif report.utilization_percent is not None and report.utilization_percent < _LOW_PERCENT:
-        told = f"The mean utilization was {report.utilization_percent:.0f} %."
-        hints.append(JobHint("low_utilization", f"{told} The program may wait for data, or need a smaller GPU."))
-    return hints + _find_small(report)
-
-
-def _find_small(report: JobReport) -> list[JobHint]:
-    """A job that needs a small part of the memory of every one of its GPUs."""
-    used = [gpu for gpu in report.gpus if gpu.used_hours]
-    shares = [
-        gpu.memory_peak_bytes / gpu.memory_total_bytes
-        for gpu in used
-        if gpu.memory_peak_bytes is not None and gpu.memory_total_bytes
-    ]
-    if not used or len(shares) < len(used) or max(shares) >= _SMALL_SHARE:
-        return []
-    peak, total = report.memory_peak_bytes or 0.0, used[0].memory_total_bytes or 0.0
-    told = f"At most {peak / _GIB:.1f} GiB of a GPU's {total / _GIB:.0f} GiB were in use."
-    return [JobHint("small_memory", f"{told} A smaller GPU, or a part of one (MIG), may do.")]

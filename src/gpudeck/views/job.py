@@ -9,6 +9,7 @@ from datetime import tzinfo
 from gpudeck.model.job import JobAmounts, JobGpu, JobNode, JobReport, JobReports, JobSummary
 from gpudeck.model.text import clean, show_gib, show_span, without_maker
 from gpudeck.model.times import show_moment
+from gpudeck.views.runs import show_verdict
 from gpudeck.views.table import Cell, Column, render
 
 _COLOURS = {"running": "green", "suspended": "yellow", "unknown": "yellow"}
@@ -32,8 +33,7 @@ def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None
     known = [node for node in job.nodes if node.cpu_seconds is not None or node.memory_peak_bytes is not None]
     lines += ["", *render(_NODE_COLUMNS, [_node_row(node) for node in known], width, colour)] if known else []
     lines += [line for text in _notes(job) for line in ("", *_wrap(text, width))]
-    for hint in job.hints:
-        lines += ["", *textwrap.wrap(f"▲ {clean(hint.text)}", width or 10_000, subsequent_indent="  ")]
+    lines += ["", *show_verdict(job.verdict, width)] if job.verdict is not None else []
     if others:
         lines += ["", "Earlier starts:", *_list(others, zone, now, width, colour), *older]
     lines += _others(found, width)

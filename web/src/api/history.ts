@@ -17,6 +17,7 @@ export type Point = PastSeries['points'][number]
 export type HeatMap = Schemas['Heat']
 export type Run = Schemas['Run']
 export type Runs = Schemas['Runs']
+export type RunVerdict = Schemas['RunVerdict']
 
 /** Whose past, and what of it: one of the first five. */
 export interface Question {
@@ -49,6 +50,7 @@ export interface RunsQuestion {
   now?: true
   limit?: number
   before?: number
+  verdict?: true
 }
 
 export function readRuns(question: RunsQuestion, signal?: AbortSignal): Promise<Answer<Runs>> {

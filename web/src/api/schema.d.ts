@@ -498,7 +498,7 @@ export interface paths {
         /**
          * ReadJob
          * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
-         *     hints. The id of an array has the reports of its tasks.
+         *     and a verdict. The id of an array has the reports of its tasks.
          */
         get: operations["ApiV1JobsReadJob"];
         put?: never;
@@ -519,7 +519,7 @@ export interface paths {
         /**
          * ReadJob
          * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
-         *     hints. The id of an array has the reports of its tasks.
+         *     and a verdict. The id of an array has the reports of its tasks.
          */
         get: operations["ApiV1JobsNamespaceReadJob"];
         put?: never;
@@ -1020,7 +1020,7 @@ export interface paths {
         };
         /**
          * ReadRun
-         * @description One program from its start to its end, with what it used.
+         * @description One program from its start to its end, with what it used and the verdict on it.
          */
         get: operations["ApiV1RunsReadRun"];
         put?: never;
@@ -2257,11 +2257,6 @@ export interface components {
             utilization_percent: number | null;
             uuid: string;
         };
-        /** JobHint */
-        JobHint: {
-            rule: string;
-            text: string;
-        };
         /** JobImport */
         JobImport: {
             imported: string[];
@@ -2305,7 +2300,6 @@ export interface components {
             energy_kwh: number | null;
             gpu_count: number;
             gpus: components["schemas"]["JobGpu"][];
-            hints: components["schemas"]["JobHint"][];
             hosts: string[];
             idle_hours: number | null;
             job: string;
@@ -2334,6 +2328,7 @@ export interface components {
             user: string | null;
             utilization_peak_percent: number | null;
             utilization_percent: number | null;
+            verdict: components["schemas"]["RunVerdict"] | null;
             wall_seconds: number;
         };
         /** JobReports */
@@ -2951,6 +2946,15 @@ export interface components {
             seen_at: number;
             started_at: number | null;
             user: string | null;
+            verdict: components["schemas"]["RunVerdict"] | null;
+        };
+        /** RunVerdict */
+        RunVerdict: {
+            /** @enum {string} */
+            rating: "good" | "could_be_better" | "poor" | "unknown";
+            reason: string | null;
+            suggestions: components["schemas"]["Suggestion"][];
+            text: string;
         };
         /** Runs */
         Runs: {
@@ -3190,6 +3194,14 @@ export interface components {
             time: number;
             totals: components["schemas"]["Totals"];
             version: string;
+        };
+        /** Suggestion */
+        Suggestion: {
+            evidence: string;
+            fix: string;
+            rule: string;
+            text: string;
+            threshold: string;
         };
         /**
          * SummaryValues
@@ -8665,6 +8677,8 @@ export interface operations {
                 limit?: number;
                 /** @description Only runs older than this id */
                 before?: number | null;
+                /** @description Also the verdict on each run: takes longer */
+                verdict?: boolean;
             };
             header?: never;
             path?: never;

@@ -6,7 +6,7 @@ import { idleText, jobFacts, jobFigures, jobRow, jobState } from './jobText'
 const JOB: JobReport = {
   job: '4711', scheduler: 'slurm', name: 'train', user: 'ada', account: 'physics', partition: 'gpu', qos: null, namespace: null, labels: {}, hosts: ['gpu01', 'gpu02', 'gpu03', 'gpu04'], gpu_count: 8,
   start: NOW - 7200, ended_at: null, until: NOW + 3600, last_seen: NOW, wall_seconds: 7200, state: 'running', outcome: null, allocated_hours: 16, unmonitored_hours: 0, used_hours: 4, unused_hours: 12, idle_hours: 1, active_hours: null,
-  utilization_percent: null, utilization_peak_percent: null, memory_mean_bytes: null, memory_peak_bytes: null, energy_kwh: null, cost: null, coverage: 0.5, currency: 'EUR', gpus: [], nodes: [], hints: [], state_reason: null,
+  utilization_percent: null, utilization_peak_percent: null, memory_mean_bytes: null, memory_peak_bytes: null, energy_kwh: null, cost: null, coverage: 0.5, currency: 'EUR', gpus: [], nodes: [], verdict: null, state_reason: null,
 }
 
 test('a row says what was given and what of it was left unused', () => {

@@ -26,6 +26,7 @@ function run(id: number, changes: Partial<Run> = {}): Run {
     idle_seconds: 0,
     energy_joules: 3.6e6,
     command_reason: null,
+    verdict: null,
     ...changes,
   }
 }

@@ -3,7 +3,7 @@ import type { Run } from '../api/history'
 import { activeUsers, busyGpu, GIB, host, NOW, someProcess } from '../testing/samples'
 import { userGpus, runBounds, sortRuns } from './userPage'
 
-const run = (id: number, changes: Partial<Run> = {}): Run => ({ id, host: 'a', host_name: 'gpu01', pid: 1, user: 'ann', command: 'train', command_reason: null, container: null, job: null, gpus: ['GPU-1'], labels: ['0'], model: null, started_at: null, seen_at: NOW - 1000, ended_at: NOW - 500, gpu_seconds: 500, peak_memory_bytes: null, mean_memory_bytes: null, mean_utilization_percent: null, idle_seconds: 0, energy_joules: null, ...changes })
+const run = (id: number, changes: Partial<Run> = {}): Run => ({ id, host: 'a', host_name: 'gpu01', pid: 1, user: 'ann', command: 'train', command_reason: null, verdict: null, container: null, job: null, gpus: ['GPU-1'], labels: ['0'], model: null, started_at: null, seen_at: NOW - 1000, ended_at: NOW - 500, gpu_seconds: 500, peak_memory_bytes: null, mean_memory_bytes: null, mean_utilization_percent: null, idle_seconds: 0, energy_joules: null, ...changes })
 
 describe('their GPUs', () => {
   const process = { ...someProcess, user: 'ann', command: 'python train.py', memory_used_bytes: 8 * GIB, started_at: NOW - 7200 }

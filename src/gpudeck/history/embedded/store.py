@@ -29,6 +29,7 @@ from gpudeck.history.base import (
     SeriesQuery,
     StoreStats,
     UsageQuery,
+    VerdictQuery,
 )
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
@@ -40,12 +41,16 @@ from gpudeck.history.hour import SECONDS
 from gpudeck.history.live import Sample
 from gpudeck.history.moment import find_hosts
 from gpudeck.history.overview import answer_overview
+from gpudeck.history.run_columns import RunStart, read_columns
+from gpudeck.history.run_facts import EarlierRun
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
+from gpudeck.history.verdicts import judge_run
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
+from gpudeck.model.verdict import RunVerdict
 from gpudeck.model.view import Usage
 
 _FIELDS: Final = (
@@ -56,6 +61,8 @@ _SILENT: Final = 300.0
 """Seconds without samples of a host after which its runs are not shown as running."""
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
+_MOST_JUDGED: Final = 20_000
+"""Verdicts in memory, about 1 KB each."""
 
 
 class EmbeddedStore:
@@ -83,6 +90,7 @@ class EmbeddedStore:
         )
         self._thread = threading.local()
         self._connections: list[sqlite3.Connection] = []
+        self._judged: dict[VerdictQuery, RunVerdict] = {}
 
     @property
     def dropped(self) -> int:
@@ -148,6 +156,21 @@ class EmbeddedStore:
     def run(self, key: int) -> Run | None:
         with self._view() as view:
             return find_run(view, key, self._now())
+
+    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
+        """Those of what is over are kept in memory. Late samples of it are not judged before they are forgotten."""
+        found = [self._judged.get(query) for query in queries]
+        wanted = [place for place, verdict in enumerate(found) if verdict is None]
+        if wanted:
+            with self._view() as view:
+                asked = [queries[place] for place in wanted]
+                for place, columns in read_columns(view, asked, partial(find_starts, view)):
+                    verdict = found[wanted[place]] = judge_run(columns)
+                    if asked[place].is_over:
+                        self._judged[asked[place]] = verdict
+            while len(self._judged) > _MOST_JUDGED:
+                self._judged.pop(next(iter(self._judged)), None)
+        return [verdict for verdict in found if verdict is not None]
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         with self._view() as view:
@@ -241,6 +264,7 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
 
 _RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str, float, float, int]
 """The first 12 of `_FIELDS`; the others are those of RunPart."""
+_StartRow = tuple[int, str | None, str, str, float, float, float, float]
 
 
 def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
@@ -266,6 +290,26 @@ def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
 def find_run(view: HistoryView, key: int, now: float) -> Run | None:
     row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
     return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
+
+
+def find_starts(view: HistoryView, host: int, start: float, end: float) -> Iterator[RunStart]:
+    """The runs of a host that began from `start` until `end`, oldest first. Damaged rows are left out."""
+    rows = view.connection.execute(
+        "SELECT id, user, command, gpus, first, last, utilization_sum, utilization_seconds FROM runs "
+        "WHERE first >= ? AND first <= ? AND host = ? AND command IS NOT NULL ORDER BY first, id",
+        (start, end, host),
+    ).fetchall()
+    is_open = any(one.start + SECONDS > start for one in view.open_hours_of(host))
+    parts = _open_parts(view, host) if is_open else {}
+    for row in rows:
+        try:
+            run, user, command, gpus, first, last, total, seconds = msgspec.convert(row, _StartRow)
+        except msgspec.ValidationError as error:
+            view.damage.note(f"run {row[0]}", error)
+            continue
+        part = parts.get(run, RunPart())
+        total, seconds = total + part.utilization_sum, seconds + part.utilization_seconds
+        yield run, (user, command, gpus), EarlierRun(first, last, total / seconds if seconds > 0 else None)
 
 
 def _conditions(

@@ -23,6 +23,7 @@ from gpudeck.history.base import (
     SeriesQuery,
     StoreStats,
     UsageQuery,
+    VerdictQuery,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.live import LiveBatch, Sample
@@ -38,6 +39,7 @@ from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.alert import Backlog, HistoryTrouble, judge_backlog, judge_problem
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.verdict import RunVerdict
 from gpudeck.model.view import Usage
 
 FOLDER: Final = "remote-queue"
@@ -144,6 +146,10 @@ class RemoteStore:
 
     def run(self, key: int) -> Run | None:
         return self._usage_store.run(key)
+
+    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
+        """Unknown: the rules need each sample of each process, and those are elsewhere."""
+        return self._usage_store.verdicts(queries)
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         return find_hosts(self._reader, self._usage_store, query)

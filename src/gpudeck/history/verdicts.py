@@ -1,0 +1,523 @@
+"""The verdict on a run or job: rules over its samples.
+
+Samples of its GPUs (`history.run_columns`) → `RunFacts` → each rule → `RunVerdict`
+
+A rule is a pure function. It returns its evidence, or None where it does not apply. A rule that needs a metric which is
+unknown does not judge: a suggestion that is missing costs less than a wrong one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from gpudeck.history.base import Fault
+from gpudeck.history.run_facts import (
+    KNOWN_SHARE,
+    STRETCH_SECONDS,
+    WORK_PERCENT,
+    EarlierRun,
+    RunFacts,
+    RunSamples,
+    find_blocks,
+)
+from gpudeck.model.health import find_xid
+from gpudeck.model.text import show_count, show_span
+from gpudeck.model.verdict import MOST_SUGGESTIONS, Rating, RunVerdict, Suggestion
+
+_GIB: Final = 2.0**30
+_MINUTE: Final = 60.0
+_LEAST_SECONDS: Final = 100.0
+"""Of a shorter run nothing is said."""
+_LEAST_COVERAGE: Final = 0.5
+_GOOD_PERCENT, _POOR_PERCENT = 50.0, 15.0
+_SMALL_CARD: Final = 20 * _GIB
+"""Below a card with so little memory there is hardly a smaller one."""
+
+
+class VerdictRule(Struct, frozen=True):
+    """`find` returns the evidence, or None. `hides` names rules whose suggestions say less about the same thing."""
+
+    name: str
+    text: str
+    threshold: str
+    fix: str
+    needs: str
+    find: Callable[[RunFacts], str | None]
+    is_major: bool = False
+    hides: tuple[str, ...] = ()
+
+
+def find_critical_fault(facts: RunFacts) -> str | None:
+    return _describe_faults([one for one in facts.of.faults if find_xid(one.code).kind == "critical"])
+
+
+def find_program_fault(facts: RunFacts) -> str | None:
+    return _describe_faults([one for one in facts.of.faults if find_xid(one.code).kind == "application"])
+
+
+def _describe_faults(faults: Sequence[Fault]) -> str | None:
+    if not faults:
+        return None
+    codes = sorted({one.code for one in faults})
+    return "; ".join(
+        f"XID {code}, {show_count(sum(one.code == code for one in faults), 'time')}: {find_xid(code).text}"
+        for code in codes[:3]
+    )
+
+
+def find_restart_loop(facts: RunFacts) -> str | None:
+    """Short starts one after the other that hardly reached the GPU. A sweep of short runs works most of its time."""
+    chain: list[EarlierRun] = []
+    begin = float(facts.of.times[0])
+    is_short = facts.wall < 5 * _MINUTE and facts.worked < 0.5 * facts.wall
+    for one in reversed(facts.of.earlier if is_short else []):
+        is_empty = one.utilization_percent is not None and one.utilization_percent < 20
+        if one.last - one.first >= 5 * _MINUTE or begin - one.last > 2 * _MINUTE or not is_empty:
+            break
+        chain.append(one)
+        begin = one.first
+    if len(chain) < 3:
+        return None
+    return f"{len(chain) + 1} starts of the same command within {show_span(float(facts.of.times[-1]) - begin)}"
+
+
+def find_out_of_memory(facts: RunFacts) -> str | None:
+    """It ended while its memory grew to the limit. An allocator that takes everything at its start did not grow."""
+    if not facts.of.is_over or facts.is_interactive or len(facts.of.times) < 6:
+        return None
+    share = facts.of.memory[:, -60:] / facts.metric("memory_total_bytes")[:, -60:]
+    last, before = share[:, -2:].max(axis=1), share[:, :-3]
+    if not (last >= 0.95).any():
+        return None
+    grown = last - np.median(before, axis=1)
+    is_full = (last >= 0.95) & (grown >= 0.1)
+    if not is_full.any():
+        return None
+    most, more = 100 * float(last[is_full].max()), 100 * float(grown[is_full].max())
+    return f"{most:.0f} % of the memory of {facts.places(is_full)} in its last seconds, {more:.0f} % more than before"
+
+
+def find_never_used(facts: RunFacts) -> str | None:
+    if facts.works.any() or facts.wall < STRETCH_SECONDS or not facts.is_known_everywhere(facts.utilization):
+        return None
+    return f"utilization below {WORK_PERCENT:.0f} % in all of {show_span(facts.wall)}"
+
+
+def find_idle_notebook(facts: RunFacts) -> str | None:
+    return _find_idle(facts, 0.5) if facts.is_interactive else None
+
+
+def find_idle(facts: RunFacts) -> str | None:
+    if facts.is_interactive or not facts.works.any():
+        return None
+    return _find_idle(facts, 0.2)
+
+
+def _find_idle(facts: RunFacts, least_share: float) -> str | None:
+    stretches = facts.idle_stretches
+    idle = sum(end - begin for begin, end in stretches)
+    last = float(facts.of.times[-1])
+    tail = max((end - begin for begin, end in stretches if end >= last), default=0.0)
+    if idle < 30 * _MINUTE or (tail < 30 * _MINUTE and idle < least_share * facts.wall):
+        return None
+    how = f"{show_span(idle)} without work in {show_count(len(stretches), 'stretch of 10 min or more')}"
+    how = how.replace("stretch of 10 min or mores", "stretches of 10 min or more")
+    end = "before its end" if facts.of.is_over else "until now"
+    return f"{how}, {100 * idle / facts.wall:.0f} % of {show_span(facts.wall)}" + (
+        f"; {show_span(tail)} of it {end}" if tail else ""
+    )
+
+
+def find_unused_gpus(facts: RunFacts) -> str | None:
+    unused = facts.busy_seconds <= 0.01 * facts.seconds.sum(axis=1)
+    known = (~np.isnan(facts.utilization) * facts.seconds).sum(axis=1) >= KNOWN_SHARE * facts.seconds.sum(axis=1)
+    unused &= known & (facts.seconds.sum(axis=1) >= STRETCH_SECONDS)
+    if facts.count < 2 or not unused.any() or unused.all() or facts.busy_seconds.max() < STRETCH_SECONDS:
+        return None
+    return f"{int(unused.sum())} of {facts.count} GPUs did no work ({facts.places(unused)})"
+
+
+def find_imbalance(facts: RunFacts) -> str | None:
+    """By SM activity if it is known: a GPU that waits for another one in a collective has 100 % utilization."""
+    used = facts.busy_seconds > 0.01 * facts.seconds.sum(axis=1)
+    name = "SM activity"
+    levels = facts.by_gpu("sm_activity_percent")
+    if np.isnan(levels[used]).any():
+        name, levels = "utilization", facts.by_gpu("utilization_percent")
+    levels = np.where(used, levels, np.nan)
+    if used.sum() < 2 or facts.worked < STRETCH_SECONDS or np.isnan(levels[used]).any():
+        return None
+    middle = float(np.nanmedian(levels)) if used.sum() > 2 else float(np.nanmax(levels))
+    lagging = np.nan_to_num(levels, nan=np.inf) < 0.6 * middle
+    if middle < 30 or not lagging.any():
+        return None
+    return f"mean {name} {np.nanmin(levels):.0f} % on {facts.places(lagging)}, {middle:.0f} % on the others"
+
+
+def find_slow_gpu(facts: RunFacts) -> str | None:
+    """A lower clock than its peers of the same model has under the same work."""
+    together = facts.is_busy.all(axis=0) & ~np.isnan(facts.metric("clock_sm_mhz")).any(axis=0)
+    if facts.count < 2 or float(facts.of.covered @ together) < STRETCH_SECONDS or len(set(facts.of.models)) != 1:
+        return None
+    clocks = facts.metric("clock_sm_mhz")[:, together]
+    # At the same moments, as the clock depends on the work.
+    peers = np.median(clocks, axis=0) if facts.count > 2 else clocks.max(axis=0)
+    slow = np.median(clocks / np.maximum(peers, 1.0), axis=1) < 0.85
+    if not slow.any():
+        return None
+    own, others = np.median(clocks[slow]), np.median(clocks[~slow])
+    return f"median SM clock {own:.0f} MHz on {facts.places(slow)}, {others:.0f} MHz on the others"
+
+
+def find_thermal(facts: RunFacts) -> str | None:
+    hot = np.fmax(facts.metric("throttled_thermal"), facts.metric("throttled_hardware")) > 0
+    slowed = (hot & facts.is_busy) @ facts.of.covered
+    share = np.divide(slowed, facts.busy_seconds, out=np.zeros(facts.count), where=facts.busy_seconds > 0)
+    which = (share >= 0.1) & (slowed >= 5 * _MINUTE)
+    if not which.any():
+        return None
+    return f"slowed in {100 * share.max():.0f} % of the working time of {facts.places(which)}"
+
+
+def find_power_limit(facts: RunFacts) -> str | None:
+    """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
+    slow GPU of several has another reason."""
+    clocks = facts.metric("clock_sm_mhz")
+    capped = facts.is_busy & (facts.metric("throttled_power") > 0) & ~np.isnan(clocks)
+    seconds = capped @ facts.of.covered
+    if not ((seconds >= STRETCH_SECONDS) & (seconds >= 0.5 * facts.busy_seconds)).all():
+        return None
+    best = float(np.nanmax(clocks))
+    middle = [float(np.median(row[which])) for row, which in zip(clocks, capped, strict=True)]
+    if max(middle) >= 0.65 * best:
+        return None
+    limits = facts.metric("power_limit_watts")
+    limit = "" if np.isnan(limits).all() else f" at a limit of {np.nanmin(limits):.0f} W"
+    return f"median SM clock {max(middle):.0f} MHz while limited{limit}, up to {best:.0f} MHz otherwise"
+
+
+def find_pcie_bound(facts: RunFacts) -> str | None:
+    rates = [facts.mean(f"pcie_{way}_bytes_per_second") / 1e9 for way in ("receive", "transmit")]
+    rate = float(np.nanmax(rates)) if not np.isnan(rates).all() else float("nan")
+    activity = facts.mean("sm_activity_percent")
+    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
+    if facts.worked < 5 * _MINUTE or not (rate >= 10 and level < 50):
+        return None
+    name = "utilization" if np.isnan(activity) else "SM activity"
+    return f"{rate:.0f} GB/s over PCIe on average, mean {name} {level:.0f} %"
+
+
+def find_cpu_bound(facts: RunFacts) -> str | None:
+    known = facts.of.cpu_percent[facts.work]
+    waits_for_others = facts.is_interactive or facts.is_serving
+    if facts.worked < STRETCH_SECONDS or waits_for_others or np.isnan(known).mean() > 1 - KNOWN_SHARE:
+        return None
+    cpu, level = float(np.nanmean(known)), facts.mean("utilization_percent")
+    if not (cpu >= 90 and level < 70):
+        return None
+    return f"CPU at {cpu:.0f} %, mean utilization {level:.0f} %"
+
+
+def find_waiting(facts: RunFacts) -> str | None:
+    """Short dips between bursts, all the time. Checkpoints and evaluations are few and long, requests to a server and
+    the cells of a notebook come unevenly."""
+    if facts.is_interactive or facts.is_serving or facts.worked < STRETCH_SECONDS / 2:
+        return None
+    shares = [share for row in range(facts.count) if (share := _dip_share(facts, row)) is not None]
+    if len(shares) < max(1, facts.count // 2 + 1):
+        return None
+    share = 100 * float(np.median(shares))
+    return f"utilization below 25 % in {share:.0f} % of the samples, in dips of up to 30 s between bursts above 50 %"
+
+
+def _dip_share(facts: RunFacts, row: int) -> float | None:
+    """The part of one GPU's samples that lies in short dips, without long pauses; None where they are not a pattern."""
+    values, covered = facts.utilization[row, facts.work], facts.of.covered[facts.work]
+    if np.isnan(values).mean() > 1 - KNOWN_SHARE:
+        return None
+    kept = np.ones(len(values), np.bool_)
+    dips = np.zeros(len(values), np.bool_)
+    begins: list[int] = []
+    for begin, end in find_blocks(values < 25):
+        if float(covered[begin:end].sum()) <= 35:
+            dips[begin:end] = True
+            begins.append(begin)
+        else:
+            kept[begin:end] = False
+    kept &= ~np.isnan(values)
+    if len(begins) < 20 or float(covered @ kept) < STRETCH_SECONDS:
+        return None
+    share = float(dips[kept].mean())
+    parts = [float(part.mean()) for part in np.array_split(dips[kept], 5)]
+    is_even = min(parts) >= 0.5 * share
+    return share if share >= 0.2 and is_even and float((values[kept] >= 50).mean()) >= 0.2 else None
+
+
+def find_small_batches(facts: RunFacts) -> str | None:
+    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
+    level = facts.mean("utilization_percent")
+    if memory is None or memory >= 0.5 or facts.worked < _LEAST_SECONDS or level < 10:
+        return None
+    if not (activity < 30 and activity < 0.5 * level):
+        return None
+    return f"mean SM activity {activity:.0f} % at {level:.0f} % utilization, {100 * memory:.0f} % of the memory used"
+
+
+def find_no_tensor(facts: RunFacts) -> str | None:
+    """FP32 arithmetic fills the GPU, and no tensor core works. Memory copies and integer work have no FP32."""
+    tensor, activity = facts.mean("tensor_activity_percent"), facts.mean("sm_activity_percent")
+    single, memory = facts.mean("fp32_activity_percent"), facts.mean("dram_activity_percent")
+    if facts.worked < _LEAST_SECONDS or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60):
+        return None
+    return f"mean tensor activity {tensor:.1f} %, FP32 {single:.0f} %, SM activity {activity:.0f} %"
+
+
+def find_large_gpu(facts: RunFacts) -> str | None:
+    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
+    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
+    if memory is None or memory >= 0.25 or not _is_worth_a_smaller_card(facts) or not level < 20:
+        return None
+    name = "utilization" if np.isnan(activity) else "SM activity"
+    return f"mean {name} {level:.0f} %, {100 * memory:.0f} % of the memory used"
+
+
+def find_small_memory(facts: RunFacts) -> str | None:
+    """A GPU that computes all the time is used, however little memory that takes."""
+    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
+    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
+    if memory is None or memory >= 0.25 or not _is_worth_a_smaller_card(facts) or not level < 60:
+        return None
+    peak, total = float(np.nanmax(facts.of.memory)), float(np.nanmax(facts.metric("memory_total_bytes")))
+    return f"at most {peak / _GIB:.1f} of {total / _GIB:.0f} GiB used on a GPU"
+
+
+def _is_worth_a_smaller_card(facts: RunFacts) -> bool:
+    total = facts.metric("memory_total_bytes")
+    return (
+        facts.worked >= STRETCH_SECONDS
+        and facts.wall >= 30 * _MINUTE
+        and not facts.is_interactive
+        and bool(np.nanmax(total) >= _SMALL_CARD)
+    )
+
+
+RULES: Final = (
+    VerdictRule(
+        "hardware_fault",
+        "A GPU reported a fault of its hardware or driver",
+        "any critical XID while it ran",
+        "Report this to your administrator, check the results, and use another GPU.",
+        "events",
+        find_critical_fault,
+        is_major=True,
+    ),
+    VerdictRule(
+        "restart_loop",
+        "It starts, ends and starts again without working",
+        "4 starts in a row, each under 5 min and under 20 % utilization, less than 2 min apart",
+        "Look at the program's log. Stop restarting it until the error is fixed.",
+        "runs of the same command",
+        find_restart_loop,
+        is_major=True,
+        hides=("never_used",),
+    ),
+    VerdictRule(
+        "out_of_memory",
+        "It probably ran out of GPU memory",
+        "it ended within 20 s of reaching 95 % of the memory, having grown by 10 % of it in 10 min",
+        "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
+        "memory",
+        find_out_of_memory,
+        is_major=True,
+    ),
+    VerdictRule(
+        "program_fault",
+        "The program made an error on the GPU",
+        "any XID of a program while it ran",
+        "Run it with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer, to find the kernel.",
+        "events",
+        find_program_fault,
+    ),
+    VerdictRule(
+        "idle_notebook",
+        "The notebook holds a GPU without using it",
+        "30 min without work before its end, or in half of its time, in stretches of 10 min and more",
+        "Shut the kernel down when you pause; save what you need to a file first.",
+        "utilization, command",
+        find_idle_notebook,
+        is_major=True,
+        hides=("never_used",),
+    ),
+    VerdictRule(
+        "never_used",
+        "No GPU was ever used",
+        "no sample with 5 % utilization in 10 min and more",
+        "Check that the program finds the GPU, or run it without one.",
+        "utilization",
+        find_never_used,
+        is_major=True,
+    ),
+    VerdictRule(
+        "idle_after_work",
+        "It holds GPUs after their work is done, or between work",
+        "30 min without work before its end, or in 20 % of its time, in stretches of 10 min and more",
+        "End the process when its work is done, and do long work of the CPU in a process without a GPU.",
+        "utilization",
+        find_idle,
+        is_major=True,
+    ),
+    VerdictRule(
+        "unused_gpus",
+        "Some of its GPUs were never used",
+        "no work on a GPU in 10 min and more, while another one worked for 10 min",
+        "Request fewer GPUs, or start the program so that it uses all (torchrun, accelerate launch).",
+        "utilization",
+        find_unused_gpus,
+        is_major=True,
+    ),
+    VerdictRule(
+        "thermal_throttling",
+        "A GPU was too hot and slowed itself",
+        "thermal or hardware slowdown in 10 % of the working time, and in 5 min",
+        "Report this to your administrator: the cooling of the host needs attention.",
+        "throttling flags",
+        find_thermal,
+        hides=("slow_gpu",),
+    ),
+    VerdictRule(
+        "power_limited",
+        "A low power limit slows the GPU down",
+        "at its power limit for half of the working time, with less than 65 % of the highest clock seen",
+        "Ask your administrator whether the limit is intended.",
+        "throttling flags, clocks",
+        find_power_limit,
+        hides=("slow_gpu",),
+    ),
+    VerdictRule(
+        "slow_gpu",
+        "One GPU is slower than the others, and they wait for it",
+        "a median SM clock below 85 % of its peers of the same model, under work",
+        "Report this to your administrator, and exclude this GPU until it is checked.",
+        "clocks of several GPUs",
+        find_slow_gpu,
+        hides=("imbalance",),
+    ),
+    VerdictRule(
+        "imbalance",
+        "The work is unevenly distributed over the GPUs",
+        "a GPU's mean SM activity (or utilization) below 60 % of that of the others, which is 30 % or more",
+        "Give each GPU the same amount of work; check the sharding and the length of batches.",
+        "SM activity or utilization of several GPUs",
+        find_imbalance,
+    ),
+    VerdictRule(
+        "pcie_bound",
+        "It waits for transfers between GPU and host",
+        "10 GB/s and more over PCIe on average, and SM activity (or utilization) below 50 %",
+        "Keep data on the GPU, use pinned memory and asynchronous copies, or offload less.",
+        "PCIe rates",
+        find_pcie_bound,
+        hides=("cpu_bound", "waiting_for_data", "small_batches"),
+    ),
+    VerdictRule(
+        "cpu_bound",
+        "The GPU waits for a CPU that is fully used",
+        "90 % CPU and less than 70 % utilization, on average",
+        "Request more cores, move augmentation to the GPU, or prepare the data beforehand.",
+        "CPU",
+        find_cpu_bound,
+        hides=("waiting_for_data",),
+    ),
+    VerdictRule(
+        "waiting_for_data",
+        "The GPU waits between steps, probably for data",
+        "20 % of the samples in dips below 25 % of up to 30 s, 20 of them, evenly over the time",
+        "Use more loader workers, prefetching and pinned memory, faster storage or larger files.",
+        "utilization",
+        find_waiting,
+    ),
+    VerdictRule(
+        "small_batches",
+        "The GPU's kernels are too small to fill it",
+        "SM activity below 30 % and below half of the utilization, with less than half of the memory",
+        "Use larger batches, CUDA graphs or torch.compile, or several programs on one GPU.",
+        "SM activity, memory",
+        find_small_batches,
+        hides=("gpu_too_large", "small_memory"),
+    ),
+    VerdictRule(
+        "no_tensor_cores",
+        "The tensor cores are not used",
+        "tensor activity below 1 %, FP32 at 30 % and more, SM activity at 40 % and more",
+        "If it multiplies matrices: use bf16 or fp16 (autocast), or allow TF32.",
+        "SM, tensor and FP32 activity",
+        find_no_tensor,
+    ),
+    VerdictRule(
+        "gpu_too_large",
+        "A smaller GPU would be enough",
+        "SM activity (or utilization) below 20 % and less than 25 % of the memory of a card of 20 GiB and more",
+        "Use a smaller GPU or a MIG instance, or run several programs on one GPU.",
+        "SM activity or utilization, memory",
+        find_large_gpu,
+        hides=("small_memory",),
+    ),
+    VerdictRule(
+        "small_memory",
+        "Most of the GPU's memory is unused",
+        "less than 25 % of the memory of a card of 20 GiB and more, and SM activity (or utilization) below 60 %",
+        "Use larger batches, or a GPU with less memory, or a MIG instance.",
+        "memory, SM activity or utilization",
+        find_small_memory,
+    ),
+)
+"""The most important first."""
+
+
+def judge_run(columns: RunSamples | None) -> RunVerdict:
+    """None: no samples are kept of it."""
+    if columns is None or not columns.times.size:
+        return _unknown("its samples are not kept, or no longer")
+    facts = RunFacts(columns)
+    found = find_suggestions(facts)
+    if facts.wall < _LEAST_SECONDS and not found:
+        return _unknown(f"only {show_span(facts.wall)} of it were sampled")
+    if facts.wall < _LEAST_COVERAGE * columns.wall_seconds and not found:
+        return _unknown(f"only {100 * facts.wall / columns.wall_seconds:.0f} % of its time was monitored")
+    if not facts.is_known_everywhere(facts.utilization) and not found:
+        return _unknown("its utilization is not known: other programs were on its GPUs, or they do not report it")
+    return _summarize(facts, found)
+
+
+def find_suggestions(facts: RunFacts) -> list[tuple[VerdictRule, str]]:
+    """All rules that apply, the most important first, with their evidence."""
+    told = [(rule, evidence) for rule in RULES if (evidence := rule.find(facts)) is not None]
+    hidden = {name for rule, _ in told for name in rule.hides}
+    return [(rule, evidence) for rule, evidence in told if rule.name not in hidden]
+
+
+def _unknown(reason: str) -> RunVerdict:
+    return RunVerdict("unknown", f"No verdict: {reason}.", reason)
+
+
+def _summarize(facts: RunFacts, found: list[tuple[VerdictRule, str]]) -> RunVerdict:
+    suggestions = [
+        Suggestion(rule.name, rule.text, evidence, rule.threshold, rule.fix)
+        for rule, evidence in found[:MOST_SUGGESTIONS]
+    ]
+    level = facts.mean_utilization
+    rating: Rating
+    if found:
+        rating = "poor" if any(rule.is_major for rule, _ in found) else "could_be_better"
+        text = f"{suggestions[0].text}: {suggestions[0].evidence}."
+    elif level is None:
+        return _unknown("its utilization is not known")
+    else:
+        rating = "good" if level >= _GOOD_PERCENT else "could_be_better" if level >= _POOR_PERCENT else "poor"
+        bound = ", limited by memory bandwidth" if facts.mean("dram_activity_percent") >= 70 else ""
+        cause = "" if rating == "good" else "; the samples do not show why"
+        gpus = show_count(facts.count, "GPU")
+        text = f"Mean utilization {level:.0f} % over {show_span(facts.wall)} on {gpus}{bound}{cause}."
+    return RunVerdict(rating, text, None, suggestions)
