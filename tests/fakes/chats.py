@@ -17,7 +17,10 @@ from gpudeck.auth.settings import AccountRole, UserSettings
 from gpudeck.auth.users import UserDirectory
 from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.bot import Bot, BotServices, ChatUsers, Question, Read
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
+from gpudeck.history.base import Store
 from gpudeck.model.alert import Alert
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
@@ -42,6 +45,7 @@ class Lab:
         read: Read | None = None,
         needs_accounts: bool = True,
         roles: dict[str, AccountRole] | None = None,
+        history: Store | None = None,
     ) -> None:
         self.clock = FakeClock(NOW)
         self.hub = Hub(now=self.clock)
@@ -63,7 +67,8 @@ class Lab:
             users=ChatUsers(self.auth, policy, read),
             reservations=ReservationHandler(self.hub, self.auth, self.calendar),
             audit=self.auth.audit,
-            questions=HistoryQueries(None, self.clock),
+            questions=HistoryQueries(history, self.clock),
+            events=EventLog(self.auth.database, EventSettings()),
             watches=self.watches,
         )
         self.bot = Bot(self.place, self.find_zone)

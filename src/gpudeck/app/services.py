@@ -190,6 +190,7 @@ class HubServices:
             policy,
             settings.chat,
             reservations=self.reservations.calendar,
+            events=events,
             waiting=self.queue.queue,
             history=store,
             watches=self.messages.watches,

@@ -65,7 +65,7 @@ _HELP = (
     "• `reserve gpu07:0,1 for 4h` · `reserve 2 h100 for 1d from tomorrow 9:00 note a paper`",
     "• `reservations`, `reservations mine` · `release 12`",
     "• `watch 2 h100 40G`  notifies you when they are free · `watches` · `unwatch 3`",
-    "• `report`  who used how much · `report host 7d`",
+    "• `report`  who used how much · `report host 7d` · `my runs`  your runs, with a suggestion each",
     "Words mean what they mean in the page's search: `free`, `busy`, `idle`, `&gt;40G`, `user:ada`, `-down` …",
 )
 RESERVE = "gpudeck_reserve"

@@ -14,6 +14,7 @@ from gpudeck.alerts.watches import USUAL, Watches
 from gpudeck.api.access import Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.reservations import ReservationHandler
+from gpudeck.api.verdicts import judge_runs
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import NOBODY, Caller
@@ -34,8 +35,11 @@ from gpudeck.chat.commands import (
     read_reservation,
     split_clauses,
 )
+from gpudeck.chat.runs import MOST_RUNS, answer_runs
+from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
+from gpudeck.history.base import Runs, RunsQuery, Store
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
@@ -48,6 +52,7 @@ FROM = "Slack"
 """In the audit log, where the address stands."""
 Read = Literal["everyone", "users"]
 MOST_RESERVATIONS = 200
+_WEEK = 7 * 86_400.0
 _WRITING = {"reserve", "release", "watch", "watches", "unwatch"}
 """Commands that need the role user."""
 FindZone = Callable[[str], Awaitable[tzinfo]]
@@ -133,6 +138,7 @@ class BotServices(Struct, frozen=True):
     reservations: ReservationHandler
     audit: Audit
     questions: HistoryQueries
+    events: EventLog
     waiting: WaitQueue | None = None
     watches: Watches | None = None
     reaches: Callable[[str | None], bool] = field(default=lambda _: True)
@@ -170,6 +176,7 @@ class CommandHandler:
             "reserve": self._reserve,
             "release": self._release,
             "report": self._report,
+            "runs": self._runs,
             "watch": self._watch,
             "watches": self._watches,
             "unwatch": self._unwatch,
@@ -297,6 +304,22 @@ class CommandHandler:
         ask = read_report(words, self._services.questions.now(), zone)
         return answers.answer_report(await self._services.questions.ask(lambda store: store.usage(ask)))
 
+    async def _runs(self, _: tuple[str, ...]) -> ChatAnswer:
+        """Of the asker, under all of their logins."""
+        if not (logins := sorted(self._user.caller.logins)):
+            return text_answer(explain_unknown_user(self._user), is_private=True)
+        history = self._services.questions
+        now = history.now()
+        found = [
+            run
+            for login in logins
+            for run in (
+                await history.ask(partial(_find_runs, RunsQuery(now - _WEEK, user=login, limit=MOST_RUNS)))
+            ).runs
+        ]
+        newest = sorted(found, key=lambda run: run.seen_at, reverse=True)[:MOST_RUNS]
+        return answer_runs(await judge_runs(history, self._services.events, newest), now)
+
     async def _watch(self, words: tuple[str, ...]) -> ChatAnswer:
         if not words:
             return await self._watches(words)
@@ -351,6 +374,10 @@ class CommandHandler:
         """A host's name as it is written, from one in any case; None where there is none."""
         names = [host.name for host in self._services.hub.fleet.ordered()]
         return name if name in names else next((one for one in names if one.lower() == name.lower()), None)
+
+
+def _find_runs(query: RunsQuery, store: Store) -> Runs:
+    return store.runs(query)
 
 
 def read_number(words: tuple[str, ...], example: str) -> int:

@@ -25,7 +25,7 @@ from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 
 _Look = Literal["free", "who", "where", "hosts", "all", "all_cmd", "all_detail", "users", "alerts", "report", "help"]
 _Change = Literal["reserve", "release", "reservations", "watch", "watches", "unwatch"]
-Name = Literal[_Look, _Change, "other"]
+Name = Literal[_Look, _Change, "runs", "other"]
 LONGEST: Final = 1000
 """Characters that are read; no command is longer."""
 _COMMANDS: Final[dict[str, Name]] = {
@@ -36,7 +36,7 @@ _COMMANDS: Final[dict[str, Name]] = {
     "bookings": "reservations",
 }
 _MOST_WORDS: Final[dict[Name, int]] = {
-    **dict.fromkeys(("hosts", "all", "all_cmd", "all_detail", "users", "watches", "help"), 0),
+    **dict.fromkeys(("hosts", "all", "all_cmd", "all_detail", "users", "runs", "watches", "help"), 0),
     **dict.fromkeys(("who", "where", "alerts", "release", "reservations", "unwatch"), 1),
 }
 """After a command where the bot was not addressed: people who talk begin sentences with `all` and `who`."""
@@ -79,6 +79,8 @@ def read_command(text: str, bot: str | None = None, keywords: Mapping[str, Name]
         return Command("help")
     if keywords and (named := keywords.get(words[0].lower())) is not None:
         return Command(named, tuple(words[1:]))
+    if [word.lower() for word in words[:2]] == ["my", "runs"]:
+        words = words[1:]
     first = words[0].lower().lstrip("/").replace("-", "_").rstrip("?!:,.") or "help"
     if first in _COMMANDS:
         return Command(_COMMANDS[first], tuple(words[1:]))

@@ -14,6 +14,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.chat.bot import BotServices, ChatUsers
 from gpudeck.chat.direct_messages import DirectMessageChannel
 from gpudeck.chat.settings import ChatSettings, SlackSettings
+from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import Store
@@ -44,6 +45,7 @@ class ChatService(Service):
         settings: ChatSettings,
         *,
         reservations: ReservationCalendar,
+        events: EventLog,
         waiting: WaitQueue | None = None,
         history: Store | None = None,
         watches: Watches | None = None,
@@ -67,6 +69,7 @@ class ChatService(Service):
             reservations=ReservationHandler(hub, auth, reservations),
             audit=auth.audit,
             questions=HistoryQueries(history),
+            events=events,
             waiting=waiting,
             watches=watches,
             reaches=reaches,
