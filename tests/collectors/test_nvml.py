@@ -11,7 +11,7 @@ import pytest
 from fakes.nvml.driver import GIB, MAX, NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
 from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED
-from gpudeck.collectors.nvml_device import ACTIVITY_NAMES, NOT_ASKED_FOR, NOT_READ, TOO_OLD
+from gpudeck.collectors.nvml_device import NOT_ASKED_FOR, TOO_OLD
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, Refused, Temporary
 
@@ -60,26 +60,26 @@ def test_every_gpu_metric_of_the_catalog_is_known_or_unknown_with_a_reason(stati
 def test_gpu_that_supports_nothing_has_every_metric_unknown_with_a_reason(station: Station) -> None:
     gpu = station.read_one(FakeGpu("GPU-a", failures={"values": "not_supported"}))
     assert (gpu.missing, gpu.metrics, gpu.processes, gpu.idle_seconds) == (None, {}, None, None)
-    assert gpu.unknown == (
-        dict.fromkeys(GPU_METRICS, UNSUPPORTED)
-        | dict.fromkeys(PCIE, NOT_ASKED_FOR)
-        | dict.fromkeys(ACTIVITY_NAMES, NOT_READ)
-    )
+    assert gpu.unknown == dict.fromkeys(GPU_METRICS, UNSUPPORTED) | dict.fromkeys(PCIE, NOT_ASKED_FOR)
     assert gpu.processes_reason == UNSUPPORTED
 
 
 @pytest.mark.parametrize("word", ["not_supported", "no_permission", "no_data", "not_found", "timeout", "unknown"])
 def test_whatever_a_gpu_refuses_it_stays_and_so_does_its_neighbour(station: Station, word: str) -> None:
-    station.put_in(an_h200("GPU-a"), an_h200("GPU-b"))
-    station.report()
+    station.put_in(an_h200("GPU-a"), an_h200("GPU-b", gpm=0))
+    station.collect_anew(pcie_throughput=True)
+    station.report(0.0)
+    station.report(10.0)
+    station.collector.close()
     seen = {}
     functions = set(station.driver.calls) - TO_FIND_IT
     for function in functions:
-        station.put_in(FakeGpu("GPU-a", failures={function: word}), an_h200("GPU-b"))
+        station.put_in(FakeGpu("GPU-a", failures={function: word}), an_h200("GPU-b", gpm=0))
         station.collect_anew(pcie_throughput=True)
+        station.report(0.0)
         seen[function] = [
             (gpu.missing, gpu.metrics.keys() | gpu.unknown.keys() == GPU_METRICS.keys())
-            for gpu in station.report().gpus or ()
+            for gpu in station.report(10.0).gpus or ()
         ]
         station.collector.close()
     assert len(functions) > 20
@@ -216,14 +216,14 @@ def test_energy_stays_at_its_last_value_until_the_next_slow_beat(station: Statio
 
 
 def test_pcie_throughput_is_not_read_unless_asked_for(station: Station) -> None:
-    gpu = station.read_one(an_h200())
+    gpu = station.read_one(an_h200(gpm=0))
     assert {gpu.unknown[name] for name in PCIE} == {NOT_ASKED_FOR}
     assert "nvmlDeviceGetPcieThroughput" not in station.driver.calls
 
 
 def test_pcie_throughput_is_read_when_asked_for(station: Station) -> None:
     station.collect_anew(pcie_throughput=True)
-    metrics = station.read_one(an_h200()).metrics
+    metrics = station.read_one(an_h200(gpm=0)).metrics
     assert {name: metrics[name] for name in PCIE} == {
         "pcie_receive_bytes_per_second": 1_250_000_000,
         "pcie_transmit_bytes_per_second": 320_000_000,

@@ -20,7 +20,7 @@ def station(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Station:
 
 def a_mig_board(*instances: tuple[int, FakeGpu]) -> FakeGpu:
     """A board as MIG leaves it: without utilization of its own. By default two instances with a gap between them."""
-    board = an_h200("GPU-a", without=["utilization", "memory_utilization", "encoder", "decoder"])
+    board = an_h200("GPU-a", gpm=0, without=["utilization", "memory_utilization", "encoder", "decoder"])
     usual = ((0, make_instance("MIG-0", 1, memory_total=70 * GIB, memory_used=GIB)), (2, make_instance("MIG-2", 9)))
     board.instances = dict(instances or usual)
     return board
@@ -56,7 +56,7 @@ def test_instance_has_its_own_memory_the_boards_temperature_and_no_utilization(s
 
 
 def test_load_of_the_whole_board_is_not_shown_as_an_instances(station: Station) -> None:
-    board = an_h200("GPU-a")
+    board = an_h200("GPU-a", gpm=0)
     board.instances = {0: make_instance("MIG-0")}
     station.put_in(board)
     unknown = station.read()["MIG-0"].unknown

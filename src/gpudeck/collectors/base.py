@@ -81,8 +81,12 @@ class CollectorSettings(Struct, frozen=True, omit_defaults=True):
     """How much of a process's command line leaves this machine: full, redacted (secrets hidden), its name, or none."""
     display_servers: list[str] = field(default_factory=lambda: list(DISPLAY_SERVERS))
     """Programs that draw the desktop: with graphics alone on a GPU they do not make it busy."""
+    activity: bool = True
+    """Whether the activity of SMs, tensor cores, memory and links is measured on NVIDIA GPUs, Hopper and newer.
+    It takes up to 8 ms a GPU, every ten seconds."""
     pcie_throughput: bool = False
-    """Whether the PCIe traffic of NVIDIA GPUs is read: it takes 40 ms a GPU, every ten seconds."""
+    """Whether the PCIe traffic of NVIDIA GPUs is read where `activity` does not measure it: it takes 40 ms a GPU, every
+    ten seconds."""
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     """Which pods have been given GPUs."""
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gpudeck.collectors import base, nvml_device
 from gpudeck.collectors.nvml_board import NvmlBoard
+from gpudeck.collectors.nvml_gpm import ActivityWatch
 from gpudeck.collectors.nvml_sleep import ASLEEP, SleepWatch
 from gpudeck.collectors.owners import GpuDraft, Owners, ProcessOwner
 from gpudeck.collectors.xids import XidWatch
@@ -31,9 +32,9 @@ _LOOK = "Look at the kernel log (dmesg)."
 class NvmlCollector:
     """All NVIDIA GPUs of this machine and the processes on them. A board in MIG mode is reported as its instances.
 
-    `nvml` is the module pynvml, imported on the first reading by default; `pcie_throughput` reads that as well. Raises
-    Absent where there is no driver, Refused where its devices may not be opened, Temporary when GPUs that were there
-    cannot be read at all.
+    `nvml` is the module pynvml, imported on the first reading by default. `activity` and `pcie_throughput` are those of
+    CollectorSettings. Raises Absent where there is no driver, Refused where its devices may not be opened, Temporary
+    when GPUs that were there cannot be read at all.
     """
 
     name = "nvml"
@@ -44,6 +45,7 @@ class NvmlCollector:
         owners: Owners | None = None,
         display_servers: Iterable[str] = base.DISPLAY_SERVERS,
         *,
+        activity: bool = True,
         pcie_throughput: bool = False,
         xids: XidWatch | None = None,
         sleep: SleepWatch | None = None,
@@ -51,7 +53,7 @@ class NvmlCollector:
         self._nvml = nvml
         self._owners = owners or Owners()
         self._is_display = base.display_matcher(display_servers)
-        self._has_pcie = pcie_throughput
+        self._has_activity, self._has_pcie = activity, pcie_throughput
         self._boards: dict[str, NvmlBoard] = {}
         self._is_open = False
         self._opened_at = 0.0
@@ -105,13 +107,15 @@ class NvmlCollector:
             return
         self._is_open = False
         self._xids.stop_listening(self._nvml)
+        for board in self._boards.values():
+            board.close(self._nvml)
         with contextlib.suppress(self._nvml.NVMLError):  # a driver that is gone needs no goodbye
             self._nvml.nvmlShutdown()
 
     def _knows_sleepers(self) -> bool:
         """Whether the GPUs can be identified without NVML. Where the kernel does not know them they are woken once."""
         for gpu in [] if self._boards else self._sleep.find_gpus():
-            self._boards[gpu.uuid] = NvmlBoard(gpu, None, self._has_pcie)
+            self._boards[gpu.uuid] = self._make_board(gpu)
         if not self._boards:
             self._sleep.allow_waking()
         self._driver_version = self._driver_version or self._sleep.find_driver_version()
@@ -161,11 +165,15 @@ class NvmlCollector:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 gpu = nvml_device.identify(self._nvml, handle, index)
                 # Replaced in place, so that the order of the rows stays.
-                self._boards[gpu.uuid] = NvmlBoard(gpu, handle, self._has_pcie)
+                self._boards[gpu.uuid] = self._make_board(gpu, handle)
             except self._nvml.NVMLError as error:
                 refused[index] = nvml_device.explain(error)
         self._problems = [f"GPU {index} cannot be opened: {reason}. {_LOOK}" for index, reason in refused.items()]
         self._add_refused(refused, count)
+
+    def _make_board(self, gpu: GpuReading, handle: Any = None, missing: str | None = None) -> NvmlBoard:
+        watch = ActivityWatch(is_wanted=self._has_activity)
+        return NvmlBoard(gpu, handle, self._has_pcie, missing, activity=watch)
 
     def _add_refused(self, refused: dict[int, str], count: int) -> None:
         """A GPU that was lost before this began is missing too, where the kernel still knows its name and UUID."""
@@ -173,7 +181,7 @@ class NvmlCollector:
         # Elsewhere (in a container) the kernel's files may list other GPUs than NVML does.
         for gpu in known if len(known) == count else ():
             if gpu.index in refused and gpu.uuid not in self._boards:
-                self._boards[gpu.uuid] = NvmlBoard(gpu, None, self._has_pcie, refused[gpu.index])
+                self._boards[gpu.uuid] = self._make_board(gpu, missing=refused[gpu.index])
 
     def _opening_error(self, error: Any) -> PluginError:
         if error.value == nvml_device.LIBRARY_NOT_FOUND:
@@ -203,6 +211,7 @@ def make(settings: base.CollectorSettings) -> NvmlCollector:
     return NvmlCollector(
         owners=Owners(commands=settings.commands, are_hosts_pids=True),
         display_servers=settings.display_servers,
+        activity=settings.activity,
         pcie_throughput=settings.pcie_throughput,
     )
 

@@ -1,7 +1,7 @@
 """One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
 Most of NVML answers only for the board as a whole. A MIG instance has memory and processes of its own, its board's
-temperature and clocks, and no utilization.
+temperature and clocks, and a utilization only where the board supports GPM.
 
 The cheap calls are made on every beat, the expensive ones every ten seconds; their last value stays until then. What a
 board does not support is retried once a minute: a refusal can cost much more than an answer (77 µs for the fan that an
@@ -16,14 +16,12 @@ from msgspec.structs import replace
 
 from gpudeck.collectors.base import NO_INSTANCES, NO_VALUE, SHARED_BY_INSTANCES, WHOLE_BOARD, Measured, is_due
 from gpudeck.collectors.nvml_device import (
-    ACTIVITY_NAMES,
     FATAL,
     LASTING,
     MEMORY,
     NO_SUCH_INSTANCE,
     NOT_ASKED_FOR,
     NOT_FOUND,
-    NOT_READ,
     PCIE,
     READINGS,
     RELOADED,
@@ -36,6 +34,7 @@ from gpudeck.collectors.nvml_device import (
     read_name,
     read_uuid,
 )
+from gpudeck.collectors.nvml_gpm import ACTIVITY_NAMES, BOARD_NAMES, INSTANCE_NAMES, OF_GPU_INSTANCE, ActivityWatch
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading
@@ -128,6 +127,7 @@ class NvmlInstance(Struct, frozen=True):
 
     gpu: GpuReading
     handle: Any
+    gpu_instance: int
     shares_memory_with: int | None = None
 
 
@@ -168,12 +168,13 @@ def _open_instance(
 ) -> NvmlInstance:
     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board_handle, number)
     uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
-    memory_owner = memory_owners.setdefault(nvml.nvmlDeviceGetGpuInstanceId(handle), number)
+    gpu_instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
+    memory_owner = memory_owners.setdefault(gpu_instance, number)
     gpu = replace(board, uuid=uuid, name=name, parent=board.uuid, instance=number)
-    return NvmlInstance(gpu, handle, None if memory_owner == number else memory_owner)
+    return NvmlInstance(gpu, handle, gpu_instance, None if memory_owner == number else memory_owner)
 
 
-def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured) -> Measured:
+def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured, activity: Measured) -> Measured:
     """The readings of a MIG instance. Raises a code of NO_SUCH_INSTANCE when it was destroyed."""
     measured = measure(nvml, instance.handle, (MEMORY,), FATAL | NO_SUCH_INSTANCE)
     if instance.shares_memory_with is not None:
@@ -186,6 +187,10 @@ def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured) -> Meas
             measured.metrics[name] = board.metrics[name]
         else:
             measured.unknown[name] = board.unknown.get(name, WHOLE_BOARD)
+    for name in activity.metrics:
+        del measured.unknown[name]
+    measured.metrics.update(activity.metrics)
+    measured.unknown.update(activity.unknown)
     return measured
 
 
@@ -206,6 +211,7 @@ class NvmlBoard(Struct):
     lasting: dict[str, str] = field(default_factory=dict)
     slow: Measured = field(default_factory=lambda: Measured({}, {}))
     loads: ProcessLoads = field(default_factory=ProcessLoads)
+    activity: ActivityWatch = field(default_factory=ActivityWatch)
     slow_at: float | None = None
     explored_at: float | None = None
 
@@ -243,14 +249,54 @@ class NvmlBoard(Struct):
 
     def _read_slowly(self, nvml: Any, now: float) -> None:
         if is_due(self.explored_at, _EXPLORE_SECONDS, now):
-            self.readings, self.slow_readings = READINGS, (*SLOW_READINGS, *([PCIE] if self.has_pcie else []))
-            self.lasting = {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
-            self.lasting |= dict.fromkeys(ACTIVITY_NAMES, NOT_READ)
-            self.loads.reason = None
+            self._explore(nvml)
             self.explored_at = now
         self.instances = find_instances(nvml, self.gpu, self.handle)
         self.slow = self._measure(nvml, self.slow_readings)
+        self._measure_activity(nvml, now)
         self.slow_at = now
+
+    def _explore(self, nvml: Any) -> None:
+        self.activity.explore(nvml, self.handle)
+        self.readings, self.slow_readings, self.lasting = READINGS, SLOW_READINGS, {}
+        self.loads.reason = None
+        if self.activity.reason is None:
+            return
+        self.lasting = dict.fromkeys(ACTIVITY_NAMES, self.activity.reason)
+        if self.has_pcie:
+            self.slow_readings = (*SLOW_READINGS, PCIE)
+        else:
+            self.lasting |= dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
+
+    def _measure_activity(self, nvml: Any, now: float) -> None:
+        """By GPU instance on a board in MIG mode."""
+        if self.activity.reason is not None:
+            self.activity.measure(nvml, self.handle, {}, now)
+        elif self.instances is None:
+            self.activity.measure(nvml, self.handle, {self.gpu.uuid: None}, now)
+            metrics, unknown = self.activity.of_rows[self.gpu.uuid]
+            self.slow.metrics.update(metrics)
+            self.slow.unknown.update(unknown)
+        else:
+            opened = self.instances.opened
+            shared = {instance.shares_memory_with for instance in opened}
+            alone = {
+                instance.gpu.uuid: instance.gpu_instance
+                for instance in opened
+                if instance.shares_memory_with is None and instance.gpu.instance not in shared
+            }
+            self.activity.measure(nvml, self.handle, alone, now)
+            self.slow.unknown.update(dict.fromkeys(BOARD_NAMES, WHOLE_BOARD if opened else NO_INSTANCES))
+
+    def _activity_of(self, instance: NvmlInstance) -> Measured:
+        if self.activity.reason is not None:
+            return Measured({}, {})
+        shared = Measured({}, dict.fromkeys(INSTANCE_NAMES, OF_GPU_INSTANCE))
+        return self.activity.of_rows.get(instance.gpu.uuid, shared)
+
+    def close(self, nvml: Any) -> None:
+        """Before the driver is closed."""
+        self.activity.close(nvml)
 
     def _measure(self, nvml: Any, readings: tuple[NvmlReading, ...]) -> Measured:
         measured = measure(nvml, self.handle, readings)
@@ -274,7 +320,7 @@ class NvmlBoard(Struct):
     def _read_instances(self, nvml: Any, instances: list[NvmlInstance], measured: Measured) -> Iterator[GpuDraft]:
         for instance in instances:
             try:
-                of_instance = measure_instance(nvml, instance, measured)
+                of_instance = measure_instance(nvml, instance, measured, self._activity_of(instance))
                 uses, reason = read_uses(nvml, instance.handle)
             except nvml.NVMLError as error:
                 if error.value not in NO_SUCH_INSTANCE:

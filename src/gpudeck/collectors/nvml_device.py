@@ -193,14 +193,6 @@ PCIE = NvmlReading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_se
 """Read along with the slow ones, if `pcie_throughput` is set."""
 
 
-ACTIVITY_NAMES = (
-    *("sm_activity_percent", "sm_occupancy_percent", "tensor_activity_percent", "dram_activity_percent"),
-    *("fp64_activity_percent", "fp32_activity_percent", "fp16_activity_percent"),
-    *("nvlink_receive_bytes_per_second", "nvlink_transmit_bytes_per_second"),
-)
-NOT_READ = "gpudeck does not read it from this driver yet"
-
-
 def measure(
     nvml: Any, handle: Any, readings: Iterable[NvmlReading] = READINGS, fatal: frozenset[int] = FATAL
 ) -> Measured:

@@ -62,8 +62,25 @@ def load_here() -> None:
     ctypes.CDLL(str(build_library() / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
+GPM = {
+    1: 99_900,
+    2: 95_700,
+    3: 31_200,
+    5: 92_900,
+    10: 16_000,
+    11: 0,
+    12: 2_400,
+    13: 600,
+    20: 320_000,
+    21: 1_250_000,
+    60: 40_000_000,
+    61: 39_000_000,
+}
+"""In thousandths of a percent or of a MiB/s, by the id of the metric: what an H200 says of a bf16 matrix product."""
+
+
 def values_of_an_h200() -> dict[str, Value]:
-    """Power in mW, energy in mJ, PCIe in KB/s; an H200 has no fan."""
+    """Power in mW, energy in mJ, PCIe in KB/s, GPM as above; an H200 has no fan."""
     return {
         "utilization": 90,
         "memory_utilization": 31,
@@ -90,6 +107,8 @@ def values_of_an_h200() -> dict[str, Value]:
         "energy": 7_654_321_900,
         "pcie_receive": 1_250_000,
         "pcie_transmit": 320_000,
+        "gpm": 1,
+        **{f"gpm_{number}": value for number, value in GPM.items()},
         "persistence_mode": 1,
         "compute_mode": 0,
     }

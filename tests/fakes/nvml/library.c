@@ -2,6 +2,7 @@
 #include "scenario.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct device *handle;
@@ -531,4 +532,123 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle device, handle *board)
     ENTER(device);
     *board = device->parent;
     return device->parent ? SUCCESS : INVALID_ARGUMENT;
+}
+
+/* GPM. A sample has sums of what each metric's value was at every sample of its device so far, and how many there were:
+   the metrics of two are the mean of what came after the first. "gpm" says whether the device supports it; the value
+   "gpm_2" is the metric with id 2, in thousandths. */
+
+enum { GPM_METRICS = 128 };
+
+struct gpm_sample {
+    handle device;
+    number count, sums[GPM_METRICS];
+    int is_known[GPM_METRICS];
+};
+
+static struct gpm_sample gpm_now[DEVICES];
+
+static struct gpm_sample *gpm_state(handle device)
+{
+    int i = 0;
+    while (i < DEVICES - 1 && gpm_now[i].device && gpm_now[i].device != device)
+        i++;
+    gpm_now[i].device = device;
+    return &gpm_now[i];
+}
+
+struct gpm_support {
+    unsigned version, is_supported;
+};
+
+int nvmlGpmQueryDeviceSupport(handle device, struct gpm_support *support)
+{
+    number is_supported = 0;
+    ENTER(device);
+    if (support->version != 1)
+        return ARGUMENT_VERSION_MISMATCH;
+    take(device, "gpm", &is_supported);
+    support->is_supported = (unsigned)is_supported;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+    ENTER(NULL);
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+    ENTER(NULL);
+    free(sample);
+    return SUCCESS;
+}
+
+static int take_gpm_sample(handle device, struct gpm_sample *sample)
+{
+    struct gpm_sample *state = gpm_state(device);
+    state->count++;
+    for (int i = 0; i < GPM_METRICS; i++) {
+        char name[16];
+        number value = 0;
+        snprintf(name, sizeof name, "gpm_%d", i);
+        state->is_known[i] = take(device, name, &value) == SUCCESS;
+        state->sums[i] += value;
+    }
+    *sample = *state;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleGet(handle device, struct gpm_sample *sample)
+{
+    number slots;
+    ENTER(device);
+    return take(device, "mig_slots", &slots) ? take_gpm_sample(device, sample) : NOT_SUPPORTED;
+}
+
+int nvmlGpmMigSampleGet(handle device, unsigned gpu_instance, struct gpm_sample *sample)
+{
+    ENTER(device);
+    for (int slot = 0; slot < DEVICES; slot++) {
+        handle instance = find_instance(device, slot);
+        number id = 0;
+        if (instance && take(instance, "gpu_instance", &id) == SUCCESS && id == gpu_instance) {
+            ENTER(instance);
+            return take_gpm_sample(instance, sample);
+        }
+    }
+    return INVALID_ARGUMENT;
+}
+
+struct gpm_metric {
+    unsigned id;
+    int code;
+    double value;
+    const char *names[3];
+};
+
+struct gpm_request {
+    unsigned version, count;
+    struct gpm_sample *first, *second;
+    struct gpm_metric metrics[];
+};
+
+int nvmlGpmMetricsGet(struct gpm_request *request)
+{
+    const struct gpm_sample *first = request->first, *second = request->second;
+    ENTER(second->device);
+    if (request->version != 1)
+        return ARGUMENT_VERSION_MISMATCH;
+    if (first->device != second->device || first->count >= second->count)
+        return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < request->count; i++) {
+        struct gpm_metric *metric = &request->metrics[i];
+        metric->code = metric->id < GPM_METRICS && second->is_known[metric->id] ? SUCCESS : NOT_SUPPORTED;
+        if (!metric->code)
+            metric->value = (double)(second->sums[metric->id] - first->sums[metric->id]) /
+                            (double)(second->count - first->count) / 1000.0;
+    }
+    return SUCCESS;
 }
