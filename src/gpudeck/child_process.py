@@ -25,11 +25,13 @@ _REAP_SECONDS: Final = 1.0
 
 
 class ChildFailed(Temporary):
-    """A child process gave no answer: it could not be started, was too slow, or printed too much."""
+    """A child process gave no answer: it could not be started, was too slow, or printed too much. `output` is what one
+    that was too slow had printed."""
 
-    def __init__(self, why: Literal["start", "time", "size"], message: str) -> None:
+    def __init__(self, why: Literal["start", "time", "size"], message: str, output: bytes = b"") -> None:
         super().__init__(message)
         self.why = why
+        self.output = output
 
 
 class Finished(NamedTuple):
@@ -121,17 +123,17 @@ def run(
             child = spawn(command, stdin=stdin, stderr=stderr)
     except OSError as error:
         raise ChildFailed("start", f"{command[0]} cannot be started: {error.strerror or error}.") from error
-    ends_at = time.monotonic() + seconds
+    ends_at, output = time.monotonic() + seconds, bytearray()
     try:
         with cast("IO[bytes]", child.stdout) as stdout:
-            output = read_all(stdout.fileno(), ends_at, bytes_at_most)
-        if output is not None and len(output) > bytes_at_most:
+            is_whole = _read_all(stdout.fileno(), output, ends_at, bytes_at_most)
+        if len(output) > bytes_at_most:
             raise ChildFailed("size", f"{name} printed more than {bytes_at_most} bytes.")
-        if output is not None:
+        if is_whole:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 # One that has closed its output is about to end.
-                return Finished(child.wait(max(_REAP_SECONDS, ends_at - time.monotonic())), output)
-        raise ChildFailed("time", f"{name} did not answer within {seconds:g} s.")
+                return Finished(child.wait(max(_REAP_SECONDS, ends_at - time.monotonic())), bytes(output))
+        raise ChildFailed("time", f"{name} did not answer within {seconds:g} s.", bytes(output))
     finally:
         kill(child)
 
@@ -146,18 +148,17 @@ def _open_input(body: bytes) -> IO[bytes]:
     return file
 
 
-def read_all(descriptor: int, ends_at: float, bytes_at_most: int) -> bytes | None:
-    """What another process writes until it closes the pipe, cut behind `bytes_at_most`; None when it does not close it
-    by `ends_at` (monotonic)."""
-    body = bytearray()
+def _read_all(descriptor: int, body: bytearray, ends_at: float, bytes_at_most: int) -> bool:
+    """Adds what another process writes until it closes the pipe, cut behind `bytes_at_most`; False when it does not
+    close it by `ends_at` (monotonic)."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
         chunk = os.read(descriptor, 65536)
         body += chunk
         if not chunk or len(body) > bytes_at_most:
-            return bytes(body)
-    return None
+            return True
+    return False
 
 
 def kill(child: Spawned, seconds: float = _REAP_SECONDS) -> None:

@@ -65,7 +65,8 @@ _QUEUE = (
     f"9|9|{EVIL}|{EVIL}|{EVIL}|{EVIL}|RUNNING|1790000000|Unknown|n1\n"
 )
 _JOBS = "".join(
-    f"JobId={number} JobName={name} UserId=x(1) GroupId=x(1)   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:1(IDX:{index}) \n"
+    f"JobId={number} JobName={name} UserId=x(1) ReqB:S:C:T=0:0:*:*   Nodes=n1 CPU_IDs=0 Mem=0 "
+    f"GRES=gpu:h100:1(IDX:{index}) MinCPUsNode=1 \n"
     for number, name, index in ((7, "train", 0), (8, "eval", 1), (9, EVIL, 2))
 )
 _RESERVATIONS = f"ReservationName={EVIL} StartTime=1 EndTime=9 Nodes=n1 CoreCnt=8 Flags= TRES=cpu=8 Users={EVIL} \n"

@@ -196,7 +196,9 @@ def test_a_job_whose_name_pretends_to_be_another_takes_no_gpu_from_it(cluster: S
         f"JobId={victim} JobName=x UserId=bob(1001) GroupId=bob(1001) MCS_label=N/A"
         "   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:3(IDX:1-3)"
     )
-    liar = cluster.submit("--gres=gpu:1", "--nodelist=n1", f"--job-name=a\n{made_up}\nJobId=9999 JobName=b\x1b[2J")
+    name = f"a\n{made_up}\nJobId=9999 JobName=b\x1b[2J"
+    more = "a Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:2(IDX:2-3)"
+    liar = cluster.submit("--gres=gpu:1", "--nodelist=n1", f"--job-name={name}", f"--comment={more}")
     cluster.wait_for(liar, "RUNNING")
     gpus = read(cluster).nodes["n1"].gpus
     assert gpus.keys() == {0, 1}
@@ -254,24 +256,83 @@ def test_while_another_controller_takes_over_no_allocated_gpu_is_called_free() -
         wait_until(lambda: not jobs_of(asyncio.run(reader.read()).nodes["n1"]), "the end of the job", 60)
 
 
+def make_commands(folder: Path, *, timeout: float, before: tuple[str, ...] = (), **programs: str) -> Slurm:
+    """Scripts in place of Slurm's commands; one that is not named prints a node."""
+    for name in ("scontrol", "squeue"):
+        (folder / name).write_text(f"#!/bin/sh\n{programs.get(name, 'echo NodeName=n1')}\n")
+        (folder / name).chmod(0o755)
+    return Slurm(SlurmSettings(command=[*before, "env", f"PATH={folder}:/usr/bin:/bin"], timeout=timeout))
+
+
+@pytest.mark.parametrize(
+    ("programs", "told"),
+    [
+        ({"scontrol": "exec sleep 60"}, "scontrol show node did not answer within 1 s"),
+        ({"squeue": "exec sleep 60"}, "squeue did not answer within 1 s"),
+        ({"scontrol": "case $* in *reserv*) exec sleep 60;; esac"}, "scontrol show reservation did not answer within"),
+    ],
+)
+def test_the_command_that_hangs_is_named(tmp_path: Path, programs: dict[str, str], told: str) -> None:
+    with pytest.raises(Temporary, match=re.escape(told)):
+        asyncio.run(make_commands(tmp_path, timeout=1.0, **programs).read())
+
+
 @pytest.mark.parametrize(
     ("program", "told"),
     [
-        ("exec sleep 60", "did not answer within 1 s"),
-        ("echo 'NodeName=n1 '; kill -9 $PPID", "the output ends too early"),
-        ("echo 'slurm_load_node error: Access denied' >&2; exit 1", "scontrol failed: slurm_load_node error: Access"),
+        ("echo 'NodeName=n1 '; kill -9 $(ps -o ppid= -p $PPID)", "the output ends too early"),
+        (
+            "echo 'slurm_load_node error: Access' >&2; exit 1",
+            "scontrol show node failed: slurm_load_node error: Access",
+        ),
         ("head -c 20000000 /dev/zero | tr '\\0' x", "squeue printed a line that is not understood"),
     ],
 )
-def test_commands_that_hang_fail_or_print_rubbish_are_errors(tmp_path: Path, program: str, told: str) -> None:
-    for name in ("scontrol", "squeue"):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
-        (tmp_path / name).chmod(0o755)
-    settings = SlurmSettings(command=["env", f"PATH={tmp_path}:/usr/bin:/bin"], timeout=1.0)
-    if "zero" in program:
-        settings = SlurmSettings(command=settings.command, timeout=60.0)
+def test_commands_that_fail_or_print_rubbish_are_errors(tmp_path: Path, program: str, told: str) -> None:
     with pytest.raises(PluginError, match=re.escape(told)):
-        asyncio.run(Slurm(settings).read())
+        asyncio.run(make_commands(tmp_path, timeout=60.0, scontrol=program, squeue=program).read())
+
+
+def test_a_command_that_hangs_is_ended_where_it_runs(tmp_path: Path) -> None:
+    # As over SSH: what is killed here does not reach it.
+    reader = make_commands(
+        tmp_path, timeout=2.0, before=("setsid", "--wait"), squeue=f"echo $$ >{tmp_path}/pid; exec sleep 600"
+    )
+    with pytest.raises(Temporary, match="squeue did not answer"):
+        asyncio.run(reader.read())
+    process = Path("/proc") / (tmp_path / "pid").read_text().strip()
+    wait_until(lambda: not process.exists(), "the end of the command")
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            "echo 'gpudeck@login1: Permission denied (publickey).' >&2; exit 255",
+            "ssh failed with exit code 255: gpudeck@l",
+        ),
+        ("echo 'Welcome. This account has no shell.'", "ssh printed nothing that is understood: Welcome. This account"),
+        ("exec sleep 60", "ssh did not answer within 1 s"),
+    ],
+)
+def test_a_login_that_fails_is_told_with_its_own_words(tmp_path: Path, program: str, told: str) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "ssh").chmod(0o755)
+    with pytest.raises(Temporary, match=re.escape(told)):
+        asyncio.run(Slurm(SlurmSettings(command=[str(tmp_path / "ssh"), "login1"], timeout=1.0)).read())
+
+
+def test_what_a_login_prints_before_is_ignored(tmp_path: Path) -> None:
+    for name, text in {
+        "scontrol": "echo 'NodeName=n1 Gres=gpu:4 GresUsed=gpu:0 NodeAddr=n1 State=IDLE'",
+        "squeue": "",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "login").write_text(f'#!/bin/sh\nprintf "NodeName=evil"; PATH={tmp_path}:$PATH exec "$@"\n')
+    (tmp_path / "login").chmod(0o755)
+    state = asyncio.run(Slurm(SlurmSettings(command=[str(tmp_path / "login")])).read())
+    assert state.nodes.keys() == {"n1"}
 
 
 def test_a_program_that_is_not_there_is_an_error_that_names_it() -> None:
@@ -306,6 +367,35 @@ def test_jobs_and_nodes_of_24_11() -> None:
     assert jobs_of(nodes["n2"]) == {0: "", 1: ""}
 
 
+def test_jobs_nodes_and_reservations_of_26_05() -> None:
+    details = read_details(one_line_each("26.05/scontrol-oneliner.txt"))
+    assert details["1"] == JobDetails("train", {"x1": frozenset({0, 1})})
+    assert [details[number].name for number in ("2", "3", "4", "5")] == ["wrap"] * 4
+    queue = (CAPTURES / "26.05" / "squeue.txt").read_text().partition("\n")[2]
+    jobs = read_jobs(queue, "slurm")
+    known = {(job.id, job.started): details[job.id] for job in jobs}
+    reservations = one_line_each("26.05/reservation.txt")
+    state = join(one_line_each("26.05/node-draining.txt"), jobs, known, reservations, "slurm")
+    assert jobs_of(state.nodes["x1"]) == {0: "1", 1: "1"}
+    assert state.nodes["x1"].closed == "drained in Slurm: xid 79, gpu 3"
+    assert [(one.name, one.nodes, one.users) for one in state.reservations] == [("paper", ("x1",), ("root",))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "JobId=7 JobName=x {gpus} UserId=a(1) ReqB:S:C:T=0:0:*:* {own} MinCPUsNode=1 WorkDir=/",
+        "JobId=7 JobName=x UserId=a(1) ReqB:S:C:T=0:0:*:* {own} MinCPUsNode=1 Comment=x {gpus} WorkDir=/ {gpus}",
+    ],
+)
+def test_what_users_choose_gives_their_jobs_no_gpus(text: str) -> None:
+    gpus = " Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:3(IDX:1-3)"
+    own = " Nodes=n1 CPU_IDs=1 Mem=0 GRES=gpu:h100:1(IDX:0)"
+    assert read_details(text.format(gpus=gpus, own=own))["7"].gpus == {"n1": frozenset({0})}
+    marked = f"ReqB:S:C:T=0:0:*:* {gpus} MinCPUsNode=1"
+    assert read_details(text.format(gpus=marked, own=own))["7"].gpus is None
+
+
 @pytest.mark.parametrize(
     ("capture", "closed"),
     [
@@ -337,6 +427,21 @@ def test_closed_nodes_of_22_05(capture: str, closed: str) -> None:
 )
 def test_gres(text: str, number: int, indexes: set[int], shared: set[int]) -> None:
     assert read_gres(text) == (number, indexes, shared)
+
+
+@pytest.mark.parametrize(
+    ("state", "closed"),
+    [
+        ("IDLE", None),
+        ("IDLE-", None),
+        ("IDLE*", "not responding in Slurm"),
+        ("MIXED+NOT_RESPONDING", "not responding in Slurm"),
+        ("DOWN*+DRAIN", "drained in Slurm"),
+    ],
+)
+def test_states_of_a_node(state: str, closed: str | None) -> None:
+    line = f"NodeName=n1 Gres=gpu:4 GresUsed=gpu:0 NodeAddr=n1 State={state} Partitions=gpu"
+    assert join(line, [], {}, "", "slurm").nodes["n1"].closed == closed
 
 
 def test_a_node_with_a_reservation_that_may_not_be_seen_is_closed() -> None:

@@ -16,13 +16,14 @@ import re
 import secrets
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.child_process import run
+from gpudeck.child_process import ChildFailed, run
 from gpudeck.discovery.host_names import expand
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.cpu_budget import parse_in_thread
@@ -65,12 +66,19 @@ _CLOSED: Final = {
 the reservation itself is known, and Slurm writes it to the state late."""
 _NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE", "Unknown", "UNKNOWN"))
 _JOBS_FORMAT: Final = "%A|%i|%u|%a|%P|%q|%T|%S|%e|%N"
-_SETUP: Final = "export LC_ALL=C SLURM_TIME_FORMAT=%s"
-_OVERVIEW: Final = ("scontrol -o -d show node", f"squeue -h -a -o '{_JOBS_FORMAT}'", "scontrol -o show reservation")
-_DETAILS: Final = ("scontrol -o -d show job",)
+_SETUP: Final = (
+    'export LC_ALL=C SLURM_TIME_FORMAT=%s; limit="$(command -v timeout)" && limit="$limit -k 1 {}"; echo; echo "{} 0"'
+)
+"""On a login node a command that hangs is ended by `timeout`: what ends here does not end there."""
+_OVERVIEW: Final = {
+    "scontrol show node": "$limit scontrol -o -d show node",
+    "squeue": f"$limit squeue -h -a -o '{_JOBS_FORMAT}'",
+    "scontrol show reservation": "$limit scontrol -o show reservation",
+}
+_DETAILS: Final = {"scontrol show job": "$limit scontrol -o -d show job"}
 _ENDED: Final = (
-    "if scontrol show config | grep -q '^AccountingStorageType .*slurmdbd'; then sacct -n -P -X -a -S now-{}seconds "
-    "-E now -s BF,CA,CD,DL,F,NF,OOM,PR,TO -o JobID,Start,End,State | head -n 20000; fi"
+    "if $limit scontrol show config | grep -q '^AccountingStorageType .*slurmdbd'; then $limit sacct -n -P -X -a "
+    "-S now-{}seconds -E now -s BF,CA,CD,DL,F,NF,OOM,PR,TO -o JobID,Start,End,State | head -n 20000; fi"
 )
 _ENDED_EVERY: Final = 300.0
 _ENDED_WINDOW: Final = 900
@@ -80,9 +88,13 @@ _ENDED_BEFORE: Final = 86_400
 
 _NAME: Final = re.compile(
     r"(?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?(?:HetJobId=\d+ HetJobOffset=\d+ )?"
-    r"JobName=(.*?) (?:HetJobIdSet=\S+ )?UserId=",
+    r"JobName=(.*?) (?:SLUID=\S+ )?(?:HetJobIdSet=\S+ )?UserId=",
     re.DOTALL,
 )
+_GPUS_BEGIN: Final = " ReqB:S:C:T="
+_GPUS_END: Final = " MinCPUsNode="
+"""What users choose stands before the one (the job's name) and after the other (comment, folder, command line), and may
+look like GPUs. A record in which one of these words is there twice is not believed."""
 _USED_BY_JOB: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)")
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\[\]]*\])?(?: (?:Comment|Extra)=.*)?$", re.DOTALL)
 _GRES: Final = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\(([^()]*)\))?(?=,|$)")
@@ -158,7 +170,7 @@ class Slurm:
         window = _ENDED_BEFORE if self._ended_at < 0 else _ENDED_WINDOW
         self._ended_at = now
         try:
-            (text,) = await self._run((_ENDED.format(window),), seconds)
+            (text,) = await self._run({"sacct": _ENDED.format(window)}, seconds)
             found = await parse_in_thread(read_ended, text)
         except PluginError as error:
             if self._can_tell_ends:
@@ -168,27 +180,41 @@ class Slurm:
         self._can_tell_ends = True
         return found
 
-    async def _run(self, commands: Sequence[str], seconds: float) -> list[str]:
-        """What each of them prints. Raises Temporary."""
+    async def _run(self, commands: Mapping[str, str], seconds: float) -> list[str]:
+        """What each of them prints; they are named for people. The first that fails is the last that is run: a
+        controller that is away makes each of them wait. Raises Temporary."""
         mark = f"gpudeck-{secrets.token_hex(8)}"
-        script = "\n".join(
-            [_SETUP, *(f'{command} 2>&1\ncode=$?; echo; echo "{mark} $code"' for command in commands), ""]
-        )
+        after = f'code=$?; echo; echo "{mark} $code"; [ $code = 0 ] || exit'
+        lines = [f"{text} 2>&1\n{after}" for text in commands.values()]
+        script = "\n".join([_SETUP.format(math.ceil(seconds), mark), *lines, ""]).encode()
         program = [*self._command, "sh", "-s"]
-        finished = await asyncio.to_thread(
-            run, program, seconds=seconds, bytes_at_most=BYTES_AT_MOST, body=script.encode(), stderr=subprocess.STDOUT
-        )
-        # A pattern over megabytes would stop the event loop for as long as it takes.
-        first, *rest = finished.output.decode(errors="replace").split(f"\n{mark} ")
-        if len(rest) != len(commands):
-            last = [first, *rest][-1]
-            raise Temporary(f"the output ends too early: {_shorten(last) or 'nothing was printed'}.")
-        codes, texts = zip(*(part.split("\n", 1) for part in rest), strict=True)
-        printed = [first, *texts[:-1]]
-        for command, text, code in zip(commands, printed, codes, strict=True):
-            if code != "0":
-                raise Temporary(f"{command.split(' -')[0]} failed: {_shorten(text)}.")
-        return printed
+        mute = f"did not answer within {seconds:.0f} s."
+        try:
+            finished = await asyncio.to_thread(
+                run, program, seconds=seconds, bytes_at_most=BYTES_AT_MOST, body=script, stderr=subprocess.STDOUT
+            )
+        except ChildFailed as error:
+            begun = error.output.count(f"\n{mark} ".encode())
+            if error.why != "time" or not begun:
+                raise
+            raise Temporary(f"{[*commands, 'sh'][begun - 1]} {mute}") from error
+        banner, *parts = finished.output.decode(errors="replace").split(f"\n{mark} ")
+        if not parts:
+            why = f"failed with exit code {finished.code}" if finished.code else "printed nothing that is understood"
+            raise Temporary(f"{Path(program[0]).name} {why}: {_shorten(banner)}.")
+        return _split(commands, parts, mute)
+
+
+def _split(commands: Collection[str], parts: Sequence[str], mute: str) -> list[str]:
+    """What each command printed. Each part begins with the exit code of the one before it. Raises Temporary."""
+    # A pattern over megabytes would stop the event loop for as long as it takes.
+    codes, texts = zip(*(part.partition("\n")[::2] for part in parts), strict=True)
+    for name, text, code in zip(commands, texts, codes[1:], strict=False):
+        if code != "0":
+            raise Temporary(f"{name} {mute}" if code == "124" else f"{name} failed: {_shorten(text)}.")
+    if len(parts) <= len(commands):
+        raise Temporary(f"the output ends too early: {_shorten(texts[-1]) or 'nothing was printed'}.")
+    return list(texts[:-1])
 
 
 def _shorten(text: str) -> str:
@@ -245,10 +271,12 @@ def read_details(text: str) -> dict[str, JobDetails]:
 
 def _read_details(record: str) -> JobDetails:
     name = _NAME.match(record)
-    if name is None:
+    _, *after = record.split(_GPUS_BEGIN)
+    parts = after[0].split(_GPUS_END) if len(after) == 1 else []
+    if name is None or len(parts) != 2:
         return JobDetails()
     gpus: dict[str, frozenset[int]] = {}
-    for nodes, gres in _USED_BY_JOB.findall(record):
+    for nodes, gres in _USED_BY_JOB.findall(parts[0]):
         found = read_gres(gres)
         indexes = found.indexes | found.shared
         gpus |= {node: gpus.get(node, frozenset()) | indexes for node in expand_nodes(nodes)}
@@ -332,7 +360,8 @@ def _join_node(
 
 
 def _find_closed(line: str, *, has_reservation: bool) -> str | None:
-    words = [word.rstrip("*~#!%$@^-") for word in _value(line, "State").split("+")]
+    state = _value(line, "State")
+    words = [*(word.rstrip("*~#!%$@^-") for word in state.split("+")), *(["NOT_RESPONDING"] if "*" in state else [])]
     closed = next((shown for word, shown in _CLOSED.items() if word in words), None)
     if closed is None:
         is_hidden = "RESERVED" in words and not has_reservation
