@@ -67,3 +67,7 @@ def test_the_site_decides_which_token_it_takes(tmp_path: Path) -> None:
 def test_whoever_had_another_monitor_is_shown_no_simulated_hosts(tmp_path: Path, named: str) -> None:
     assert make_plan(load(tmp_path, f"compat: {{{named}}}"), None, lambda: False).demo_hosts is None
     assert make_plan(load(tmp_path, "compat: {}"), None, lambda: False).demo_hosts == DEMO_HOSTS
+
+
+def test_a_hub_that_reads_slurm_shows_no_simulated_hosts(tmp_path: Path) -> None:
+    assert make_plan(load(tmp_path, "schedulers: {slurm: [{}]}"), None, lambda: False).demo_hosts is None

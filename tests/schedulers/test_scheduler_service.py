@@ -14,7 +14,7 @@ from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.schedulers.base import NodeReservation, SchedulerNode, SchedulerState
-from gpudeck.schedulers.service import MISSED_READINGS, FleetHosts, SchedulerService, find_marks
+from gpudeck.schedulers.service import MISSED_READINGS, RECENT_SECONDS, FleetHosts, SchedulerService, find_marks
 from gpudeck.views.text import gpu_note
 
 ANN = Allocation("slurm", "7", name="train", user="ann", until=1_790_003_600.0)
@@ -52,7 +52,10 @@ class Site:
         self.clock = FakeClock()
         self.hub = Hub(now=self.clock)
         self.scheduler = FakeScheduler(*nodes)
-        self.service = SchedulerService(self.hub, [self.scheduler], data_dir=data_dir, now=self.clock)
+        self.monotonic = FakeClock()
+        self.service = SchedulerService(
+            self.hub, [self.scheduler], data_dir=data_dir, now=self.clock, monotonic=self.monotonic
+        )
         self.sequence = 0
 
     def report(self, host: str, gpus: list[GpuReading], **others: Any) -> None:
@@ -119,6 +122,32 @@ def test_an_allocated_gpu_is_not_free_and_shows_its_job() -> None:
     assert [gpu.allocation for gpu in host.view().gpus] == [None, ANN, None, HIDDEN]
     totals = site.hub.fleet.totals()
     assert (totals.free, totals.allocated, totals.gpus) == (2, 2, 4)
+
+
+def test_gpus_of_an_old_reading_are_outdated_until_it_is_read_again() -> None:
+    site = Site(SchedulerNode(("n1",), 4, {1: ANN}))
+    site.report("n1", four())
+    site.report("other", four("other"))
+    wanted = {"GPU-n1-0", "GPU-other-0"}
+
+    async def run() -> None:
+        site.scheduler.pause = 3600.0
+        await site.service.open()
+        site.service.start()
+        try:
+            await site.read_again(1)
+            assert site.service.find_outdated(wanted) == set()
+            site.monotonic.advance(RECENT_SECONDS + 1)
+            site.scheduler.set(SchedulerNode(("n1",), 4, {0: ANN}))
+            # It is read again, although the pause is not over.
+            assert site.service.find_outdated(wanted) == {"GPU-n1-0"}
+            await site.read_again(1)
+            assert site.service.find_outdated(wanted) == set()
+        finally:
+            await site.service.close()
+
+    asyncio.run(run())
+    assert site.states()[:2] == ["allocated", "free"]
 
 
 def test_one_that_is_in_use_stays_busy_and_shows_its_job() -> None:

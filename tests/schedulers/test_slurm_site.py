@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.pushed import PushedHost, pushing
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
+from gpudeck.schedulers.service import RECENT_SECONDS
 
 
 class SlurmSite:
@@ -49,13 +51,15 @@ class SlurmSite:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[SlurmSite]:
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SlurmSite]:
+    """Slurm is read every second, or as often as the parameter says."""
+    interval = getattr(request, "param", 1)
     with tempfile.TemporaryDirectory(prefix="gpudeck-slurm-") as folder, slurm_cluster(Path(folder)) as cluster:
         command = ["env", *(f"{name}={cluster.environment[name]}" for name in ("SLURM_CONF", "PATH"))]
         settings = {
             "demo": "never",
             "local": "never",
-            "schedulers": {"slurm": [{"command": command, "interval": 1, "timeout": 3}]},
+            "schedulers": {"slurm": [{"command": command, "interval": interval, "timeout": 10}]},
         }
         (tmp_path / "gpudeck.yaml").write_text(json.dumps(settings))
         with (
@@ -174,3 +178,29 @@ def test_states_follow_slurm_and_nothing_that_is_allocated_is_given_away(site: S
     assert "Slurm (slurm) cannot be read" in site.gpus("n1")[1]["availability_reason"]
     cluster.start_controller()
     wait_until(lambda: site.gpus("n1")[1]["availability"] == "allocated", "the allocation", 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", [600], indirect=True)
+def test_wait_hands_out_nothing_that_slurm_has_given_away_since_it_was_last_read(
+    site: SlurmSite, tmp_path: Path
+) -> None:
+    cluster = site.cluster
+    site.see("n1", "free", "free", "free", "free")
+    site.see("n2", "free", "free", "free", "free")
+    jobs = [cluster.submit("--gres=gpu:4", "--nodelist=n1"), cluster.submit("--gres=gpu:2", "--nodelist=n2")]
+    for job in jobs:
+        cluster.wait_for(job, "RUNNING")
+    # No reading is near enough to say anything of these jobs.
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() - begun > RECENT_SECONDS, "an old reading")
+    wait = ("wait", "--any-host", "--json", "--hub", site.hub.url)
+    granted = gpudeck(tmp_path, *wait)
+    assert {gpu["uuid"] for gpu in json.loads(granted.stdout)["gpus"]} < {"GPU-n2-2", "GPU-n2-3"}, granted
+    # Nor does a controller that is gone.
+    cluster.kill("slurmctld")
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() - begun > RECENT_SECONDS, "an old reading")
+    assert gpudeck(tmp_path, *wait, "--timeout", "30").returncode == 1
+    free = [gpu for host in ("n1", "n2") for gpu in site.gpus(host) if gpu["availability"] == "free"]
+    assert free == []

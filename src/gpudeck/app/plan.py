@@ -40,8 +40,9 @@ def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[],
     named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
     if settings.local == "auto" and has_gpus():
         return Plan(watch_this_machine=True, named_hosts=named)
-    # Users of another monitor have hosts, and readers who would take simulated ones for real. So have several hubs.
-    is_alone = settings.compat == CompatSettings() and settings.cluster is None
+    # Users of another monitor, or of Slurm, have hosts, and readers who would take simulated ones for real. So have
+    # several hubs.
+    is_alone = settings.compat == CompatSettings() and settings.cluster is None and not settings.schedulers.slurm
     is_demo = settings.demo == "auto" and named is None and is_alone
     return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
 

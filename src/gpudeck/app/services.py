@@ -154,7 +154,14 @@ class HubServices:
             fenced=fence("reservations"),
         )
         self.queue = QueueService(
-            hub, auth.database, self.reservations.calendar, settings.queue, auth.users, history=store, fleet=fleet
+            hub,
+            auth.database,
+            self.reservations.calendar,
+            settings.queue,
+            auth.users,
+            history=store,
+            find_outdated=schedulers.find_outdated,
+            fleet=fleet,
         )
         notify = settings.notify
         bot = None if settings.chat.slack is None else DirectMessageChannel(auth.users.user_of, notify.page)

@@ -5,7 +5,7 @@ One event loop owns it, and changes are serialised: no request is served twice o
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -41,6 +41,8 @@ _REFUSED_SECONDS: Final = 10.0
 
 LoginsOf = Callable[[Request], Collection[str]]
 """The logins on the hosts of the user who waits."""
+FindOutdated = Callable[[Set[str]], Set[str]]
+"""Those of these GPUs, by UUID, of which more has to be known before somebody gets them."""
 
 
 class QueueStore(FleetStore):
@@ -117,14 +119,17 @@ class WaitQueue:
         *,
         logins_of: LoginsOf = lambda one: (one.user,),
         estimate: Estimate | None = None,
+        find_outdated: FindOutdated = lambda _: frozenset(),
         is_loaded: bool = True,
         now: clock.Clock = clock.wall,
     ) -> None:
+        """GPUs that `find_outdated` returns are not granted now."""
         self.settings = settings
         self.wake = asyncio.Event()
         self._store = store
         self._claims = claims
         self._logins_of = logins_of
+        self._find_outdated = find_outdated
         self._now = now
         self._requests: dict[int, Request] = {}
         self._places = PositionFinder(estimate)
@@ -302,7 +307,8 @@ class WaitQueue:
         offered = [replace(gpu, state="taken") if gpu.uuid in self._refused else gpu for gpu in gpus]
         found = schedule(self._requests.values(), offered, now, patience=self.settings.patience)
         for grant in found.grants:
-            await self._give(grant)
+            if not self._find_outdated({gpu.uuid for gpu in grant.gpus}):
+                await self._give(grant)
         self._places.settle(self._requests.values(), found, gpus, awaited)
 
     async def _give(self, grant: ScheduledGrant) -> None:

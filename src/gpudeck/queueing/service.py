@@ -19,7 +19,7 @@ from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_request import CandidateGpu
 from gpudeck.model.reservation import ReservedGpu
-from gpudeck.queueing.queue import QueueStore, WaitQueue
+from gpudeck.queueing.queue import FindOutdated, QueueStore, WaitQueue
 from gpudeck.queueing.scheduler import Estimator, Request, RunLengths, count_run_lengths
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -64,10 +64,11 @@ class QueueService(Service):
         users: UserDirectory,
         *,
         history: Store | None = None,
+        find_outdated: FindOutdated = lambda _: frozenset(),
         fleet: str = REAL,
         now: Clock = clock.wall,
     ) -> None:
-        """`fleet` is the name under which a demo's queue is kept apart."""
+        """`fleet` is the name under which a demo's queue is kept apart. See WaitQueue for `find_outdated`."""
         self._hub = hub
         self._users = users
         self._history = history
@@ -81,6 +82,7 @@ class QueueService(Service):
             ReservationClaims(reservations),
             logins_of=self._logins_of,
             estimate=self._estimator,
+            find_outdated=find_outdated,
             is_loaded=False,
             now=now,
         )

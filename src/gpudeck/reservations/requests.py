@@ -85,14 +85,14 @@ def find_matching(
     less than a tenth are one tier: a free card is better than one in use that has slightly less.
 
     Where it begins soon (`is_near`), no GPU that is in use without a reservation (`reserved` are those with one): it
-    is unknown when that use ends.
+    is unknown when that use ends. So it is of a job of a scheduler, whatever reservation its GPU has here.
     """
     if not 1 <= request.gpus <= MOST_GPUS:
         raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MOST_GPUS}.")
     matching = [gpu for gpu in known.values() if matches(gpu, request)]
     if why := explain_impossible(request, list(known.values())):
         raise ReservationRefused("unknown_gpu", f"{why}.", _SEE)
-    leaving = set(reserved)
+    leaving = {uuid for uuid in reserved if uuid in known and known[uuid].availability != "allocated"}
     free = [
         gpu
         for gpu in matching

@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +38,8 @@ SETTLED_SECONDS: Final = 60.0
 MISSED_READINGS: Final = 3
 """What a scheduler said last of allocated GPUs counts while no more readings than this have failed. Its empty GPUs are
 unknown from the first that fails."""
+RECENT_SECONDS: Final = 5.0
+"""No GPU is handed out on the word of an older reading. Longer than the pause between two looks of those who ask."""
 
 
 NoteEnded = Callable[[str, Sequence[EndedJob]], Awaitable[None]]
@@ -61,7 +65,8 @@ SharedReadings = dict[str, SharedReading]
 
 
 class _SchedulerReading:
-    """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start."""
+    """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start;
+    `gpus` are those that it may give to jobs. It is read at once when it is `wanted`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -70,10 +75,14 @@ class _SchedulerReading:
         self.nodes: list[tuple[str, ...]] = []
         self.failures = 0
         self.problem: str | None = f"{scheduler.origin} has not been read yet"
+        self.gpus: Set[str] = frozenset()
+        self.succeeded_at = -math.inf
+        self.wanted = asyncio.Event()
 
-    def succeed(self, state: SchedulerState) -> None:
+    def succeed(self, state: SchedulerState, now: float) -> None:
         if self.failures:
             log.info("%s can be read again", self.scheduler.origin)
+        self.succeeded_at = now
         self.state, self.failures, self.problem = state, 0, None
         self.reservations = state.reservations
         self.nodes = [node.names for node in state.nodes.values()]
@@ -111,6 +120,7 @@ class SchedulerService(Service):
         data_dir: Path | None = None,
         note_ended: NoteEnded | None = None,
         now: Clock = clock.wall,
+        monotonic: Clock = time.monotonic,
         duty: Duty | None = None,
         share: Callable[[SharedReadings], None] | None = None,
     ) -> None:
@@ -122,6 +132,7 @@ class SchedulerService(Service):
         self._note_ended = note_ended
         self._hub = hub
         self._now = now
+        self._monotonic = monotonic
         self._readings = [_SchedulerReading(scheduler) for scheduler in schedulers]
         self._copy = None if data_dir is None else LocalCopy(data_dir / FILE_NAME, KnownNodes)
         self._tasks: list[asyncio.Task[None]] = []
@@ -160,6 +171,18 @@ class SchedulerService(Service):
             if self._now() - self._shared_at > max(60.0, (MISSED_READINGS + 1) * reading.scheduler.pause):
                 reading.adopt(SharedReading(None, f"{reading.scheduler.origin} is read by no hub now", reading.nodes))
 
+    def find_outdated(self, gpus: Set[str]) -> Set[str]:
+        """Those of these GPUs, by UUID, that a scheduler may have given to a job since it was last read. It is read
+        again at once, so they may be asked for again a second later. Of several hubs only the one that reads the
+        schedulers can tell."""
+        outdated: set[str] = set()
+        for reading in self._readings:
+            age = self._monotonic() - reading.succeeded_at if self._duty.is_held else math.inf
+            if age > RECENT_SECONDS and (found := gpus & reading.gpus):
+                reading.wanted.set()
+                outdated |= found
+        return outdated
+
     async def close(self) -> None:
         await cancel_tasks(*self._tasks)
 
@@ -169,6 +192,7 @@ class SchedulerService(Service):
                 await asyncio.sleep(1.0)
                 continue
             before = reading.nodes
+            reading.wanted.clear()
             await self._read(reading)
             self._joined = None
             self._join()
@@ -180,11 +204,12 @@ class SchedulerService(Service):
                     await self._note_ended(reading.scheduler.name, reading.state.ended)
             if self._copy is not None and reading.nodes != before:
                 await self._copy.write(KnownNodes({one.scheduler.origin: one.nodes for one in self._readings}))
-            await asyncio.sleep(reading.scheduler.pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reading.wanted.wait(), reading.scheduler.pause)
 
     async def _read(self, reading: _SchedulerReading) -> None:
         try:
-            reading.succeed(await reading.scheduler.read())
+            reading.succeed(await reading.scheduler.read(), self._monotonic())
         except PluginError as error:
             reading.fail(error)
         except Exception as error:  # noqa: BLE001 - whatever one scheduler does, the others go on
@@ -205,11 +230,13 @@ class SchedulerService(Service):
         hosts = FleetHosts(fleet.hosts.values())
         marks: dict[str, SchedulerMark] = {}
         for reading in self._readings:
-            marks |= find_marks(reading.state, reading.nodes, reading.problem, hosts, now)
+            found = find_marks(reading.state, reading.nodes, reading.problem, hosts, now)
+            reading.gpus = found.keys()
+            marks |= found
         fleet.allocate(marks, now)
-        found = [one for reading in self._readings for one in _find_reservations(reading, hosts)]
-        if found != self.reservations:
-            self.reservations = found
+        reserved = [one for reading in self._readings for one in _find_reservations(reading, hosts)]
+        if reserved != self.reservations:
+            self.reservations = reserved
         fleet.set_problems(
             "schedulers", [f"{one.problem}." for one in self._readings if one.problem is not None and one.failures]
         )
