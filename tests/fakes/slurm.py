@@ -219,13 +219,17 @@ class SlurmCluster:
 
     def clear(self) -> None:
         """No job, no drained node and no reservation is left."""
-        self.run("scancel", "--user=root")
+        self.cancel_all()
         for line in self.run("scontrol", "-o", "show", "reservation").splitlines():
             if line.startswith("ReservationName="):
                 self.run("scontrol", "delete", line.split()[0])
         self.try_to_run("scontrol", "update", "NodeName=n1,n2", "State=RESUME")
         wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs", 60)
         wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", "2"], "idle nodes", 60)
+
+    def cancel_all(self) -> None:
+        """The jobs of all users."""
+        self.try_to_run("scancel", *self.run("squeue", "-h", "-o", "%A").split())
 
     def run(self, *command: str) -> str:
         done = self.try_to_run(*command)
@@ -245,7 +249,7 @@ class SlurmCluster:
 
     def close(self) -> None:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
-            self.run("scancel", "--user=root")
+            self.cancel_all()
             wait_until(lambda: not self.run("squeue", "-h"), "the end of all jobs")
         for name in (*NODES, "backup", "slurmctld", "slurmdbd", "mariadbd", "munged"):
             if name in self._processes:

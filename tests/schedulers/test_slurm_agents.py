@@ -31,10 +31,13 @@ FREE = values_of_an_h200() | {"utilization": 0, "memory_utilization": 0, "memory
 
 
 class Seen(NamedTuple):
-    """What is said of a GPU: its state, the job that it was given to, and the user and job of the process on it."""
+    """What is said of a GPU: its state, the job that it was given to and its user, and the user and job of the process
+    on it."""
 
     state: str
     job: str | None = None
+    owner: str | None = None
+    is_suspended: bool = False
     user: str | None = None
     of: str | None = None
 
@@ -72,51 +75,63 @@ class SlurmSite:
                     groups, name = file.read_text(), (file.parent / "comm").read_text().strip()
                 except OSError:
                     continue
-                if re.search(rf":cpuacct:/slurm_n\d/uid_0/job_{job}/", groups) and name in {"sleep", "python3"}:
+                if re.search(rf":cpuacct:/slurm_n\d/uid_\d+/job_{job}/", groups) and name in {"sleep", "python3"}:
                     return int(file.parent.name)
             return None
 
         return wait_until(find, f"a process of job {job}")
 
     def expected(self) -> dict[str, Seen]:
-        """As Slurm and the processes have it."""
+        """As squeue, scontrol and the processes have it."""
         self.rest()
-        jobs: dict[tuple[str, int], tuple[str, str]] = {}
+        queue = self.cluster.run("squeue", "-h", "-a", "-t", "R,S", "-o", "%A %i %u %T").splitlines()
+        jobs = {number: (shown, user, state == "SUSPENDED") for number, shown, user, state in map(str.split, queue)}
+        given: dict[tuple[str, int], str] = {}
         for line in self.cluster.run("scontrol", "-d", "-o", "show", "job").splitlines():
-            if "JobState=RUNNING" not in line and "JobState=SUSPENDED" not in line:
-                continue
             number = line.split()[0].partition("=")[2]
-            array = re.search(r"ArrayJobId=(\d+) ArrayTaskId=(\d+)", line)
-            shown = f"{array[1]}_{array[2]}" if array else number
-            for nodes, indexes in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu\S*?\(IDX:([\d,-]+)\)", line):
-                for node in expand_nodes(nodes):
-                    for index in _expand(indexes):
-                        jobs[node, index] = shown, number
-        closed = {
-            line.split()[0].partition("=")[2]
+            parts = re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu\S*?\(IDX:([\d,-]+)\)", line)
+            for nodes, indexes in parts if number in jobs else ():
+                given |= {(node, index): number for node in expand_nodes(nodes) for index in _expand(indexes)}
+        empty = {
+            line.split()[0].partition("=")[2]: "drained"
+            if re.search(r"State=\S*(DRAIN|DOWN|NOT_RESP)", line)
+            else "free"
             for line in self.cluster.run("scontrol", "-o", "show", "node").splitlines()
-            if re.search(r"State=\S*(DRAIN|DOWN)", line)
         }
+        for line in self.cluster.run("scontrol", "-o", "show", "reservation").splitlines():
+            for nodes in re.findall(r" Nodes=(n\S+) ", line):
+                empty |= {node: "reserved" for node in expand_nodes(nodes) if empty[node] == "free"}
         found = {}
-        for node in NODES:
-            for index in range(4):
-                job, number = jobs.get((node, index), (None, None))
-                if (node, index) in self.pids:
-                    found[f"{node}:{index}"] = Seen("busy", job, "root", job if number else None)
-                else:
-                    empty = "allocated" if job else "drained" if node in closed else "free"
-                    found[f"{node}:{index}"] = Seen(empty, job)
+        for place in ((node, index) for node in NODES for index in range(4)):
+            number = given.get(place, "")
+            process = self.process_on(place, {number: job[0] for number, job in jobs.items()})
+            state = "busy" if process else "allocated" if number else empty[place[0]]
+            found["{}:{}".format(*place)] = Seen(state, *jobs.get(number, ()))._replace(**process)
         return found
+
+    def process_on(self, place: tuple[str, int], names: dict[str, str]) -> dict[str, Any]:
+        """The user and the job of the process on a GPU, as the kernel says."""
+        if place not in self.pids:
+            return {}
+        folder = Path(f"/proc/{self.pids[place]}")
+        (number,) = set(re.findall(r"/job_(\d+)/", (folder / "cgroup").read_text()))
+        return {"user": folder.owner(), "of": names.get(number, number)}
 
     def shown(self) -> dict[str, Seen]:
         """As gpudeck has it."""
         found = {}
         for host in json.loads(self.hub.get("/api/v1/fleet"))["hosts"]:
             for gpu in host["gpus"]:
-                processes = gpu["processes"] or [{"user": None, "job": None}]
-                job = (gpu["allocation"] or {}).get("job")
-                seen = Seen(gpu["availability"], job, processes[0]["user"], processes[0]["job"])
-                found[f"{host['name']}:{gpu['index']}"] = seen
+                process = next(iter(gpu["processes"] or ()), {})
+                job = gpu["allocation"] or {}
+                found[f"{host['name']}:{gpu['index']}"] = Seen(
+                    gpu["availability"],
+                    job.get("job"),
+                    job.get("user"),
+                    job.get("is_suspended", False),
+                    process.get("user"),
+                    process.get("job"),
+                )
         return found
 
     def agree(self, what: str) -> None:
@@ -144,7 +159,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmSite]:
     folder = tmp_path_factory.mktemp("site")
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpudeck-slurm-")))
-        cluster = stack.enter_context(slurm_cluster(place, has_cgroups=True))
+        cluster = stack.enter_context(slurm_cluster(place, "SlurmdTimeout=20", has_cgroups=True))
         command = ["env", *(f"{name}={cluster.environment[name]}" for name in ("SLURM_CONF", "PATH"))]
         settings = {"slurm": [{"command": command, "interval": 1, "timeout": 5}]}
         config = folder / "gpudeck.yaml"
@@ -169,52 +184,98 @@ def work(site: SlurmSite) -> Iterator[SlurmSite]:
     site.cluster.clear()
 
 
-def test_every_transition_is_as_slurm_and_the_processes_say(work: SlurmSite) -> None:
+def test_every_transition_of_a_job_is_as_slurm_and_the_processes_say(work: SlurmSite) -> None:
     cluster = work.cluster
-    job = cluster.submit("--gres=gpu:2", "--nodelist=n1")
+    job = cluster.submit("--uid=daemon", "--gres=gpu:2", "--nodelist=n1")
     cluster.wait_for(job, "RUNNING")
     work.agree("a job that does not touch its GPUs")
-    large = cluster.submit("--gres=gpu:4", "--nodelist=n1")
+    large = cluster.submit("--uid=games", "--gres=gpu:4", "--nodelist=n1")
     cluster.wait_for(large, "PENDING")
     work.agree("a job that waits")
     work.compute("n1", 0, work.pid_of(job))
     work.agree("a job that computes")
-    assert [gpu.state for gpu in work.shown().values()][:4] == ["busy", "allocated", "free", "free"]
+    assert list(work.shown().values())[:3] == [
+        Seen("busy", job, "daemon", user="daemon", of=job),
+        Seen("allocated", job, "daemon"),
+        Seen("free"),
+    ]
     cluster.run("scontrol", "suspend", job)
-    wait_until(lambda: "SUSPENDED" in cluster.run("scontrol", "show", "job", job), "a suspended job")
+    cluster.wait_for(job, "SUSPENDED")
     work.agree("a suspended job")
     cluster.run("scontrol", "resume", job)
     work.agree("a job that runs again")
-    cluster.run("scancel", large, job)
+    cluster.run("scontrol", "requeuehold", job)
+    cluster.wait_for(job, "PENDING")
+    cluster.wait_for(large, "RUNNING")
+    work.agree("a job on the GPUs of one that was requeued")
+    work.compute("n1", 0, work.pid_of(large))
+    work.agree("which computes")
+    assert work.shown()["n1:0"] == Seen("busy", large, "games", user="games", of=large)
+    cluster.run("scancel", job, large)
     wait_until(lambda: not cluster.run("squeue", "-h"), "the end of all jobs")
-    work.agree("a cancelled job")
+    work.agree("cancelled jobs")
 
 
-def test_arrays_drained_and_lost_nodes_and_a_controller_that_is_restarted(work: SlurmSite) -> None:
+def test_arrays_and_jobs_of_several_parts_are_as_slurm_and_the_processes_say(work: SlurmSite) -> None:
     cluster = work.cluster
-    array = cluster.submit("--array=0-2%2", "--gres=gpu:1", "--nodelist=n2")
+    array = cluster.submit("--uid=daemon", "--array=0-2%2", "--gres=gpu:1", "--nodelist=n2")
     wait_until(lambda: cluster.run("squeue", "-h", "-t", "R").count("\n") == 2, "two running tasks")
     work.agree("two tasks of an array")
     numbers = cluster.run("squeue", "-h", "-t", "R", "-o", "%A %K").split()
     number = dict(zip(numbers[1::2], numbers[::2], strict=True))["1"]
     work.compute("n2", 1, work.pid_of(number))
     work.agree("a task that computes")
-    assert work.shown()["n2:1"] == Seen("busy", f"{array}_1", "root", f"{array}_1")
+    assert work.shown()["n2:1"] == Seen("busy", f"{array}_1", "daemon", user="daemon", of=f"{array}_1")
+    mixed = cluster.submit("--uid=games", "--gres=gpu:1", ":", "--gres=gpu:1")
+    wait_until(lambda: cluster.run("squeue", "-h", "-t", "R").count("\n") == 4, "both parts of a job")
+    work.agree("a heterogeneous job")
+    assert {seen.job for seen in work.shown().values()} >= {f"{mixed}+0", f"{mixed}+1"}
+    both = cluster.submit("-N2", "--ntasks-per-node=1", "--gpus-per-task=1")
+    cluster.wait_for(both, "RUNNING")
+    work.agree("a job on both nodes")
+    cluster.run("scancel", f"{array}_1")
+    wait_until(lambda: f"{array}_2" in cluster.run("squeue", "-h", "-t", "R", "-o", "%i"), "the last task")
+    work.agree("the last task in the place of one that was cancelled")
+
+
+def test_drained_reserved_and_lost_nodes_and_a_controller_that_starts_again(work: SlurmSite) -> None:
+    cluster = work.cluster
+    job = cluster.submit("--uid=daemon", "--gres=gpu:1", "--nodelist=n2")
+    cluster.wait_for(job, "RUNNING")
+    work.compute("n2", 0, work.pid_of(job))
     cluster.run("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=xid 79")
     work.agree("a node that drains")
     cluster.stop("slurmctld")
     cluster.start_controller()
     work.agree("a controller that was restarted")
-    cluster.run("scancel", array)
-    wait_until(lambda: not cluster.run("squeue", "-h"), "the end of all tasks")
-    work.agree("a drained node")
-    cluster.run("scontrol", "update", "NodeName=n2", "State=RESUME")
+    # Before the node has registered there, the controller refuses.
+    undrain = ("scontrol", "update", "NodeName=n2", "State=UNDRAIN")
+    wait_until(lambda: not cluster.try_to_run(*undrain).returncode, "the node's registration", 60)
     work.agree("a node that takes jobs again")
-    job = cluster.submit("-N2", "--ntasks-per-node=1", "--gpus-per-task=1", "--no-requeue")
-    cluster.wait_for(job, "RUNNING")
-    work.agree("a job on both nodes")
+    # What the controller has saved, another one knows.
+    saved = cluster.folder / "state" / "node_state"
+    wait_until(lambda: b"xid 79" not in saved.read_bytes(), "the saved state", 60)
+    cluster.kill("slurmctld")
+    wait_until(lambda: [seen.state for seen in work.shown().values()].count("unknown") == 7, "unknown GPUs", 120)
+    assert work.shown()["n2:0"].user == "daemon"
+    cluster.start_controller()
+    work.agree("a controller that was killed and started")
+    cluster.run("scancel", job)
+    wait_until(lambda: not cluster.run("squeue", "-h"), "the end of the job")
+    work.agree("the end of its job")
+    reserved = ("ReservationName=paper", "StartTime=now", "Duration=30", "Users=root", "Nodes=n1")
+    cluster.run("scontrol", "create", "reservation", *reserved)
+    work.agree("a reserved node")
+    inside = cluster.submit("--reservation=paper", "--gres=gpu:1", "--nodelist=n1")
+    cluster.wait_for(inside, "RUNNING")
+    work.agree("a job in a reservation")
     cluster.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=power")
     work.agree("a node that is down")
+    cluster.kill("n2")
+    wait_until(lambda: "DOWN" in cluster.run("sinfo", "-h", "-n", "n2", "-o", "%T").upper(), "a lost node", 120)
+    work.agree("a node that does not respond")
+    assert work.shown()["n2:0"] == Seen("drained")
+    cluster.start_node("n2")
 
 
 def test_cpu_and_memory_of_a_job_come_from_its_cgroup_and_stay(work: SlurmSite, tmp_path: Path) -> None:
