@@ -12,8 +12,9 @@ if [ "${1:-}" != --bounded ]; then
 fi
 
 job="${SLURM_JOB_ID:-}"
-[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || name="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 case "$job" in '' | *[!0-9]*) exit 0 ;; esac
+# The number of an array is also that of its last task: to sacctmgr it means all tasks.
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 
 # sacctmgr of Slurm 22.05 writes comments in lower case, and the summary is worth nothing then.
 case "$(sacctmgr --version)" in "slurm 2"[0-2].* | '') exit 0 ;; esac
@@ -21,7 +22,7 @@ read_comment() { sacct -n -P -X -j "$job" -o AdminComment; }
 write_comment() { sacctmgr -i modify job where "jobid=$job" set "AdminComment=\"$1\""; }
 
 before="$(read_comment)" && [ -z "$before" ] || exit 0
-summary="$("$GPUDECK" job "${name:-$job}" --jobstats --hub "$GPUDECK_HUB")" || exit 0
+summary="$("$GPUDECK" job "$job" --jobstats --hub "$GPUDECK_HUB")" || exit 0
 case "$summary" in JS1:None | JS1:Short) exit 0 ;; JS1:*) ;; *) exit 0 ;; esac
 write_comment "$summary"
 [ "$(read_comment)" = "$summary" ] || write_comment ""

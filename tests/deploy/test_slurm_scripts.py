@@ -52,9 +52,10 @@ class Controller:
         settings = {"GPUDECK_HUB": hub, "GPUDECK": self.folder / "gpudeck", "GPUDECK_MAIL": self.folder / "mail"}
         (self.folder / "gpudeck.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
-    def run(self, script: str, *arguments: str, body: str = "") -> int:
+    def run(self, script: str, *arguments: str, body: str = "", **others: str) -> int:
+        """`others` are more variables of Slurm."""
         path = f"{self.folder}:{os.environ['PATH']}"
-        environment = {"SLURM_JOB_ID": "7", "PATH": path, "HOME": str(self.folder)}
+        environment = {"SLURM_JOB_ID": "7", "PATH": path, "HOME": str(self.folder)} | others
         command = [str(self.folder / script), *arguments]
         return subprocess.run(command, input=body, text=True, env=environment, check=False, timeout=120).returncode
 
@@ -116,6 +117,27 @@ def test_an_epilog_writes_the_summary_into_an_empty_comment(controller: Controll
     controller.answer("echo JS1:AbC==")
     assert controller.run("gpudeck-epilog.sh") == 0
     assert controller.comment.read_text().strip() == "JS1:AbC=="
+
+
+@pytest.mark.parametrize(
+    ("others", "name"),
+    [
+        ({}, "7"),
+        ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "7_3"),
+    ],
+)
+def test_an_epilog_names_one_task_and_never_all(controller: Controller, others: dict[str, str], name: str) -> None:
+    note = controller.folder / "calls"
+    for program in ("sacct", "sacctmgr"):
+        script = controller.folder / program
+        script.write_text(script.read_text().replace("#!/bin/sh\n", f'#!/bin/sh\nprintf "%s\\n" "$*" >>{note}\n', 1))
+    controller.answer(f'printf "%s\\n" "$*" >>{note}; echo JS1:AbC==')
+    assert controller.run("gpudeck-epilog.sh", **others) == 0
+    assert controller.comment.read_text().strip() == "JS1:AbC=="
+    read = f"-n -P -X -j {name} -o AdminComment"
+    write = f'-i modify job where jobid={name} set AdminComment="JS1:AbC=="'
+    report = f"job {name} --jobstats --hub http://127.0.0.1:1"
+    assert note.read_text().splitlines() == ["--version", read, report, write, read]
 
 
 def test_an_epilog_leaves_a_comment_as_it_is(controller: Controller) -> None:
