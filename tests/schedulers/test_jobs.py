@@ -15,7 +15,7 @@ from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
-from gpudeck.model.job import ImportedJob, JobReport, JobReports
+from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports
 from gpudeck.model.jobstats import read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
@@ -23,7 +23,7 @@ from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.imported_jobs import import_jobs
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobQuery, JobStore
-from gpudeck.schedulers.job_usage import AllocatedTime, base_query, read_sums
+from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, read_sums
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
 from gpudeck.views.job import render_job
 
@@ -148,6 +148,26 @@ def test_time_before_the_first_job_is_unknown_not_zero(site: JobSite) -> None:
     assert partly.since == START + TICK_SECONDS
     asked = UsageQuery("account", START, site.clock())
     assert asyncio.run(site.reporter.read_sums(asked, site.clock())) is not None
+
+
+def test_an_imported_job_does_not_make_the_time_since_look_recorded(site: JobSite) -> None:
+    def ask(by: str, ago: float) -> AllocatedSums | None:
+        query = UsageQuery(by, START - ago, START - ago + 7200)  # type: ignore[arg-type]
+        return asyncio.run(site.reporter.read_sums(query, site.clock()))
+
+    gpu = ImportedGpu(host="n9", label="0", utilization_percent=50.0)
+    old = ImportedJob(job="3", start=START - 30 * 86_400, seconds=3600.0, gpus=[gpu], account="lab")
+    assert asyncio.run(import_jobs(site.service.store, "slurm", [old], START)).imported == ["3"]
+    site.service.note_imported()
+    assert ask("user", 7 * 86_400) is None
+    site.allocate(ANN)
+    site.run(600)
+    imported = ask("account", 30 * 86_400)
+    assert imported is not None
+    assert imported.since == START + TICK_SECONDS
+    assert [one.names[0] for _, found in imported.days for one in found] == ["lab"]
+    with pytest.raises(HistoryRefused, match="no job is recorded before"):
+        ask("account", 7 * 86_400)
 
 
 def test_what_it_did_is_counted_by_gpu(site: JobSite) -> None:

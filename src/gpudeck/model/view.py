@@ -255,7 +255,8 @@ class Usage(Struct):
     """`coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
 
     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
-    `allocated_since` is when the records of jobs begin, if after it: what was allocated before is unknown.
+    `allocated_since` is when the records of jobs begin, if after it: of the time before, only
+    imported jobs are counted.
     """
 
     by: UsageBy

@@ -25,7 +25,7 @@ from gpudeck.schedulers.job_store import (
     add_amounts,
     read_labels,
 )
-from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, check_query, read_sums
+from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, check_query, check_sums, read_sums
 from gpudeck.schedulers.jobs import JobService
 
 MOST_STARTS: Final = 100
@@ -51,14 +51,14 @@ class JobReporter(Struct):
     async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
         """What `add_allocated` needs; None where no job is recorded until the end of the period. Raises Temporary and
         HistoryRefused."""
-        since = None
-        if self.service.has_jobs:
-            # In their first minute jobs and their usage are not written yet.
-            await self.service.settle()
-            await self.service.settle_usage(self.service.tracker.list_unwritten())
-            since = await self.service.store.find_beginning()
-        check_query(query, since)
-        return None if since is None or query.end <= since else await read_sums(self.service.store, query, now, since)
+        check_query(query, has_jobs=self.service.has_jobs)
+        if not self.service.has_jobs:
+            return None
+        # In their first minute jobs and their usage are not written yet.
+        await self.service.settle()
+        await self.service.settle_usage(self.service.tracker.list_unwritten())
+        since = await self.service.find_beginning()
+        return check_sums(query, await read_sums(self.service.store, query, now, now if since is None else since))
 
     def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
         """Usage with allocated time. Blocks. Raises HistoryRefused."""

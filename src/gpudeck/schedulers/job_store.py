@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, bindparam, case, delete, exists, func, literal, or_, select, update
 
 from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import job_gpus, job_hosts, job_usage, jobs
@@ -187,9 +187,11 @@ class JobStore(FleetStore):
 
     async def find_beginning(self) -> float | None:
         """When the records of jobs begin: when the first was seen. Of the oldest starts: one that has no start is among
-        them, and an imported one counts from its start."""
-        oldest = select(jobs.c.first_seen).where(jobs.c.fleet == self._fleet).order_by(jobs.c.start).limit(_AT_ONCE)
-        found: float | None = (await self._database.execute(select(func.min(oldest.subquery().c.first_seen)))).scalar()
+        them. Imported jobs do not count: of the time between them nothing is known."""
+        is_own = exists().where(job_gpus.c.job_id == jobs.c.id, job_gpus.c.host_id != "")
+        oldest = select(jobs.c.first_seen).where(jobs.c.fleet == self._fleet, is_own).order_by(jobs.c.start)
+        seen = select(func.min(oldest.limit(_AT_ONCE).subquery().c.first_seen))
+        found: float | None = (await self._database.execute(seen)).scalar()
         return found
 
     async def open_jobs(self) -> list[JobRecord]:

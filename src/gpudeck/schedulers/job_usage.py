@@ -28,7 +28,7 @@ DaySums = list[tuple[int, list[UsageSum]]]
 
 
 class AllocatedSums(NamedTuple):
-    """`since` is when the records of jobs begin."""
+    """`since` is when the records of jobs begin. What was imported may be older."""
 
     days: DaySums
     since: float
@@ -49,18 +49,25 @@ async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float
     return AllocatedSums(days, since)
 
 
-def check_query(query: UsageQuery, since: float | None) -> None:
-    """Raises HistoryRefused for what this hub cannot know: `since` is when the records of jobs begin."""
-    if query.by in JOB_NAMES and since is not None and query.end <= since:
-        told = f"no job is recorded before {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
-        hint = "Ask about a period that ends later, or by user, group, host or model."
-        raise HistoryRefused("no_jobs", f"{told}, so the usage by {query.by} is not known in this period", hint)
-    if query.by in JOB_NAMES and since is None:
+def check_query(query: UsageQuery, *, has_jobs: bool) -> None:
+    """Raises HistoryRefused for what this hub cannot know."""
+    if query.by in JOB_NAMES and not has_jobs:
         hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
         raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {query.by}", hint)
     if (query.by == "label") != (query.label is not None):
         hint = "Ask with by=label&label=team, or `--by label:team`."
         raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
+
+
+def check_sums(query: UsageQuery, sums: AllocatedSums) -> AllocatedSums | None:
+    """None where no job is recorded until the end of the period. Raises HistoryRefused where only jobs could tell."""
+    if query.end > sums.since or any(found for _, found in sums.days):
+        return sums
+    if query.by not in JOB_NAMES:
+        return None
+    told = f"no job is recorded before {datetime.fromtimestamp(sums.since, UTC):%Y-%m-%d %H:%M} UTC"
+    hint = "Ask about a period that ends later, or by user, group, host or model."
+    raise HistoryRefused("no_jobs", f"{told}, so the usage by {query.by} is not known in this period", hint)
 
 
 class AllocatedTime:

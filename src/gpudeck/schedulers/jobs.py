@@ -427,6 +427,8 @@ class JobService(Service):
         self.tracker = JobTracker(store, now, monotonic)
         self._is_loaded = self._is_started = False
         self._had_jobs = False
+        self._beginning: float | None = None
+        """Looked for among all imported jobs, so once between two deletions."""
         self._ticked_at = self._trimmed_at = -math.inf
         self._writer = BackgroundWriter(
             self._write,
@@ -471,6 +473,12 @@ class JobService(Service):
             self._writer.wake()
         if self._monotonic() - self._ticked_at >= TICK_SECONDS:
             self._tick()
+
+    async def find_beginning(self) -> float | None:
+        """When the hub's own records of jobs begin. Raises Temporary."""
+        if self._beginning is None:
+            self._beginning = await self.store.find_beginning()
+        return self._beginning
 
     def note_imported(self) -> None:
         """There are jobs, also where no scheduler is read."""
@@ -522,3 +530,4 @@ class JobService(Service):
         if certain is not None:
             await self.store.join_days(certain - BY_HOUR_SECONDS)
             await self.store.trim(certain - self._keep)
+            self._beginning = None

@@ -38,9 +38,8 @@ def _notes(usage: Usage, show_time: Callable[[float], str]) -> list[str]:
     """What the figures of allocated time leave out."""
     notes, total = [], usage.total
     if usage.allocated_since is not None:
-        notes.append(
-            f"Jobs are recorded since {show_time(usage.allocated_since)}: what was allocated before is unknown."
-        )
+        told = f"Jobs are recorded since {show_time(usage.allocated_since)}."
+        notes.append(f"{told} Of the time before, only imported jobs are counted.")
     if (total.unmonitored_hours or 0.0) >= 0.05:
         notes.append(f"{total.unmonitored_hours:,.1f} of the allocated hours were not monitored: their use is unknown.")
     if (total.shared_hours or 0.0) >= 0.05:

@@ -48,7 +48,7 @@ describe('coverage', () => {
   it('says what is not known of allocated time', () => {
     expect(allocatedText(usage())).toBe('')
     const told = allocatedText(usage({ allocated_since: 1_800_000_000, total: row({ unmonitored_hours: 6, shared_hours: 0 }) }))
-    expect(told).toBe('Jobs are recorded since Jan 15: what was allocated before is unknown. 6.0 of the allocated hours were not monitored: their use is unknown.')
+    expect(told).toBe('Jobs are recorded since Jan 15. Of the time before, only imported jobs are counted. 6.0 of the allocated hours were not monitored: their use is unknown.')
   })
 
   it('says of a time before all records when they begin', () => {

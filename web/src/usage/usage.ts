@@ -171,7 +171,7 @@ export function coverageText(usage: Usage, began: number | null = null): string 
 
 /** What the figures of allocated time leave out. */
 export function allocatedText({ allocated_since: since, total }: Usage): string {
-  const told = since === null ? [] : [`Jobs are recorded since ${dayLabel(dayOf(since))}: what was allocated before is unknown.`]
+  const told = since === null ? [] : [`Jobs are recorded since ${dayLabel(dayOf(since))}. Of the time before, only imported jobs are counted.`]
   if ((total.unmonitored_hours ?? 0) >= 0.05) told.push(`${amount(total.unmonitored_hours ?? 0)} of the allocated hours were not monitored: their use is unknown.`)
   if ((total.shared_hours ?? 0) >= 0.05) told.push(`${amount(total.shared_hours ?? 0)} of the allocated hours were on GPUs that others had or used too. They count for the job or pod that started first.`)
   return told.join(' ')
