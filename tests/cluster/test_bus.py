@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.nats_server import NatsServer
+from fakes.clock import FakeClock
+from fakes.nats_server import NatsServer, running_nats
 from fakes.ports import free_port
 from fakes.waiting import until, wait_until
 from gpudeck.cluster.bus import Bus
@@ -115,6 +116,34 @@ def test_no_message_is_lost_while_one_server_of_three_after_another_dies(three: 
         return b""
 
     asyncio.run(work())
+
+
+def test_a_bus_is_not_idle_while_there_is_much_to_read(tmp_path: Path) -> None:
+    """However long that takes: the hub would subscribe anew again and again."""
+
+    async def work(url: str) -> None:
+        clock, idle = FakeClock(), list[float]()
+        async with connected(ClusterSettings(bus=url, name="a")) as (one, heard):
+            for number in range(50):
+                one.publish(b"%d" % number)
+            await until(lambda: len(heard.heard) == 50, "all messages", 30)
+
+        async def read_slowly(_: bytes, at: float) -> None:
+            idle.append(other.idle_seconds)
+            clock.advance(4)
+
+        since = time.time() - 60
+        other = Bus(ClusterSettings(bus=url, name="b"), read_slowly, heard.answer, since=since, monotonic=clock)
+        other.start()
+        await until(lambda: len(idle) == 50, "all messages", 30)
+        assert idle == [0.0] * 50
+        await until(lambda: other.idle_seconds == 0.0, "the end of the last one")
+        clock.advance(11)
+        assert other.idle_seconds == 11
+        await other.close()
+
+    with running_nats() as nats:
+        asyncio.run(work(nats.url))
 
 
 def test_fewer_servers_than_replicas_are_a_reason(tmp_path: Path) -> None:

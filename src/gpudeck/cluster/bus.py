@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from nats.js.errors import BadRequestError, ServiceUnavailableError
 
 from gpudeck.cluster.settings import ClusterSettings
 from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 
@@ -50,7 +52,15 @@ class Bus:
     """`start` and `close` in the loop that owns it. `receive` is called with every message, this hub's among them, in
     the same order on all hubs. `problem` is why it cannot be used now, for everybody who may look; None: it can."""
 
-    def __init__(self, settings: ClusterSettings, receive: Receive, answer: Answer, *, since: float) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        receive: Receive,
+        answer: Answer,
+        *,
+        since: float,
+        monotonic: Clock = time.monotonic,
+    ) -> None:
         """`since` is the time of the bus from which on messages are read. `answer` is called with requests of other
         hubs."""
         self._settings = settings
@@ -67,6 +77,9 @@ class Bus:
         self._publisher: JetStreamContext | None = None
         self._is_lost = asyncio.Event()
         self._next = 0
+        self._monotonic = monotonic
+        self._read_at = monotonic()
+        """When it was subscribed to, or the last message was read."""
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
         self.problem: str | None = "it has not been reached yet"
@@ -75,6 +88,11 @@ class Bus:
     def position(self) -> float:
         """The time of the bus of the last message that was read."""
         return self._since
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long nothing has come. Less while there is much to read: then its own messages come back late."""
+        return self._monotonic() - self._read_at
 
     @property
     def shown(self) -> str:
@@ -176,6 +194,7 @@ class Bus:
             await client.close()
             raise
         self._client, self._publisher, self.problem = client, stream, None
+        self._read_at = self._monotonic()
         self._wake.set()
         log.info("connected to the bus %s", self.shown)
 
@@ -216,7 +235,7 @@ class Bus:
             await self._receive(message.data, at)
         except Exception:
             log.exception("a message of the bus could not be used")
-        self._since = max(self._since, at)
+        self._since, self._read_at = max(self._since, at), self._monotonic()
 
     async def _serve(self, message: Msg) -> None:
         try:

@@ -72,7 +72,7 @@ class ClusterService(Service):
         self._was_current = self._has_been_current = False
         self._lost_at: float | None = None
         self._awake_at = self._started
-        self._resubscribed_at = self._heartbeat_at = self._kept_at = 0.0
+        self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
         self.missed = "" if known is None or known.at >= oldest else _explain_missed(known.at, oldest)
         """What this hub lacks for ever, as it was away for longer than the bus keeps reports."""
@@ -208,11 +208,8 @@ class ClusterService(Service):
                 self._lost_at = now
                 self._replicator.forget_returned()
             self._current_since = None
-            if self.bus.problem is None and now - self._resubscribed_at > _RESUBSCRIBE_SECONDS:
-                is_new = self._resubscribed_at == 0.0
-                self._resubscribed_at = now
-                if not is_new:
-                    self.bus.note_lost()
+            if self.bus.problem is None and self.bus.idle_seconds > _RESUBSCRIBE_SECONDS:
+                self.bus.note_lost()
         self._was_current = self._current_since is not None
         self._hub.fleet.set_problems("cluster", self.problems)
 
