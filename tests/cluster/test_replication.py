@@ -271,6 +271,20 @@ def test_own_messages_tell_how_far_behind_a_hub_is() -> None:
     assert one.silent_seconds == 7
 
 
+def test_a_hub_that_reads_its_first_message_late_is_behind() -> None:
+    """What was published after that one has not been read."""
+    cluster = Cluster("a")
+    one = cluster.replicators["a"]
+    one.flush(is_heartbeat=True)
+    first = cluster.log[0]
+    cluster.clock.advance(57)
+    one.flush(is_heartbeat=True)
+    asyncio.run(one.receive(first, cluster.clock()))
+    assert one.silent_seconds == one.lag == 57
+    cluster.deliver()
+    assert one.silent_seconds == 0
+
+
 def test_hubs_whose_clocks_differ_date_reports_alike() -> None:
     """By the clock of the bus, which they know from their own messages."""
     cluster = Cluster("a")

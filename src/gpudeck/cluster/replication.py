@@ -106,7 +106,8 @@ class Replicator:
         self._number = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=600)
         """The numbers of this run's messages that have not come back, and when each was published."""
-        self._returned_at: float | None = None
+        self._read_until: float | None = None
+        """When the newest of them that has come back was published: all that was published before it has been read."""
         self.lag: float | None = None
         self._reports: list[ForwardedReport] = []
         self._size = 0
@@ -119,8 +120,8 @@ class Replicator:
 
     @property
     def silent_seconds(self) -> float:
-        """For how long no message of this hub has come back; infinite before the first one has."""
-        return math.inf if self._returned_at is None else self._monotonic() - self._returned_at
+        """How old the newest message of this hub is that has come back; infinite before the first one has."""
+        return math.inf if self._read_until is None else self._monotonic() - self._read_until
 
     def forward_whole(self, is_needed: bool) -> None:
         """Publish no short reports: they may come after newer ones, and are taken then only if they are whole."""
@@ -128,7 +129,7 @@ class Replicator:
 
     def forget_returned(self) -> None:
         """The hub was cut off: it is up to date again when the next message comes back."""
-        self._returned_at, self.lag = None, None
+        self._read_until, self.lag = None, None
         self._sent.clear()
 
     def forward(self, taken: TakenReport) -> None:
@@ -216,8 +217,7 @@ class Replicator:
         while self._sent and self._sent[0][0] <= number:
             last, sent = self._sent.popleft()
             if last == number:
-                self._returned_at = self._monotonic()
-                self.lag = self._returned_at - sent
+                self._read_until, self.lag = sent, self._monotonic() - sent
                 if isinstance(self._now, SharedClock) and self.lag < _QUICK_SECONDS:
                     self._now.adjust(at + self.lag / 2)
 
