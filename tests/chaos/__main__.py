@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="how often the hub is killed (50; short: 5)")
     parser.add_argument("--hosts", type=int, help="of the scenario cluster (20); more than 60 report every 5 s")
     parser.add_argument("--keep", type=Path, help="a folder for the logs of the scenario cluster")
+    parser.add_argument("--minutes", type=float, help="after which the scenario cluster makes no more faults")
     asked = parser.parse_args()
     outcomes = []
-    more = {"hosts": asked.hosts, "keep": asked.keep}
+    more = {"hosts": asked.hosts, "keep": asked.keep, "minutes": asked.minutes}
     for name in asked.scenario or SCENARIOS:
         begun = time.monotonic()
         outcome = run_scenario(

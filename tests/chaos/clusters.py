@@ -6,6 +6,8 @@ the hosts reported.
 """
 
 import contextlib
+import itertools
+import math
 import os
 import random
 import signal
@@ -14,6 +16,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -218,19 +221,27 @@ _MOST_OFF = 0.1
 
 
 def run(
-    folder: Path, *, seed: int, short: bool, kills: int, hosts: int | None = None, keep: Path | None = None
+    folder: Path,
+    *,
+    seed: int,
+    short: bool,
+    kills: int,
+    hosts: int | None = None,
+    keep: Path | None = None,
+    minutes: float | None = None,
 ) -> Outcome:
-    """`kills` is how many faults there are, of all kinds in turn. `keep` is where the hubs' logs are copied to."""
+    """`kills` is how many faults there are, of all kinds in turn, and fewer where these take more than so many
+    `minutes`. `keep` is where the hubs' logs are copied to."""
     outcome = Outcome("cluster of three hubs")
     if NO_COMPILER:
         return Outcome(outcome.scenario, not_run=NO_COMPILER)
     number, chance = hosts or (6 if short else 20), random.Random(seed)
     every = 5 if number > _MANY_HOSTS else 1
-    longest = 6 if short else 15 if kills >= _MANY_FAULTS else 25
+    longest = 6 if short else 12 if kills >= _MANY_FAULTS else 25
     no_network = why_not()
     faults = FAULTS if no_network else (*FAULTS, *PARTITIONS)
     truth, recoveries, takeovers = Truth(), defaultdict[str, list[float]](list), list[float]()
-    log, told = list[str](), 0
+    log, told, faults_made = list[str](), 0, 0
     with contextlib.ExitStack() as stack:
         network = None if no_network else stack.enter_context(networked(MACHINES))
         # What this thread asks, and each that it starts, is on the machine of agents and viewers.
@@ -261,7 +272,8 @@ def run(
         fleet.start()
         wait_until(lambda: _all_up(cluster, number), "all hosts on all hubs", 90)
         with _watching(cluster, truth), _falling_silent(fleet, truth):
-            for turn in range(kills):
+            until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+            for turn in itertools.takewhile(lambda _: time.monotonic() < until, range(kills)):
                 fault = faults[turn % len(faults)]
                 evaluator = cluster.owners().get("alerts")
                 begun = time.monotonic()
@@ -286,8 +298,9 @@ def run(
                     *truth.wrong[told:],
                     sep="\n  ",
                     file=sys.stderr,
+                    flush=True,
                 )
-                told = len(truth.wrong)
+                told, faults_made = len(truth.wrong), turn + 1
         fleet.stop(deliver=60)
         time.sleep(5)
         wait_until(cluster.is_whole, "a whole cluster", 90)
@@ -297,7 +310,7 @@ def run(
         messages = Counter(text.splitlines()[0] for text in hook.texts())
     expected = len([one for one in truth.silences if one.end - one.start > truth.silent - 5])
     outcome.figures = [
-        Figure("faults, hosts, silences of hosts", f"{kills}, {number}, {expected}"),
+        Figure("faults, hosts, silences of hosts", f"{faults_made}, {number}, {expected}"),
         *([Figure("partitions", f"not run: {no_network}")] if no_network else []),
         at_most("lost decisions: alerts that did not fire", lost, 0),
         at_most("double decisions: alerts that fired twice", doubled, 0),
@@ -374,7 +387,7 @@ def _watching(cluster: ClusterUnderTest, truth: Truth) -> Iterator[None]:
                 truth.unready += 1
                 continue
             begun = time.monotonic()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, HTTPException):  # half an answer of a hub that is killed
                 found = hub.get("/api/v1/fleet", timeout=5)
                 truth.looks += 1
                 truth.wrong += _find_wrong(found["hosts"], hub.folder.name, truth, begun, time.monotonic())
