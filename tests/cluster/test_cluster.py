@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import secrets
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
@@ -45,9 +46,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTe
 
 @pytest.fixture
 def fleet(cluster: ClusterUnderTest) -> Iterator[Fleet]:
+    """Agents that have just started: their reports are not taken for repeated ones of the test before."""
     first, *others = (hub.port for hub in cluster.hubs)
     wait_until(cluster.is_whole, "a whole cluster", 120)
-    with reporting(first, cluster.hubs[0].token, HOSTS, others=others, deadline=3.0) as hosts:
+    run_id = secrets.token_hex(4)
+    with reporting(first, cluster.hubs[0].token, HOSTS, others=others, deadline=3.0, run_id=run_id) as hosts:
         wait_until(lambda: all(up(hub.url) for hub in cluster.hubs), "all hosts on all hubs", 60)
         yield hosts
 
