@@ -1,8 +1,8 @@
 """AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
 
-`drm_cards` finds the cards and reads their files, `drm_clients` finds who has them open and keeps
-what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but a file of a
-sick driver may never answer: run it in a child (`child.py`).
+`drm_cards` finds the cards and reads their files, `drm_table` reads amdgpu's table, `drm_clients` finds who has cards
+open and keeps what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but
+a file of a sick driver may never answer: run it in a child (`child.py`).
 
 Intel's drivers have no file for utilization and memory in use: both are added up over the processes, and are unknown
 where not all of them can be seen.
@@ -11,7 +11,7 @@ where not all of them can be seen.
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpudeck.collectors.base import (
     DISPLAY_SERVERS,
@@ -35,6 +35,7 @@ from gpudeck.collectors.drm_clients import (
     Shares,
     find_kfd_memory,
 )
+from gpudeck.collectors.drm_table import ONLY_IN_TABLE, read_table
 from gpudeck.collectors.host import machine_id
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
 from gpudeck.collectors.sysfs import read_word
@@ -44,16 +45,36 @@ from gpudeck.model.report import GpuReading, Report
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _GONE = "the kernel no longer lists this GPU"
 _LOOK_SECONDS = 15.0
+# The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
+_TABLE_SECONDS = 9.5
 # ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
 _OPENED_BYTES = 16 * 2**20
 
 
 class _DrmBoard(Struct):
-    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it."""
+    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it. `table`
+    is what amdgpu's table had when it was last read."""
 
     card: Card
     index: int
     missing: str | None = None
+    table: Measured = field(default_factory=lambda: Measured({}, {}))
+    table_at: float | None = None
+
+    def measure(self, now: float) -> Measured:
+        """A value that has a file of its own is that of the file."""
+        measured = measure(self.card)
+        if self.card.vendor != "amd" or _is_asleep(measured):
+            return measured
+        if is_due(self.table_at, _TABLE_SECONDS, now):
+            self.table, self.table_at = read_table(self.card.device), now
+        metrics, unknown = self.table
+        for name in measured.unknown.keys() & metrics.keys():
+            del measured.unknown[name]
+            measured.metrics[name] = metrics[name]
+        # The file of a value says more about why it is unknown than the table does.
+        measured.unknown.update((name, unknown[name]) for name in ONLY_IN_TABLE & unknown.keys())
+        return measured
 
 
 class _DrmRow(Struct):
@@ -92,8 +113,7 @@ class DrmCollector(Collector):
         if not self._boards:
             raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
         rows = [
-            _DrmRow(board, Measured({}, {}) if board.missing else measure(board.card))
-            for board in self._boards.values()
+            _DrmRow(board, Measured({}, {}) if board.missing else board.measure(now)) for board in self._boards.values()
         ]
         self._add_processes(rows, now)
         drafts = [self._draft(row, now) for row in rows]
@@ -124,17 +144,17 @@ class DrmCollector(Collector):
     def _add_processes(self, drafts: list[_DrmRow], now: float) -> None:
         present = [draft for draft in drafts if not draft.board.missing]
         own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
-        asleep = {node: own[node] for draft in present if _is_asleep(draft) for node in draft.board.card.nodes}
+        asleep = {node: own[node] for draft in present if _is_asleep(draft.measured) for node in draft.board.card.nodes}
         clients = self._search.find(now, asleep, own, self._foreign_nodes)
         shares = self._engines.compare(clients.found, set(own.values()), now)
         held = find_kfd_memory(str(self._root / "sys"))
         for draft in present:
             address = draft.board.card.address
-            uses = _find_uses(address, clients, shares, held.get(address, {}), _is_asleep(draft))
+            uses = _find_uses(address, clients, shares, held.get(address, {}), _is_asleep(draft.measured))
             draft.uses_reason = TOO_OLD if address in clients.mute else clients.reason
             # An empty list means unused: not where some processes cannot be seen.
             draft.uses = uses if uses or draft.uses_reason is None else None
-            if draft.board.card.vendor == "intel" and not _is_asleep(draft):
+            if draft.board.card.vendor == "intel" and not _is_asleep(draft.measured):
                 self._complete_intel(draft, clients, shares, now)
 
     def _complete_intel(self, draft: _DrmRow, clients: DrmClients, shares: Shares, now: float) -> None:
@@ -179,8 +199,8 @@ class DrmCollector(Collector):
         return f"{driver} of Linux {release}"[:200] if release else None
 
 
-def _is_asleep(draft: _DrmRow) -> bool:
-    return draft.measured.unknown.get("temperature_celsius") == ASLEEP
+def _is_asleep(measured: Measured) -> bool:
+    return measured.unknown.get("temperature_celsius") == ASLEEP
 
 
 def _find_uses(

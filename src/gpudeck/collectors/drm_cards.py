@@ -12,8 +12,8 @@ What counts as a GPU here:
 
 Two tables below name the file behind every metric; what is in neither is unknown with the reason that is given there.
 Three figures of Intel cards have no file: `drm` makes them from those of the processes and from two readings of the
-energy. Never read: `pcie_bw` of amdgpu, which takes a second to answer, and `gpu_metrics`, whose binary layout changes
-with the generation.
+energy. `drm_table` has what amdgpu reports in its binary table alone. Never read: `pcie_bw` of amdgpu, which takes a
+second to answer.
 """
 
 import re
@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.base import NO_VALUE, Measured
+from gpudeck.collectors.drm_table import NOT_IN_TABLE
 from gpudeck.collectors.sysfs import UNSUPPORTED, explain, list_names, read_link, read_number, read_text, read_word
 from gpudeck.model.catalog import GPU_METRICS
 
@@ -241,7 +242,6 @@ def _link_name(path: str) -> str:
 ASLEEP = "the GPU is asleep, and reading it would wake it"
 _NO_LIMIT = "no power limit is set"
 _NVIDIA_ONLY = "there are no NVLinks on this GPU"
-_IN_TABLE = "amdgpu reports it only in a binary table whose layout differs between its generations"
 _PERCENT_OF_PWM = 100 / 255
 
 Read = Callable[[Card], float]
@@ -397,10 +397,10 @@ _VENDOR_REASONS: dict[str, dict[str, str]] = {
         "pcie_transmit_bytes_per_second": "amdgpu needs a second to measure it",
         "encoder_percent": "amdgpu does not distinguish encoding from decoding",
         "decoder_percent": "amdgpu does not distinguish encoding from decoding",
-        "energy_joules": _IN_TABLE,
-        "throttled_power": _IN_TABLE,
-        "throttled_thermal": _IN_TABLE,
-        "throttled_hardware": _IN_TABLE,
+        "energy_joules": NOT_IN_TABLE,
+        "throttled_power": NOT_IN_TABLE,
+        "throttled_thermal": NOT_IN_TABLE,
+        "throttled_hardware": NOT_IN_TABLE,
     },
     "intel": {
         "encoder_percent": "the driver does not distinguish encoding from decoding",
