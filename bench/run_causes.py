@@ -297,7 +297,13 @@ def healthy_simulation(maker: Maker) -> Program:
     line = maker.begin(30).steps(maker.length(2 * HOUR), 0.5, 0.03)
     command = str(
         maker.rng.choice(
-            ["gmx mdrun -deffnm md_{n}", "pmemd.cuda -O -i md.in", "lmp -sf gpu -in in.lj", "namd3 +p8 run{n}.namd"]
+            [
+                "gmx mdrun -deffnm md_{n}",
+                "pmemd.cuda -O -i md.in",
+                "lmp -sf gpu -in in.lj",
+                "namd3 +p8 run{n}.namd",
+                "python openmm_run.py --step {n}",
+            ]
         )
     )
     return maker.program(

@@ -134,9 +134,11 @@ SHAPES: list[tuple[str, Callable[[], RunSamples], Callable[[], RunSamples], Call
     ),
     (
         "slow_gpu",
-        lambda: make(rows(95, 95, 95, 95), clock_sm_mhz=slow_clock),
-        lambda: make(rows(95, 95, 95, 95), clock_sm_mhz=rows(1700, 1900, 1900, 1900)),
-        lambda: make(rows(95, 95, 95, 95), clock_sm_mhz=slow_clock, models=["H100", "H100", "H100", "A100"]),
+        lambda: make(rows(95, 95, 95, 95), clock_sm_mhz=slow_clock, power_watts=300.0),
+        lambda: make(rows(95, 95, 95, 95), clock_sm_mhz=rows(1700, 1900, 1900, 1900), power_watts=300.0),
+        lambda: make(
+            rows(95, 95, 95, 95), clock_sm_mhz=slow_clock, power_watts=300.0, models=["H100", "H100", "H100", "A100"]
+        ),
     ),
     (
         "imbalance",
@@ -233,6 +235,17 @@ def test_dips_of_a_server_are_not_waiting_for_data() -> None:
     assert rules_of(make(uneven, command="python service.py")) == []
 
 
+def test_a_gpu_that_slows_itself_under_more_work_is_not_slower_than_others() -> None:
+    busier = make(rows(95, 95, 95, 95), clock_sm_mhz=slow_clock, power_watts=rows(600, 300, 300, 300))
+    assert "slow_gpu" not in rules_of(busier)
+    assert "slow_gpu" not in rules_of(make(rows(95, 95, 95, 95), clock_sm_mhz=slow_clock))
+
+
+@pytest.mark.parametrize("command", ["gmx mdrun -deffnm md", None])
+def test_a_simulation_without_matrices_needs_no_tensor_cores(command: str | None) -> None:
+    assert "no_tensor_cores" not in rules_of(make(command=command, **fp32))
+
+
 def test_two_minutes_are_enough_for_kernels_and_too_few_for_idleness() -> None:
     tiny_kernels = make(20.0, 2.0, samples=12, sm_activity_percent=0.0)
     assert rules_of(tiny_kernels) == ["small_batches"]
@@ -240,6 +253,21 @@ def test_two_minutes_are_enough_for_kernels_and_too_few_for_idleness() -> None:
     assert judge_run(make(99.0, samples=12, sm_activity_percent=98.0, dram_activity_percent=87.0)).text == (
         "Mean utilization 99 % over 2m on 1 GPU, limited by memory bandwidth."
     )
+
+
+def test_a_notebook_that_was_just_opened_is_not_reported() -> None:
+    opened = make(0.0, samples=90, command="jupyter-lab")
+    assert (judge_run(opened).rating, rules_of(opened)) == ("could_be_better", [])
+    assert rules_of(make(0.0, samples=240, command="jupyter-lab")) == ["idle_notebook"]
+
+
+def test_a_low_mean_alone_is_held_against_nobody_who_waits_for_others() -> None:
+    ratings = [
+        judge_run(make(9.0, command=command)).rating for command in ("python a.py", "vllm serve a", "jupyter-lab")
+    ]
+    assert ratings == ["poor", "could_be_better", "could_be_better"]
+    short = judge_run(make(line((20, 0.0), (10, 90.0)), samples=30))
+    assert short.reason == "5m are too short to judge a mean utilization of 30 %"
 
 
 def test_at_most_three_suggestions_the_most_important_first() -> None:
@@ -262,7 +290,7 @@ def test_a_suggestion_names_its_evidence_and_threshold() -> None:
     ("columns", "reason"),
     [
         (None, "its samples are not kept, or no longer"),
-        (make(samples=6), "only 1m of it were sampled"),
+        (make(samples=6), "only 1m of it was sampled"),
         (make(wall_seconds=10_000.0), "only 36 % of its time was monitored"),
         (make(np.nan), "its utilization is not known: other programs were on its GPUs, or they do not report it"),
     ],

@@ -15,7 +15,8 @@ from gpudeck.history.base import Fault
 from gpudeck.history.codec import Flags, Floats
 
 GPU_INPUTS: Final[tuple[str, ...]] = (
-    *("utilization_percent", "memory_used_bytes", "memory_total_bytes", "clock_sm_mhz", "power_limit_watts"),
+    *("utilization_percent", "memory_used_bytes", "memory_total_bytes", "clock_sm_mhz", "power_watts"),
+    "power_limit_watts",
     *("throttled_thermal", "throttled_hardware", "throttled_power"),
     *("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"),
     *("sm_activity_percent", "tensor_activity_percent", "fp32_activity_percent", "dram_activity_percent"),
@@ -32,6 +33,7 @@ _SERVING: Final = re.compile(
     r"serve|serving|\bvllm\b|sglang|triton|\btgi\b|text-generation|ollama|llama-server|uvicorn|gunicorn|gradio|streamlit",
     re.IGNORECASE,
 )
+_MULTIPLIES: Final = re.compile(r"python|torchrun|accelerate|deepspeed|julia", re.IGNORECASE)
 
 
 class EarlierRun(Struct, frozen=True):
@@ -87,6 +89,11 @@ class RunFacts:
     @cached_property
     def is_serving(self) -> bool:
         return _SERVING.search(self.of.command or "") is not None
+
+    @cached_property
+    def may_multiply(self) -> bool:
+        """Whether it is of a kind that usually multiplies matrices. Simulations of molecules or fluids do not."""
+        return _MULTIPLIES.search(self.of.command or "") is not None
 
     @cached_property
     def worked(self) -> float:

@@ -100,7 +100,12 @@ def find_out_of_memory(facts: RunFacts) -> str | None:
 
 
 def find_never_used(facts: RunFacts) -> str | None:
-    if facts.works.any() or facts.wall < STRETCH_SECONDS or not facts.is_known_everywhere(facts.utilization):
+    if (
+        facts.is_interactive
+        or facts.works.any()
+        or facts.wall < STRETCH_SECONDS
+        or not facts.is_known_everywhere(facts.utilization)
+    ):
         return None
     return f"utilization below {WORK_PERCENT:.0f} % in all of {show_span(facts.wall)}"
 
@@ -164,7 +169,12 @@ def find_slow_gpu(facts: RunFacts) -> str | None:
     clocks = facts.metric("clock_sm_mhz")[:, together]
     # At the same moments, as the clock depends on the work.
     peers = np.median(clocks, axis=0) if facts.count > 2 else clocks.max(axis=0)
+    power = facts.by_gpu("power_watts")
     slow = np.median(clocks / np.maximum(peers, 1.0), axis=1) < 0.85
+    if not slow.any() or slow.all():
+        return None
+    # One that draws more power has more work: then its clock goes down by itself.
+    slow &= power <= 1.1 * np.median(power[~slow])
     if not slow.any():
         return None
     own, others = np.median(clocks[slow]), np.median(clocks[~slow])
@@ -269,7 +279,11 @@ def find_no_tensor(facts: RunFacts) -> str | None:
     """FP32 arithmetic fills the GPU, and no tensor core works. Memory copies and integer work have no FP32."""
     tensor, activity = facts.mean("tensor_activity_percent"), facts.mean("sm_activity_percent")
     single, memory = facts.mean("fp32_activity_percent"), facts.mean("dram_activity_percent")
-    if facts.worked < _LEAST_SECONDS or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60):
+    if (
+        not facts.may_multiply
+        or facts.worked < _LEAST_SECONDS
+        or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60)
+    ):
         return None
     return f"mean tensor activity {tensor:.1f} %, FP32 {single:.0f} %, SM activity {activity:.0f} %"
 
@@ -348,7 +362,6 @@ RULES: Final = (
         "utilization, command",
         find_idle_notebook,
         is_major=True,
-        hides=("never_used",),
     ),
     VerdictRule(
         "never_used",
@@ -398,9 +411,9 @@ RULES: Final = (
     VerdictRule(
         "slow_gpu",
         "One GPU is slower than the others, and they wait for it",
-        "a median SM clock below 85 % of its peers of the same model, under work",
+        "a median SM clock below 85 % of its peers of the same model, under work, without more power than they draw",
         "Report this to your administrator, and exclude this GPU until it is checked.",
-        "clocks of several GPUs",
+        "clocks and power of several GPUs",
         find_slow_gpu,
         hides=("imbalance",),
     ),
@@ -450,9 +463,9 @@ RULES: Final = (
     VerdictRule(
         "no_tensor_cores",
         "The tensor cores are not used",
-        "tensor activity below 1 %, FP32 at 30 % and more, SM activity at 40 % and more",
+        "tensor activity below 1 %, FP32 at 30 % and more, SM activity at 40 % and more, in Python or Julia",
         "If it multiplies matrices: use bf16 or fp16 (autocast), or allow TF32.",
-        "SM, tensor and FP32 activity",
+        "SM, tensor and FP32 activity, command",
         find_no_tensor,
     ),
     VerdictRule(
@@ -483,7 +496,7 @@ def judge_run(columns: RunSamples | None) -> RunVerdict:
     facts = RunFacts(columns)
     found = find_suggestions(facts)
     if facts.wall < _LEAST_SECONDS and not found:
-        return _unknown(f"only {show_span(facts.wall)} of it were sampled")
+        return _unknown(f"only {show_span(facts.wall)} of it was sampled")
     if facts.wall < _LEAST_COVERAGE * columns.wall_seconds and not found:
         return _unknown(f"only {100 * facts.wall / columns.wall_seconds:.0f} % of its time was monitored")
     if not facts.is_known_everywhere(facts.utilization) and not found:
@@ -514,10 +527,15 @@ def _summarize(facts: RunFacts, found: list[tuple[VerdictRule, str]]) -> RunVerd
         text = f"{suggestions[0].text}: {suggestions[0].evidence}."
     elif level is None:
         return _unknown("its utilization is not known")
+    elif level < _GOOD_PERCENT and facts.wall < STRETCH_SECONDS:
+        return _unknown(f"{show_span(facts.wall)} are too short to judge a mean utilization of {level:.0f} %")
     else:
-        rating = "good" if level >= _GOOD_PERCENT else "could_be_better" if level >= _POOR_PERCENT else "poor"
+        waits = facts.is_interactive or facts.is_serving
+        is_poor = level < _POOR_PERCENT and not waits
+        rating = "good" if level >= _GOOD_PERCENT else "poor" if is_poor else "could_be_better"
         bound = ", limited by memory bandwidth" if facts.mean("dram_activity_percent") >= 70 else ""
-        cause = "" if rating == "good" else "; the samples do not show why"
+        why = "it waits for its user or for requests" if waits else "the samples do not show why"
+        cause = "" if rating == "good" else f"; {why}"
         gpus = show_count(facts.count, "GPU")
         text = f"Mean utilization {level:.0f} % over {show_span(facts.wall)} on {gpus}{bound}{cause}."
     return RunVerdict(rating, text, None, suggestions)
