@@ -71,6 +71,7 @@ class RunFacts:
     def __init__(self, columns: RunSamples) -> None:
         self.of = columns
         self._means: dict[str, Floats] = {}
+        self._mean_of_all: dict[str, float] = {}
         self.utilization = self.metric("utilization_percent")
         self.count = len(columns.labels)
         self.seconds = columns.present * columns.covered
@@ -152,8 +153,10 @@ class RunFacts:
 
     def mean(self, name: str) -> float:
         """Of all of its GPUs. A comparison with NaN, which is unknown, is false."""
-        values = self.by_gpu(name)
-        return float(values.mean()) if len(values) else float("nan")
+        if name not in self._mean_of_all:
+            values = self.by_gpu(name)
+            self._mean_of_all[name] = float(values.mean()) if len(values) else float("nan")
+        return self._mean_of_all[name]
 
     def places(self, which: Flags) -> str:
         names = [label for label, is_one in zip(self.of.labels, which, strict=True) if is_one]

@@ -245,12 +245,13 @@ def find_waiting(facts: RunFacts) -> str | None:
 def _dip_share(facts: RunFacts, row: int) -> float | None:
     """The part of one GPU's samples that lies in short dips, without long pauses; None where they are not a pattern."""
     values, covered = facts.utilization[row, facts.work], facts.of.covered[facts.work]
-    if np.isnan(values).mean() > 1 - KNOWN_SHARE:
+    is_low = values < 25
+    if np.count_nonzero(is_low) < 20 or np.isnan(values).mean() > 1 - KNOWN_SHARE:
         return None
     kept = np.ones(len(values), np.bool_)
     dips = np.zeros(len(values), np.bool_)
     begins: list[int] = []
-    for begin, end in find_blocks(values < 25):
+    for begin, end in find_blocks(is_low):
         if float(covered[begin:end].sum()) <= 35:
             dips[begin:end] = True
             begins.append(begin)
