@@ -486,7 +486,7 @@ def thermal_throttling(maker: Maker) -> Program:
         maker.begin().training(maker.length(), 0.6, 0.04),
         _busy(maker),
         cause="thermal_throttling",
-        also=("slow_gpu", "power_limited"),
+        also=("slow_gpu",),
         gpus=gpus,
     )
     row, work = rng.integers(gpus), made.tables["utilization_percent"] > 30
@@ -526,7 +526,6 @@ def pcie_bound(maker: Maker) -> Program:
         line,
         _busy(maker),
         cause="pcie_bound",
-        also=("waiting_for_data",),
         command="deepspeed train.py --offload --run {n}",
     )
     if "pcie_receive_bytes_per_second" in made.tables:
@@ -540,13 +539,14 @@ def pcie_bound(maker: Maker) -> Program:
 def gpu_too_large(maker: Maker) -> Program:
     """A small model at a low rate."""
     rng = maker.rng
+    fill = rng.uniform(0.2, 0.6)
     line = maker.begin().steps(maker.length(1.5 * HOUR, 40 * MINUTE), 0.05, rng.uniform(0.1, 0.9), 0.3)
     return maker.program(
         "tiny",
         line,
-        _busy(maker, fill=rng.uniform(0.2, 0.6), memory=rng.uniform(0.01, 0.18)),
+        _busy(maker, fill=fill, memory=rng.uniform(0.01, 0.18)),
         cause="gpu_too_large",
-        also=("small_batches", "small_memory"),
+        also=("small_memory", *(("small_batches",) if fill < 0.4 else ())),
         command="python predict.py --stream {n}",
     )
 
@@ -560,7 +560,6 @@ def small_memory(maker: Maker) -> Program:
         line,
         _busy(maker, fill=rng.uniform(0.45, 0.9), memory=rng.uniform(0.03, 0.19)),
         cause="small_memory",
-        also=("gpu_too_large", "small_batches"),
     )
 
 

@@ -246,6 +246,11 @@ def test_a_simulation_without_matrices_needs_no_tensor_cores(command: str | None
     assert "no_tensor_cores" not in rules_of(make(command=command, **fp32))
 
 
+def test_a_gpu_that_is_slow_from_heat_has_no_low_power_limit() -> None:
+    hot = make(clock_sm_mhz=clocks, throttled_thermal=np.where(clocks < 1500, 1.0, 0.0), **capped)
+    assert rules_of(hot) == ["thermal_throttling"]
+
+
 def test_two_minutes_are_enough_for_kernels_and_too_few_for_idleness() -> None:
     tiny_kernels = make(20.0, 2.0, samples=12, sm_activity_percent=0.0)
     assert rules_of(tiny_kernels) == ["small_batches"]

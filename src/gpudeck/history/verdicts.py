@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.history.base import Fault
+from gpudeck.history.codec import Flags
 from gpudeck.history.run_facts import (
     KNOWN_SHARE,
     STRETCH_SECONDS,
@@ -182,8 +183,7 @@ def find_slow_gpu(facts: RunFacts) -> str | None:
 
 
 def find_thermal(facts: RunFacts) -> str | None:
-    hot = np.fmax(facts.metric("throttled_thermal"), facts.metric("throttled_hardware")) > 0
-    slowed = (hot & facts.is_busy) @ facts.of.covered
+    slowed = (_is_hot(facts) & facts.is_busy) @ facts.of.covered
     share = np.divide(slowed, facts.busy_seconds, out=np.zeros(facts.count), where=facts.busy_seconds > 0)
     which = (share >= 0.1) & (slowed >= 5 * _MINUTE)
     if not which.any():
@@ -191,11 +191,16 @@ def find_thermal(facts: RunFacts) -> str | None:
     return f"slowed in {100 * share.max():.0f} % of the working time of {facts.places(which)}"
 
 
+def _is_hot(facts: RunFacts) -> Flags:
+    hot: Flags = np.fmax(facts.metric("throttled_thermal"), facts.metric("throttled_hardware")) > 0
+    return hot
+
+
 def find_power_limit(facts: RunFacts) -> str | None:
     """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
     slow GPU of several has another reason."""
     clocks = facts.metric("clock_sm_mhz")
-    capped = facts.is_busy & (facts.metric("throttled_power") > 0) & ~np.isnan(clocks)
+    capped = facts.is_busy & (facts.metric("throttled_power") > 0) & ~np.isnan(clocks) & ~_is_hot(facts)
     seconds = capped @ facts.of.covered
     if not ((seconds >= STRETCH_SECONDS) & (seconds >= 0.5 * facts.busy_seconds)).all():
         return None
