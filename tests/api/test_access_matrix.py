@@ -94,6 +94,8 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("DELETE", "/api/v1/me/token"): (NOBODY, NOBODY),
     ("GET", "/api/v1/me/mutes"): (NOBODY, NOBODY),
     ("PUT", "/api/v1/me/mutes"): (NOBODY, NOBODY),
+    ("GET", "/api/v1/me/views"): (NOBODY, NOBODY),
+    ("PUT", "/api/v1/me/views"): (NOBODY, NOBODY),
     ("GET", "/api/v1/tokens"): (USERS, USERS),
     ("POST", "/api/v1/tokens"): (USERS, USERS),
     ("DELETE", "/api/v1/tokens/{token_id:int}"): (USERS, USERS),

@@ -56,6 +56,7 @@ ROUTES = {
     "POST /api/v1/watches": "add watch",
     "DELETE /api/v1/watches/{number}": "remove watch",
     "PUT /api/v1/me/mutes": "choose mutes",
+    "PUT /api/v1/me/views": "save views",
     "POST /api/v1/me/token": "create token",
     "DELETE /api/v1/me/token": "revoke token",
 }
@@ -212,6 +213,7 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/watches": calling("POST /api/v1/watches", {"gpus": 2}),
     "DELETE /api/v1/watches/{number}": no_longer_watching,
     "PUT /api/v1/me/mutes": calling("PUT /api/v1/me/mutes", {"rules": ["gpu_idle"]}),
+    "PUT /api/v1/me/views": calling("PUT /api/v1/me/views", {"views": [{"name": "mine", "href": "?q=ada"}]}),
     "POST /api/v1/me/token": calling("POST /api/v1/me/token", {"name": "laptop"}),
     "DELETE /api/v1/me/token": revoking_own_token,
 }

@@ -1,4 +1,4 @@
-"""Watches and mutes over HTTP: whose they are, what is refused."""
+"""Watches, mutes and saved views over HTTP: whose they are, what is refused."""
 
 import asyncio
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
+from gpudeck.auth.saved_views import read_views
 from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
 
@@ -117,3 +118,48 @@ def test_mutes_are_chosen_by_oneself_and_stand_beside_those_of_the_settings(desk
 @pytest.mark.parametrize("rules", [["<script>"], [""], ["x"] * 101, "xid", None])
 def test_mutes_that_make_no_sense_are_refused(desk: Desk, rules: Any) -> None:
     assert desk.call("ada", "PUT", "me/mutes", {"rules": rules}).status_code == 400
+
+
+def test_saved_views_are_those_of_the_account_wherever_it_logs_in(desk: Desk) -> None:
+    views = [
+        {"name": "free H200", "href": "?q=free+h200", "is_default": True},
+        {"name": "month", "href": "#/history?range=30d"},
+    ]
+    assert desk.call("ada", "GET", "me/views").json() == {"views": None}
+    assert desk.call("ada", "PUT", "me/views", {"views": views}).status_code == 200
+    kept = [views[0], {**views[1], "is_default": False}]
+    assert desk.call("ada", "GET", "me/views").json() == {"views": kept}
+    assert desk.call("bob", "GET", "me/views").json() == {"views": None}
+    assert desk.call("script", "GET", "me/views").status_code == 403
+    assert desk.call("ada", "PUT", "me/views", {"views": []}).json() == {"views": []}
+    assert desk.call("ada", "GET", "me/views").json() == {"views": []}
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        None,
+        [{"name": "x", "href": "javascript:alert(1)"}],
+        [{"name": "x", "href": "https://example.org"}],
+        [{"name": "x", "href": "?q=a b"}],
+        [{"name": "x", "href": "?q=a\n"}],
+        [{"name": "x", "href": "?" + "q" * 2000}],
+        [{"name": "", "href": "?q=a"}],
+        [{"name": " x", "href": "?q=a"}],
+        [{"name": "x" * 61, "href": "?q=a"}],
+        [{"name": "x", "href": "?q=a"}, {"name": "x", "href": "?q=b"}],
+        [{"name": name, "href": "?q=a", "is_default": True} for name in "ab"],
+        [{"name": str(number), "href": "?q=a"} for number in range(51)],
+        [{"name": "x", "href": "?q=a", "colour": "green"}],
+    ],
+)
+def test_saved_views_that_make_no_sense_are_refused(desk: Desk, views: Any) -> None:
+    assert desk.call("ada", "PUT", "me/views", {"views": views}).status_code == 400
+    assert desk.call("ada", "GET", "me/views").json() == {"views": None}
+
+
+def test_saved_views_go_with_their_account(desk: Desk) -> None:
+    desk.call("ada", "PUT", "me/views", {"views": [{"name": "mine", "href": "?q=ada"}]})
+    asyncio.run(desk.auth.accounts.remove("ada"))
+    again = asyncio.run(desk.auth.accounts.add("ada", "user", None))
+    assert asyncio.run(read_views(desk.auth.database, again.id)) is None

@@ -257,6 +257,22 @@ def test_what_somebody_does_not_want_to_hear_is_theirs_to_choose(guarded: HubPro
     ]
 
 
+def test_saved_views_are_there_wherever_one_logs_in(guarded: HubProcess, opened: Opens) -> None:
+    office, home = opened(guarded.url), opened(guarded.url)
+    log_in(office, "uli")
+    office.get_by_role("button", name="save view…").click()
+    office.get_by_label("Save this view as").fill("Mine")
+    office.keyboard.press("Enter")
+    expect(office.get_by_label("Saved view")).to_have_value("Mine")
+    log_in(home, "uli")
+    home.get_by_label("Saved view").select_option(" ")
+    expect(home.get_by_role("heading", name="Saved for uli")).to_be_visible()
+    home.get_by_role("button", name="Default: Mine").click()
+    office.goto("about:blank")
+    office.goto(guarded.url)
+    expect(office).to_have_url(re.compile("view=cards"))
+
+
 def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened: Opens) -> None:
     page = opened(guarded.url)
     log_in(page, "ada")

@@ -1,13 +1,13 @@
 """Login and logout, and the caller's own account: sessions, password, identity.
 
 POST /api/v1/login · /api/v1/logout · /api/v1/logout-everywhere · /api/v1/first-admin · /api/v1/me/password,
-GET /api/v1/me · /api/v1/me/sessions.
+GET /api/v1/me · /api/v1/me/sessions · /api/v1/me/views.
 """
 
 import math
 from typing import Annotated, Any
 
-from litestar import Request, Response, get, post
+from litestar import Request, Response, get, post, put
 from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
 from litestar.exceptions import (
@@ -25,6 +25,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.passwords import hash_secret
+from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
 from gpudeck.schedulers.job_report import JobReporter
 
 TheAuth = NamedDependency[Auth]
@@ -146,6 +147,34 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     return SessionList(
         [OneSession(one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)) for one in found]
     )
+
+
+class KeptViews(Struct, frozen=True):
+    """`views` is null where you have never saved any."""
+
+    views: list[SavedView] | None
+
+
+@get("/api/v1/me/views", opt=access("self"))
+async def read_saved_views(request: AuthRequest, auth: TheAuth) -> KeptViews:
+    """The views of the page that you have saved."""
+    kept = await read_views(auth.database, _account_of(request))
+    return KeptViews(None if kept is None else kept.views)
+
+
+@put("/api/v1/me/views", status_code=200, opt=access("self"))
+async def keep_saved_views(request: AuthRequest, data: JSONBody[SavedViews], auth: TheAuth) -> SavedViews:
+    """Save these views of the page, in place of all that you have saved."""
+    await write_views(auth.database, _account_of(request), data)
+    await auth.audit.record(caller_of(request), "save views", details=", ".join(view.name for view in data.views))
+    return data
+
+
+def _account_of(request: AuthRequest) -> int:
+    account_id = caller_of(request).account_id
+    if account_id is None:
+        raise PermissionDeniedException("this needs an account")
+    return account_id
 
 
 @post(

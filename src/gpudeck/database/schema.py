@@ -274,6 +274,14 @@ personal_mutes = Table(
 )
 """Rules that an account has muted, beside those of the settings."""
 
+saved_views = Table(
+    "saved_views",
+    metadata,
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), primary_key=True),
+    Column("views", Text, nullable=False),  # JSON
+)
+"""Views of the page that an account has saved, all in one row."""
+
 watches = Table(
     "watches",
     metadata,

@@ -1,6 +1,6 @@
 /** Who somebody is to the hub, and what admins do about accounts, tokens and the audit log. */
 import { request, type Answer } from './request'
-import type { Account, AccountChange, AuditEntry, MadeToken, Me, PersonalMutes, NewAccount, NewToken, Session, Token } from './types'
+import type { Account, AccountChange, AuditEntry, MadeToken, Me, PersonalMutes, NewAccount, NewToken, SavedView, Session, Token } from './types'
 
 /** The page waits for this one before it shows anything. */
 const FIRST_TIMEOUT_MS = 5_000
@@ -13,6 +13,9 @@ export const changePassword = (old: string, fresh: string): Promise<Answer<Me>> 
 export const readPersonalMutes = (): Promise<Answer<PersonalMutes>> => request('get', '/api/v1/me/mutes')
 /** From then on these rules, and no others. */
 export const changePersonalMutes = (rules: string[]): Promise<Answer<PersonalMutes>> => request('put', '/api/v1/me/mutes', { body: { rules } })
+export const readSavedViews = (): Promise<Answer<{ views: SavedView[] | null }>> => request('get', '/api/v1/me/views')
+/** From then on these, and no others. */
+export const keepSavedViews = (views: SavedView[]): Promise<Answer<object>> => request('put', '/api/v1/me/views', { body: { views } })
 export const listSessions = (): Promise<Answer<{ sessions: Session[] }>> => request('get', '/api/v1/me/sessions')
 
 /** `secret` is in the link that the hub printed. */

@@ -23,6 +23,7 @@ export type Me = Schemas['Me']
 export type Session = Schemas['OneSession']
 /** Names of rules of which somebody is not told in person: by their own choice, and by the hub's settings. */
 export type PersonalMutes = Schemas['PersonalMutes']
+export type SavedView = Schemas['SavedView']
 export type Account = Schemas['Account']
 export type AccountChange = Schemas['AccountChange']
 export type NewAccount = Schemas['NewAccount']

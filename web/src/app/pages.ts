@@ -3,7 +3,7 @@ import type { Component } from 'svelte'
 import type { Access } from '../account/access.svelte'
 import Fleet from '../fleet/Fleet.svelte'
 import type { FleetStore } from '../fleet/fleetStore.svelte'
-import type { SavedView } from '../fleet/savedViews.svelte'
+import type { SavedView } from '../api/types'
 import type { TimeMachine } from '../fleet/timeMachine.svelte'
 import type { PageName, Route } from '../ui/route'
 

@@ -1,4 +1,6 @@
-import { beforeEach, expect, it } from 'vitest'
+import { beforeEach, expect, it, vi } from 'vitest'
+import type { Answer, Refusal } from '../api/request'
+import type { SavedView } from '../api/types'
 import { toasts } from '../ui/toasts.svelte'
 import { describeView, fleetHref, LONGEST_NAME, MOST_VIEWS, SavedViews, takeDensity } from './savedViews.svelte'
 
@@ -10,7 +12,24 @@ class FakeStorage {
 
 const undo = async (): Promise<void> => {
   toasts.undoLast()
-  await Promise.resolve()
+  await vi.waitFor(() => expect(toasts.shown.map(({ text }) => text)).toContain('Undone'))
+}
+
+/** What one hub has of each account, and whether it answers. */
+class FakeHub {
+  readonly kept = new Map<string, SavedView[]>()
+  refused: Refusal | null = null
+
+  as(account: string): ConstructorParameters<typeof SavedViews>[1] {
+    const answer = <T>(done: T): Promise<Answer<T>> => Promise.resolve(this.refused === null ? { done } : { refused: this.refused })
+    return {
+      read: () => answer({ views: this.kept.get(account) ?? null }),
+      write: (views) => {
+        if (this.refused === null) this.kept.set(account, views)
+        return answer({})
+      },
+    }
+  }
 }
 
 beforeEach(() => toasts.shown.forEach(({ id }) => toasts.dismiss(id)))
@@ -31,18 +50,18 @@ it('names views of other pages by their address', () => {
   expect(describeView('#/history?range=30d&by=group')).toBe('history range=30d by=group')
 })
 
-it('keeps views in the browser, in the order in which they were saved', () => {
+it('keeps views in the browser, in the order in which they were saved', async () => {
   const storage = new FakeStorage()
   const views = new SavedViews(() => storage)
-  views.add('mine', '?q=user%3Aalice')
-  views.add('free', '?q=free')
+  await views.add('mine', '?q=user%3Aalice')
+  await views.add('free', '?q=free')
   expect(new SavedViews(() => storage).all).toEqual([{ name: 'mine', href: '?q=user%3Aalice' }, { name: 'free', href: '?q=free' }])
 })
 
 it('replaces one of the same name and brings it back', async () => {
   const views = new SavedViews(() => new FakeStorage())
-  views.add('mine', '?q=a')
-  views.add('mine', '?q=b')
+  await views.add('mine', '?q=a')
+  await views.add('mine', '?q=b')
   expect(views.all).toEqual([{ name: 'mine', href: '?q=b' }])
   await undo()
   expect(views.all).toEqual([{ name: 'mine', href: '?q=a' }])
@@ -51,30 +70,30 @@ it('replaces one of the same name and brings it back', async () => {
 it('deletes with a way back', async () => {
   const storage = new FakeStorage()
   const views = new SavedViews(() => storage)
-  views.add('mine', '?q=a')
-  views.toggleDefault(views.all[0]!)
-  views.remove(views.all[0]!)
+  await views.add('mine', '?q=a')
+  await views.toggleDefault(views.all[0]!)
+  await views.remove(views.all[0]!)
   expect(new SavedViews(() => storage).all).toEqual([])
   await undo()
   expect(new SavedViews(() => storage).default?.name).toBe('mine')
 })
 
-it('has one default at most', () => {
+it('has one default at most', async () => {
   const views = new SavedViews(() => new FakeStorage())
-  views.add('a', '?q=a')
-  views.add('b', '?q=b')
-  views.toggleDefault(views.all[0]!)
-  views.toggleDefault(views.all[1]!)
-  expect(views.all.filter(({ isDefault }) => isDefault).map(({ name }) => name)).toEqual(['b'])
-  views.toggleDefault(views.all[1]!)
+  await views.add('a', '?q=a')
+  await views.add('b', '?q=b')
+  await views.toggleDefault(views.all[0]!)
+  await views.toggleDefault(views.all[1]!)
+  expect(views.all.filter(({ is_default }) => is_default).map(({ name }) => name)).toEqual(['b'])
+  await views.toggleDefault(views.all[1]!)
   expect(views.default).toBeUndefined()
 })
 
-it('takes no more than it can list', () => {
+it('takes no more than it can list', async () => {
   const views = new SavedViews(() => new FakeStorage())
-  for (let at = 0; at < MOST_VIEWS; at += 1) expect(views.add(`view ${at}`, '?q=a')).toBe(true)
-  expect(views.add('one more', '?q=a')).toBe(false)
-  expect(views.add('view 3', '?q=b')).toBe(true)
+  for (let at = 0; at < MOST_VIEWS; at += 1) expect(await views.add(`view ${at}`, '?q=a')).toBe(null)
+  expect(await views.add('one more', '?q=a')).toContain('Delete one first')
+  expect(await views.add('view 3', '?q=b')).toBe(null)
 })
 
 it('leaves out what is not a view', () => {
@@ -88,10 +107,63 @@ it('leaves out what is not a view', () => {
   expect(read(JSON.stringify([null, 3, { name: 'x' }, { name: 'x', href: 'javascript:alert(1)' }, { name: 'y'.repeat(LONGEST_NAME + 1), href: '?q=' }, { name: 'good', href: '?q=a' }]))).toBe(1)
 })
 
-it('lives without storage', () => {
+it('lives without storage', async () => {
   const views = new SavedViews(() => {
     throw new Error('SecurityError')
   })
-  views.add('mine', '?q=a')
+  await views.add('mine', '?q=a')
   expect(views.all).toHaveLength(1)
+})
+
+it('has the views of an account in every browser, and none of them without it', async () => {
+  const hub = new FakeHub()
+  const [office, home] = [new SavedViews(() => new FakeStorage(), hub.as('ada')), new SavedViews(() => new FakeStorage(), hub.as('ada'))]
+  await office.use('ada')
+  await home.use('ada')
+  await office.add('mine', '?q=user%3Aada')
+  await home.add('free', '?q=free')
+  await office.pull()
+  expect([office.all, home.all].map((views) => views.map(({ name }) => name))).toEqual([['mine', 'free'], ['mine', 'free']])
+  await office.use(null)
+  expect(office.all).toEqual([])
+})
+
+it('shows the copy of an account before the hub answers', async () => {
+  const [hub, storage] = [new FakeHub(), new FakeStorage()]
+  const before = new SavedViews(() => storage, hub.as('ada'))
+  await before.use('ada')
+  await before.add('mine', '?q=a')
+  const views = new SavedViews(() => storage, hub.as('ada'))
+  const arrived = views.use('ada')
+  expect(views.all.map(({ name }) => name)).toEqual(['mine'])
+  await arrived
+})
+
+it('gives an account that has none what was saved here before', async () => {
+  const [hub, storage] = [new FakeHub(), new FakeStorage()]
+  const views = new SavedViews(() => storage, hub.as('ada'))
+  await views.add('mine', '?q=a')
+  await views.use('ada')
+  expect(hub.kept.get('ada')).toEqual([{ name: 'mine', href: '?q=a' }])
+  await views.remove(views.all[0]!)
+  await views.use('ada')
+  expect(views.all).toEqual([])
+})
+
+it('says why nothing was saved, and shows nothing that was not', async () => {
+  const hub = new FakeHub()
+  const views = new SavedViews(() => new FakeStorage(), hub.as('ada'))
+  await views.use('ada')
+  hub.refused = { status: 503, message: 'the database does not answer' }
+  expect(await views.add('mine', '?q=a')).toContain('database')
+  expect(views.all).toEqual([])
+})
+
+it('keeps the views of a name without an account in the browser', async () => {
+  const hub = new FakeHub()
+  hub.refused = { status: 403, message: 'this needs an account' }
+  const views = new SavedViews(() => new FakeStorage(), hub.as('ada'))
+  await views.use('ada')
+  expect(await views.add('mine', '?q=a')).toBe(null)
+  expect([views.account, views.all.length]).toEqual([null, 1])
 })

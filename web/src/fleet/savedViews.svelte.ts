@@ -1,22 +1,21 @@
-/** Views that were given a name: addresses, kept in this browser. One of them may be the default. */
+/**
+ * Views that were given a name: addresses. The hub has those of whoever is logged in, this browser those of anybody else. One
+ * of them may be the default: it is shown where the page is opened without naming anything.
+ */
+import { keepSavedViews, readSavedViews } from '../api/accounts'
 import type { Answer } from '../api/request'
+import type { SavedView } from '../api/types'
+import { explain } from '../ui/apiErrors'
 import { toasts } from '../ui/toasts.svelte'
 import { readAddress, writeAddress, type Address } from './address'
 import type { Density } from './layout'
 import { writeAt } from './timeMachine.svelte'
 
 const KEY = 'gpudeck.views'
+const DONE: Answer<object> = { done: {} }
 export const MOST_VIEWS = 50
 export const LONGEST_NAME = 60
 const LONGEST_HREF = 2000
-
-export interface SavedView {
-  name: string
-  /** Of the fleet page its query part, `?q=free&view=table`; of another page its part from the `#` on. */
-  href: string
-  /** Shown where the page is opened without naming anything. At most one is. */
-  isDefault?: boolean
-}
 
 /** The address of what the fleet page shows, complete: what the browser remembers besides must not change it. */
 export function fleetHref(address: Address, density: Density, at: number | null): string {
@@ -45,63 +44,118 @@ export function describeView(href: string): string {
 
 type Store = Pick<Storage, 'getItem' | 'setItem'>
 
+const AT_HUB = { read: readSavedViews, write: keepSavedViews }
+
 export class SavedViews {
   all: readonly SavedView[] = $state.raw([])
+  /** Whose they are: the hub has them, and this browser a copy. Null: this browser alone has them. */
+  account: string | null = $state(null)
 
-  constructor(private readonly storage: () => Store = () => localStorage) {
+  constructor(
+    private readonly storage: () => Store = () => localStorage,
+    private readonly hub: typeof AT_HUB = AT_HUB,
+  ) {
     this.reread()
+  }
+
+  /** From here on those of this account. The copy is there at once, what the hub has at the end. An account that never saved
+   * any gets those that were saved in this browser before. */
+  async use(account: string | null): Promise<void> {
+    this.account = null
+    this.reread()
+    const here = this.all
+    this.account = account
+    this.reread()
+    await this.pull(here)
   }
 
   /** Another tab may have changed them. */
   reread(): void {
     try {
-      this.all = readViews(this.storage().getItem(KEY))
+      this.all = readViews(this.storage().getItem(this.key))
     } catch {
       // Storage may be forbidden: views then last as long as the page.
+      this.all = []
     }
   }
 
   get default(): SavedView | undefined {
-    return this.all.find(({ isDefault }) => isDefault)
+    return this.all.find(({ is_default }) => is_default)
   }
 
-  /** False where there is no room for another one. One of the same name is replaced. */
-  add(name: string, href: string): boolean {
-    const before = this.all
-    const old = before.find((each) => each.name === name)
-    if (old === undefined && before.length >= MOST_VIEWS) return false
-    const view = { ...old, name, href }
-    this.keep(old === undefined ? [...before, view] : before.map((each) => (each === old ? view : each)), old === undefined ? `Saved the view “${name}”` : `Replaced the view “${name}”`)
-    return true
+  /** Returns why not, or null. One of the same name is replaced. */
+  async add(name: string, href: string): Promise<string | null> {
+    const old = (): SavedView | undefined => this.all.find((each) => each.name === name)
+    return this.change(
+      (views) => (old() === undefined ? [...views, { name, href }] : views.map((each) => (each.name === name ? { ...each, href } : each))),
+      () => (old() === undefined ? `Saved the view “${name}”` : `Replaced the view “${name}”`),
+    )
   }
 
-  remove(view: SavedView): void {
-    this.keep(this.all.filter(({ name }) => name !== view.name), `Deleted the view “${view.name}”`)
+  async remove(view: SavedView): Promise<void> {
+    this.tell(await this.change((views) => views.filter(({ name }) => name !== view.name), () => `Deleted the view “${view.name}”`))
   }
 
   /** Makes it the default, or the default no longer. */
-  toggleDefault(view: SavedView): void {
-    const isDefault = !view.isDefault
-    this.keep(this.all.map((each) => ({ name: each.name, href: each.href, ...(isDefault && each.name === view.name ? { isDefault } : {}) })), isDefault ? `“${view.name}” is shown when you open gpudeck` : `“${view.name}” is no longer the default`)
+  async toggleDefault(view: SavedView): Promise<void> {
+    const is_default = !view.is_default
+    this.tell(
+      await this.change(
+        (views) => views.map(({ name, href }) => ({ name, href, ...(is_default && name === view.name ? { is_default } : {}) })),
+        () => (is_default ? `“${view.name}” is shown when you open gpudeck` : `“${view.name}” is no longer the default`),
+      ),
+    )
   }
 
-  private keep(views: readonly SavedView[], said: string): void {
-    const before = this.all
-    this.write(views)
-    const run = (): Promise<Answer<object>> => {
-      this.write(before)
-      return Promise.resolve({ done: {} })
+  /** What the hub has now: another browser may have changed it. */
+  async pull(unlessAny: readonly SavedView[] = []): Promise<Answer<object>> {
+    const { account } = this
+    if (account === null) return DONE
+    const answer = await this.hub.read()
+    if (this.account !== account) return DONE
+    if ('refused' in answer) {
+      if (answer.refused.status !== 403) return answer
+      // A proxy named somebody who has no account.
+      return (await this.use(null), DONE)
     }
-    toasts.show(said, { run, done: 'Undone' }, ['views'])
+    const { views } = answer.done
+    if (views === null && unlessAny.length > 0) return this.write(unlessAny)
+    this.keep(views ?? [])
+    return DONE
   }
 
-  private write(views: readonly SavedView[]): void {
+  private async change(to: (views: readonly SavedView[]) => readonly SavedView[], words: () => string): Promise<string | null> {
+    const known = await this.pull()
+    if ('refused' in known) return explain(known.refused).text
+    const [before, after, said] = [this.all, to(this.all), words()]
+    if (after.length > MOST_VIEWS) return `At most ${MOST_VIEWS} views can be saved. Delete one first`
+    const answer = await this.write(after)
+    if ('refused' in answer) return explain(answer.refused).text
+    toasts.show(said, { run: () => this.write(before), done: 'Undone' }, ['views'])
+    return null
+  }
+
+  private async write(views: readonly SavedView[]): Promise<Answer<object>> {
+    const answer = this.account === null ? DONE : await this.hub.write([...views])
+    if ('done' in answer) this.keep(views)
+    return answer
+  }
+
+  private keep(views: readonly SavedView[]): void {
     this.all = views
     try {
-      this.storage().setItem(KEY, JSON.stringify(views))
+      this.storage().setItem(this.key, JSON.stringify(views))
     } catch {
       // As above.
     }
+  }
+
+  private tell(refused: string | null): void {
+    if (refused !== null) toasts.fail(refused)
+  }
+
+  private get key(): string {
+    return this.account === null ? KEY : `${KEY}:${this.account}`
   }
 }
 
