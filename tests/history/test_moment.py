@@ -18,6 +18,7 @@ from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATES, GpuSa
 from gpudeck.history.settings import DAY, HistorySettings
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.times import show_utc
 from gpudeck.model.view import Host, PastFleet
 
 HOUR = 3600.0
@@ -124,6 +125,11 @@ def test_a_moment_of_which_nothing_can_be_known_is_refused(store: EmbeddedStore,
     with pytest.raises(HistoryRefused) as refused:
         hosts_at(store, at)
     assert refused.value.code == code
+
+
+def test_who_asks_too_far_back_is_told_when_the_history_begins(store: EmbeddedStore) -> None:
+    with pytest.raises(HistoryRefused, match=f"begins at {show_utc(START)}"):
+        hosts_at(store, START - DAY)
 
 
 def test_an_empty_history_says_so(tmp_path: Path) -> None:

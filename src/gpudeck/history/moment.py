@@ -44,8 +44,8 @@ def check_moment(at: float, oldest: float | None, now: float) -> None:
     if oldest is None:
         raise HistoryRefused("before_history", "nothing has been recorded yet", "Ask again after the first reports.")
     if at < oldest:
-        hint = f"The history begins at {show_utc(oldest)}."
-        raise HistoryRefused("before_history", f"nothing was recorded at {show_utc(at)}", hint)
+        message = f"nothing was recorded at {show_utc(at)}: the history begins at {show_utc(oldest)}"
+        raise HistoryRefused("before_history", message, "Ask for a later moment.")
 
 
 def find_hosts(view: "HistoryView", query: MomentQuery, now: float) -> Iterator[PastHost]:

@@ -180,7 +180,7 @@ class PastFleetBuilder:
     def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
         """None where it reported."""
         if not past.is_recorded:
-            return "nothing was recorded of this host before that moment"
+            return "nothing was recorded of this host at that moment"
         if self._is_blank(past.sample):
             return "nothing of this host could be read at that moment"
         return None if status == "up" else f"no report since {show_utc(past.sample.at)}"

@@ -78,6 +78,11 @@ export class TimeMachine {
     return this.end - SPANS.find(({ name }) => name === this.span)!.seconds
   }
 
+  /** What is shown is of the moment that was chosen, or why it cannot be shown is. */
+  get isCurrent(): boolean {
+    return this.shown?.as_of === this.at || (this.refused !== null && !this.isLoading)
+  }
+
   /** Shows the fleet at that moment, or at the nearest that can be shown. */
   go(at: number): void {
     if (this.at === null || at < this.start || at > this.end) this.reach(at)
@@ -129,7 +134,7 @@ export class TimeMachine {
   /** The next moment once this one is shown: none is left out, however slow the hub is. */
   private playOn(): void {
     if (this.at === null || this.at >= this.now() - this.step) this.pause()
-    else if (!this.isLoading && (this.shown?.as_of === this.at || this.refused !== null)) this.move(1)
+    else if (this.isCurrent) this.move(1)
   }
 
   /** Moves the slider's ends so that `at` lies between them. */
@@ -203,8 +208,8 @@ export class TimeMachine {
   private show(fleet: PastFleet): void {
     this.refused = null
     this.shown = { as_of: fleet.as_of, coverage: fleet.coverage, resolution: fleet.resolution }
-    // The store changes what it shows in place: what is kept stays as it came.
-    this.store.look({ ...structuredClone(fleet), is_whole: true })
+    // Nothing changes it in place, as no deltas of it follow: it may be shown again.
+    this.store.look({ ...fleet, is_whole: true })
   }
 
   private async mark(): Promise<void> {

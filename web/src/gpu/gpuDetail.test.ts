@@ -144,6 +144,7 @@ it('says how old the last report of a host that is down is', () => {
   const silent = host('gpu01', [], { status: 'down', last_report_at: NOW - 180 })
   expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'free' }), silent, NOW).state).toBe('unknown; was free at the last report 3m ago')
   expect(gpuDetail(gpu({ availability: 'unknown', last_seen: 'unknown' }), silent, NOW).state).toBe('unknown; last report 3m ago')
+  expect(gpuDetail(gpu({ availability: 'unknown', last_seen: null }), { ...silent, last_report_at: null }, NOW).state).toBe('unknown')
 })
 
 it('says nothing about an age that cannot be', () => {

@@ -106,9 +106,9 @@ export function gpuDetail(gpu: Gpu, host: Host, now: number, isRead = true): Gpu
 function stateText(gpu: Gpu, host: Host, now: number): string {
   const time = elapsed(gpu.since, now)
   if (host.status === 'up') return Number.isNaN(time) ? gpu.availability : `${gpu.availability} for ${duration(time)}, since ${clockTime(gpu.since, now)}`
-  const age = host.last_report_at === null ? '' : ` ${duration(elapsed(host.last_report_at, now))} ago`
-  if (gpu.last_seen === 'unknown') return `unknown; last report${age}`
-  return gpu.last_seen === null ? `unknown; last report${age}` : `unknown; was ${gpu.last_seen} at the last report${age}`
+  if (host.last_report_at === null) return 'unknown'
+  const age = ` ${duration(elapsed(host.last_report_at, now))} ago`
+  return gpu.last_seen === null || gpu.last_seen === 'unknown' ? `unknown; last report${age}` : `unknown; was ${gpu.last_seen} at the last report${age}`
 }
 
 function metricOf(owner: Gpu | Host, metric: Metric): number | null {

@@ -30,6 +30,10 @@ describe('notes', () => {
     expect(text({ status: 'never_seen', last_report_at: null })).toMatchObject({ status: 'never seen', notes: ['No report yet. Start gpudeck agent on this host.'] })
   })
 
+  it('say that nothing is known of a host at a moment of the past', () => {
+    expect(text({ status: 'down', last_report_at: null })).toMatchObject({ status: 'down', notes: ['Nothing was recorded of this host at that moment.'] })
+  })
+
   it.each([
     ['pull', 'that gpudeck agent is running.'],
     ['scrape', 'its exporter is running.'],

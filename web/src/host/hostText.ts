@@ -91,6 +91,8 @@ export function noteLevel(note: string, { status, gpus }: Host): Level {
 const REQUIRED: Record<string, string> = { push: ' and that gpudeck agent is running', pull: ' and that gpudeck agent is running', scrape: ' and that its exporter is running' }
 
 function noReportText(host: Host, now: number): string {
+  // Of a moment of the past: it had been seen before.
+  if (host.last_report_at === null && host.status !== 'never_seen') return 'Nothing was recorded of this host at that moment.'
   if (host.last_report_at === null) return host.via === 'push' ? 'No report yet. Start gpudeck agent on this host.' : 'The hub has not read this host yet.'
   const text = `No report for ${duration(elapsed(host.last_report_at, now))} (last at ${clockTime(host.last_report_at, now)}).`
   return host.status === 'down' ? `${text} Check that the host is on${REQUIRED[host.via] ?? ''}.` : text
