@@ -148,9 +148,9 @@ export function percentage(part: number): string {
   return `${percent.toFixed(percent === 0 || percent >= 100 ? 0 : 1)} %`
 }
 
-export function costText(cost: number | null, currency: string): string {
+export function costText(cost: number | null, currency: string, digits = 2): string {
   if (cost === null) return DASH
-  const text = cost.toLocaleString('en', { minimumFractionDigits: 2, maximumFractionDigits: 2 })
+  const text = cost.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits })
   return currency === '' ? text : `${text} ${plain(currency)}`
 }
 
