@@ -26,7 +26,7 @@ from fakes.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 Visits = Callable[..., Page]
-CHARTS = ("Utilization", "Memory", "Power", "Temperature", "Clocks")
+CHARTS = ("Utilization", "Activity", "Memory", "Power", "Temperature", "Clocks")
 HOSTILE = "<script>window.pwned = 1</script>\u202e" + "x" * 300
 
 

@@ -147,14 +147,39 @@ def test_colour_only_when_asked() -> None:
 
 def test_a_box_a_host_with_its_name_and_its_parts() -> None:
     process = make_process(4711, "alice")
-    fleet = fleet_of(("gpu01", [make_gpu(processes=[process])]), ("gpu02", [make_gpu()]))
+    older = make_gpu(metrics={"sm_activity_percent": None})
+    fleet = fleet_of(("gpu01", [make_gpu(processes=[process])]), ("gpu02", [older]))
     lines = render_fleet(fleet, detail=True).splitlines()
     assert [line[:12] for line in lines if line.startswith(("╭", "├", "╰"))] == [
         "╭─ gpu01 · u",
+        "├─ activity ",
         "├─ processes",
         "╰───────────",
         "╭─ gpu02 · u",
         "╰───────────",
+    ]
+
+
+def test_activity_and_traffic_of_a_gpu_that_measures_them() -> None:
+    rates = {"nvlink_receive_bytes_per_second": 70.5e9, "nvlink_transmit_bytes_per_second": None}
+    gpu = make_gpu(metrics={"sm_activity_percent": 96, "tensor_activity_percent": None, **rates})
+    lines = render_fleet(fleet_of(("gpu01", [gpu])), detail=True).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("├─ activity"))
+    assert lines[at + 1].split()[1:5] == ["GPU", "SM", "OCCUPANCY", "TENSOR"]
+    assert lines[at + 2].split()[1:14] == [
+        "0",
+        "96%",
+        "0%",
+        "–",
+        "0%",
+        "0%",
+        "0%",
+        "0%",
+        "70.5",
+        "GB/s",
+        "–",
+        "0.0",
+        "GB/s",
     ]
 
 

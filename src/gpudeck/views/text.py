@@ -77,6 +77,15 @@ _PROCESS_COLUMNS = (
     Column("WHERE", keep=50, widest=28),
     Column("COMMAND", keep=96, widest=160, least=20),
 )
+_ACTIVITY_COLUMNS = tuple(
+    Column(title, keep=99 - place, align="right", widest=10)
+    for place, title in enumerate(
+        (
+            *("GPU", "SM", "OCCUPANCY", "TENSOR", "MEMORY", "FP64", "FP32", "FP16"),
+            *("NVLINK IN", "OUT", "PCIE IN", "OUT"),
+        )
+    )
+)
 _EVENT_COLUMNS = (
     Column("GPU", keep=99, align="right", widest=8),
     Column("AGO", keep=97, align="right", widest=8),
@@ -333,6 +342,11 @@ def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour:
     """A host's parts, beginning with its GPUs. Each kind is one table over all hosts, so that columns stand in line."""
     kinds = [
         ("", GPU_COLUMNS, [[row[1:] for row in gpu_rows(host, now)] for host in hosts]),
+        (
+            "activity",
+            _ACTIVITY_COLUMNS,
+            [[_activity_cells(gpu) for gpu in host.gpus if gpu.sm_activity_percent is not None] for host in hosts],
+        ),
         ("processes", _PROCESS_COLUMNS, [_process_rows(host, now) for host in hosts]),
         (
             "faults",
@@ -373,6 +387,20 @@ def _draw(title: Cell, parts: Sequence[Part], width: int, colour: bool) -> list[
 
 def _rule(left: str, word: Cell, right: str, width: int, colour: bool) -> str:
     return f"{left}─ {paint(*word, colour)} {'─' * (width - 1 - width_of(word[0]))}{right}"
+
+
+def _activity_cells(gpu: Gpu) -> list[Cell]:
+    shares = (
+        *(gpu.sm_activity_percent, gpu.sm_occupancy_percent, gpu.tensor_activity_percent, gpu.dram_activity_percent),
+        *(gpu.fp64_activity_percent, gpu.fp32_activity_percent, gpu.fp16_activity_percent),
+    )
+    rates = (
+        *(gpu.nvlink_receive_bytes_per_second, gpu.nvlink_transmit_bytes_per_second),
+        *(gpu.pcie_receive_bytes_per_second, gpu.pcie_transmit_bytes_per_second),
+    )
+    told = [show_number(share, "%") for share in shares]
+    told += ["–" if rate is None else f"{rate / 1e9:.1f} GB/s" for rate in rates]
+    return [(gpu.label, ""), *((text, "") for text in told)]
 
 
 def _process_rows(host: Host, now: float) -> Rows:

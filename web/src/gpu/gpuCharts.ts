@@ -4,6 +4,7 @@ import type { QueryState } from '../charts/historyFeed'
 import { bandsOf, type Band } from '../charts/bands'
 import { lineOf, userLines } from '../charts/lines'
 import type { Line } from '../charts/series'
+import { orderColour } from '../ui/colours'
 import { STATES } from '../ui/states'
 
 const THROTTLING: readonly { metric: string; label: string; colour: string }[] = [
@@ -12,7 +13,7 @@ const THROTTLING: readonly { metric: string; label: string; colour: string }[] =
   { metric: 'throttled_hardware', label: 'hardware throttling', colour: 'color-mix(in oklab, var(--warning) 60%, var(--ink))' },
 ]
 
-const METRICS = ['utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', 'gpus_idle', ...THROTTLING.map(({ metric }) => metric)]
+const METRICS = ['utilization_percent', 'sm_activity_percent', 'tensor_activity_percent', 'dram_activity_percent', 'memory_utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', 'gpus_idle', ...THROTTLING.map(({ metric }) => metric)]
 
 export function gpuQuestions(uuid: string): Record<string, Question> {
   const each = METRICS.map((metric): [string, Question] => [metric, { gpu: uuid, metric }])
@@ -28,14 +29,24 @@ export interface ChartOf {
   isLoading: boolean
 }
 
+const hasValues = (lines: readonly Line[]): boolean => lines.some(({ points }) => points.some(([, low]) => low !== null))
+
 /** `of` gives what is known of each answer. */
 export function gpuCharts(of: (name: string) => QueryState): ChartOf[] {
   const past = (name: string): QueryState['past'] => of(name).past
   const isLoading = (name: string): boolean => of(name).isLoading
   const bands = THROTTLING.flatMap(({ metric, label, colour }) => lineOf(past(metric), label, { colour }).flatMap((line) => bandsOf(line)))
   const quiet = { colour: 'var(--bar)' }
+  // Without a measurement of its bandwidth: for how long the memory was busy.
+  const memory = lineOf(past('dram_activity_percent'), 'memory', { colour: orderColour(2) })
+  const activity = [
+    ...lineOf(past('sm_activity_percent'), 'SM', { colour: orderColour(0) }),
+    ...lineOf(past('tensor_activity_percent'), 'tensor cores', { colour: orderColour(1) }),
+    ...(hasValues(memory) ? memory : lineOf(past('memory_utilization_percent'), 'memory busy', { colour: orderColour(2) })),
+  ].filter((line) => hasValues([line]))
   return [
     { title: 'Utilization', unit: 'percent', series: lineOf(past('utilization_percent'), 'Utilization', { hasSpread: true }), bands, isLoading: isLoading('utilization_percent') },
+    ...(activity.length > 0 ? [{ title: 'Activity', unit: 'percent', series: activity, isLoading: isLoading('sm_activity_percent') }] : []),
     {
       title: 'Memory',
       unit: 'bytes',

@@ -63,6 +63,15 @@ test('every chart is there before its answer is', () => {
   ])
 })
 
+test('activity has a chart where it is measured, and the time in which memory was busy stands for its bandwidth elsewhere', () => {
+  const activity = (answers: Record<string, QueryState>) => gpuCharts((name) => answers[name] ?? nothing).find(({ title }) => title === 'Activity')
+  const unmeasured = { sm_activity_percent: told([[0, null, null, null]]), dram_activity_percent: told([[0, null, null, null]]) }
+  expect(activity(unmeasured)).toBeUndefined()
+  const measured = { sm_activity_percent: told([[0, 5, 5, 5]]), tensor_activity_percent: told([[0, 0, 0, 0]]), dram_activity_percent: told([[0, 7, 7, 7]]) }
+  expect(activity(measured)?.series.map(({ label }) => label)).toEqual(['SM', 'tensor cores', 'memory'])
+  expect(activity({ ...unmeasured, memory_utilization_percent: told([[0, 9, 9, 9]]) })?.series.map(({ label }) => label)).toEqual(['memory busy'])
+})
+
 test('memory is a pile of people under the line of all', () => {
   const answers: Record<string, QueryState> = { users: told([[0, 5, 5, 5]], { user: 'alice' }), memory_used_bytes: told([[0, 6, 6, 6]]) }
   const memory = gpuCharts((name) => answers[name] ?? nothing)[1]
