@@ -24,6 +24,7 @@ NAMES = (
     "history",
     "history_page",
     "moment",
+    "slider",
     "reliability",
     "reservations",
     "alerts",
