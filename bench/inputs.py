@@ -28,8 +28,8 @@ from gpudeck.compat.gpumonitor import GpumonitorSource
 from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.compat.vesta.ingest import read_post
 from gpudeck.discovery.consul import read_instances
-from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.prometheus_sd import read_file, read_targets
+from gpudeck.discovery.service import PollingService
 from gpudeck.discovery.static import read_hosts
 from gpudeck.fetch import Fetcher, HttpResponse
 from gpudeck.fleet.hub import Hub

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.tables import Row, print_table
-from gpudeck.api.reliability import ReliabilityRanking
+from gpudeck.api.events import ReliabilityRanking
 from gpudeck.database.engine import open_database
 from gpudeck.events.store import MOST_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.state import FleetState

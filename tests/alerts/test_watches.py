@@ -9,8 +9,7 @@ from fakes.clock import FakeClock
 from fakes.offers import GIB, make_offer
 from gpudeck.alerts.watches import MOST_OF_ONE, SETTLED_SECONDS, TooManyWatches, Watches, WatchStore, message_of
 from gpudeck.database.engine import Database
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
-from gpudeck.model.watch import Watch
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Watch
 
 
 class Lookout:

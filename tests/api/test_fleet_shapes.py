@@ -11,7 +11,7 @@ import pytest
 from fakes.api_app import make_app
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
-from gpudeck.client.columns import read_columns
+from gpudeck.client.answers import read_columns
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Unreachable

@@ -14,8 +14,7 @@ from gpudeck.database.engine import Database
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.event import Event, Severity, make_event
-from gpudeck.model.reliability import Reliability, ReliabilityRow
+from gpudeck.model.event import Event, Reliability, ReliabilityRow, Severity, make_event
 
 NOW = time.time() // 1
 HOUR, DAY = 3600.0, 86_400.0

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.api_app import make_app
 from gpudeck.api.fleet import TargetGroup, list_targets
-from gpudeck.discovery.base import HostFindings
+from gpudeck.discovery.inputs import HostFindings
 from gpudeck.discovery.prometheus_sd import read_groups
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.target import Target

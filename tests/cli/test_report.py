@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from fakes.hubs import gpudeck
-from gpudeck.model.reliability import FaultEvidence, Reliability, ReliabilityRow
+from gpudeck.model.event import FaultEvidence, Reliability, ReliabilityRow
 from gpudeck.model.view import Day, Usage, UsageRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC

@@ -18,7 +18,7 @@ from gpudeck.compat.gpu_monitor import ConsulNodes, FolderHosts, FolderSource, S
 from gpudeck.compat.gpu_monitor_files import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
 from gpudeck.compat.registry import make_poll_methods, names_hosts
 from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings
-from gpudeck.discovery import base as discovery_base
+from gpudeck.discovery import inputs as discovery_inputs
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.report import GpuReading, Report
@@ -447,7 +447,7 @@ def test_more_hosts_than_there_is_room_for_are_told_once(folder: Path, monkeypat
             await providers[0].close()
             return found
 
-    monkeypatch.setattr(discovery_base, "MAX_HOSTS", 2)
+    monkeypatch.setattr(discovery_inputs, "MAX_HOSTS", 2)
     for name in ("a", "b"):
         (folder / f"{name}_gpus.csv").touch()
     for count, problems in asyncio.run(work()):

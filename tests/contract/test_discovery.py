@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discovery.servers import json_server
-from gpudeck.discovery.base import Provider
 from gpudeck.discovery.consul import ConsulSettings
 from gpudeck.discovery.host_names import is_host_name
+from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.prometheus_sd import FileSdSettings, HttpSdSettings
 from gpudeck.discovery.registry import PROVIDERS, DiscoverySettings, make_providers
 from gpudeck.discovery.static import HostEntry, HostsFileSettings

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.discovery.base import MAX_HOSTS, HostFindings
 from gpudeck.discovery.host_names import is_host_name
+from gpudeck.discovery.inputs import MAX_HOSTS, HostFindings
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, read_groups
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target

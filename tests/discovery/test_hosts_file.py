@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.discovery.base import MAX_HOSTS, MAX_PROBLEMS
 from gpudeck.discovery.host_names import is_host_name
-from gpudeck.discovery.inputs import MAX_FILE_BYTES, RESTLESS_LOOKS, FileThread
+from gpudeck.discovery.inputs import MAX_FILE_BYTES, MAX_HOSTS, MAX_PROBLEMS, RESTLESS_LOOKS, FileThread
 from gpudeck.discovery.static import HostsFile, HostsFileSettings, read_hosts
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target

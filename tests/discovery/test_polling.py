@@ -10,7 +10,7 @@ from discovery.script import ScriptedProvider
 from fakes.waiting import until
 from gpudeck.discovery.host_names import quote
 from gpudeck.discovery.managed import ORIGIN
-from gpudeck.discovery.polling import PollingService
+from gpudeck.discovery.service import PollingService
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import UsageError

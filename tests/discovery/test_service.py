@@ -6,7 +6,7 @@ import pytest
 
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
-from gpudeck.discovery.base import MAX_HOSTS
+from gpudeck.discovery.inputs import MAX_HOSTS
 from gpudeck.discovery.service import MAX_CLASHES, Discovery, merge_targets
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target

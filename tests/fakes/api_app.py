@@ -37,7 +37,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
-from gpudeck.maintenance.notes import HostNotes
+from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target

@@ -15,9 +15,9 @@ import uvloop
 from fakes.serving import serving
 from fakes.waiting import wait_until
 from gpudeck.model.settings import LimitsSettings
-from gpudeck.server import listener
+from gpudeck.server import http_server
 from gpudeck.server.connections import Connection, ConnectionLimiter
-from gpudeck.server.listener import ConnectionListener
+from gpudeck.server.http_server import ConnectionListener
 
 
 def connect(port: int) -> socket.socket:
@@ -48,7 +48,7 @@ def test_who_is_turned_away_hears_of_it_only_later() -> None:
 
 
 def test_of_too_many_who_were_turned_away_the_first_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_HELD", 2)
+    monkeypatch.setattr(http_server, "MAX_HELD", 2)
     limiter = only(1)
     with serving(limiter, hold=3600.0) as port, connect(port), contextlib.ExitStack() as opened:
         others = [opened.enter_context(connect(port)) for _ in range(4)]

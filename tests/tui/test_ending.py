@@ -14,8 +14,7 @@ from fakes.tops import make_top, press, some_fleet
 from fakes.waiting import wait_until
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.view import Host, ShownProcess
-from gpudeck.tui.ending import NotEnded, ProcessToEnd, choose_process, end_process
-from gpudeck.tui.top import Top
+from gpudeck.tui.top import NotEnded, ProcessToEnd, Top, choose_process, end_process
 
 TICKS = os.sysconf("SC_CLK_TCK")
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"

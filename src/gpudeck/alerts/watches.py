@@ -15,9 +15,8 @@ from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import watches as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, choose, from_row, is_usable, to_row
+from gpudeck.model.gpu_request import CandidateGpu, FoundGpu, GpuRequest, Watch, choose, from_row, is_usable, to_row
 from gpudeck.model.text import show_gib
-from gpudeck.model.watch import FoundGpu, Watch
 
 _LISTED_SECONDS: Final = 7 * 86_400.0
 """How long one that fired is still shown to whom it belongs."""

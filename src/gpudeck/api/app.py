@@ -31,10 +31,8 @@ from gpudeck.api import (
     metrics,
     page,
     queue,
-    reliability,
     reservations,
     runs,
-    watches,
 )
 from gpudeck.api.access import Authenticator, check_access, check_one_token
 from gpudeck.api.answers import (
@@ -71,8 +69,8 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, health, history, runs, jobs, events, reliability, alerts, maintenance, reservations, login),
-    *(accounts, queue, watches, metrics, ask, about, install, badge, page),
+    *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
+    *(queue, metrics, ask, about, install, badge, page),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -1,6 +1,8 @@
-"""GET /api/v1/events: what happened, the newest first."""
+"""GET /api/v1/events: what happened, the newest first. GET /api/v1/reliability: GPUs and hosts by their faults, from
+events and alerts; the database counts, and only what is shown is read."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 from litestar import Response, get
@@ -8,13 +10,18 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Struct
 
+from gpudeck.alerts.record import AlertRecord
+from gpudeck.alerts.store import KEEP as ALERTS_KEPT
+from gpudeck.alerts.store import MOST_FIRING
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time, read_words, word_list
+from gpudeck.api.services import TheServices
 from gpudeck.events.log import EventLog
-from gpudeck.events.store import MOST_EVENTS, EventQuery
+from gpudeck.events.store import MOST_EVENTS, EventQuery, FaultCount, LostTime
+from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
-from gpudeck.model.event import SEVERITIES, Event
+from gpudeck.model.event import SEVERITIES, Event, FaultEvidence, RankedBy, Reliability, ReliabilityRow
 from gpudeck.views.csv import write_events
 
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
@@ -77,3 +84,130 @@ async def list_events(
 
 def _split(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+_THROTTLED: Final = "gpu_throttled"
+_RULES: Final = {
+    _THROTTLED: "thermal throttling or hardware slowdown",
+    "ecc": "uncorrected ECC errors, or a row remap pending",
+    "driver_not_answering": "the driver did not answer",
+}
+_TITLES: Final = {
+    "xid": "driver error",
+    "gpu_lost": "GPU lost",
+    "health_raised": "bad health",
+    "host_down": "host down",
+    "host_rebooted": "reboot",
+    "flapping": "flapping",
+}
+_UNCOUNTED: Final = ("host_rebooted",)
+_Moment = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
+
+
+class ReliabilityRanking:
+    """Gathers evidence by GPU or by host; `end` is when the period ends."""
+
+    def __init__(self, by: RankedBy, start: float, end: float) -> None:
+        self._by: RankedBy = by
+        self._start = start
+        self._end = end
+        self._rows: dict[str, ReliabilityRow] = {}
+
+    def add_faults(self, faults: Iterable[FaultCount]) -> None:
+        for fault in faults:
+            row = self._find(fault.host, fault.host_id, fault.gpu, fault.label)
+            if row is None:
+                continue
+            # A fault of a program says nothing about the GPU.
+            is_incident = fault.kind not in _UNCOUNTED and not (fault.kind == "xid" and fault.severity == "info")
+            title = fault.title or _TITLES[fault.kind]
+            row.evidence.append(FaultEvidence(fault.kind, title, fault.times, is_incident, fault.last_at))
+            row.incidents += fault.times if is_incident else 0
+
+    def add_lost(self, losses: Iterable[LostTime]) -> None:
+        """Of a host the time that it was down: lost GPUs are among its evidence."""
+        for loss in losses:
+            row = self._find(loss.host, loss.host_id, loss.gpu, loss.label)
+            if row is None:
+                continue
+            row.lost_seconds += loss.seconds if self._by == "gpu" or loss.gpu is None else 0.0
+            kind = "host_down" if loss.gpu is None else "gpu_lost"
+            found = next((one for one in row.evidence if one.kind == kind), None)
+            if found is None:
+                # It began before the period.
+                found = FaultEvidence(kind, _TITLES[kind], 0, is_incident=True, last_at=loss.last_at)
+                row.evidence.append(found)
+            found.seconds = (found.seconds or 0.0) + loss.seconds
+
+    def add_alerts(self, records: Iterable[AlertRecord]) -> None:
+        for record in records:
+            row = self._find(record.host or record.host_id, record.host_id, record.gpu or None, record.label)
+            fired = record.fired_at
+            if row is None or fired is None:
+                continue
+            seconds = max(0.0, min(record.resolved_at or self._end, self._end) - max(fired, self._start))
+            row.throttled_seconds += seconds if record.rule == _THROTTLED else 0.0
+            is_incident = record.rule == "driver_not_answering"
+            row.incidents += is_incident
+            found = next((one for one in row.evidence if one.kind == record.rule), None)
+            if found is None:
+                found = FaultEvidence(record.rule, _RULES[record.rule], 0, is_incident, fired)
+                row.evidence.append(found)
+            found.count += 1
+            found.last_at = max(found.last_at, fired)
+            found.seconds = (found.seconds or 0.0) + seconds
+
+    def finish(self, fleet: FleetState, limit: int, problems: Sequence[str]) -> Reliability:
+        """With today's names of what is still there."""
+        found = [row for row in self._rows.values() if row.incidents or row.lost_seconds or row.throttled_seconds]
+        found.sort(key=lambda row: (-row.incidents, -row.lost_seconds, -row.throttled_seconds, row.host, row.gpu or ""))
+        for row in found[:limit]:
+            row.evidence.sort(key=lambda one: (not one.is_incident, -one.count, one.kind))
+            host = fleet.hosts.get(row.host_id)
+            if host is not None:
+                row.host = host.name
+                gpu = host.gpus.get(row.gpu or "")
+                row.label, row.model = (row.label, None) if gpu is None else (gpu.label, gpu.display_name)
+        return Reliability(self._by, self._start, self._end, len(found), found[:limit], list(problems))
+
+    def _find(self, host: str, host_id: str, gpu: str | None, label: str | None) -> ReliabilityRow | None:
+        """None for what belongs to no row: what happened to a host in a ranking of GPUs."""
+        key = host_id if self._by == "host" else gpu
+        if not key:
+            return None
+        if key not in self._rows:
+            own = (gpu, label) if self._by == "gpu" else (None, None)
+            self._rows[key] = ReliabilityRow(host, host_id, 0, 0.0, 0.0, *own)
+        return self._rows[key]
+
+
+@get(
+    "/api/v1/reliability",
+    opt=access("read"),
+    responses=documented(Reliability, "The worst first, with the evidence"),
+)
+async def read_reliability(
+    *,
+    request: HubRequest,
+    services: TheServices,
+    by: Annotated[RankedBy, QueryParameter(description="Rank GPUs or hosts")] = "gpu",
+    start: _Moment = "-30d",
+    end: _Moment = "now",
+    limit: Annotated[int, QueryParameter(ge=1, le=500, description="At most so many rows")] = 50,
+) -> Response[bytes]:
+    """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts."""
+    now = clock.wall()
+    begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
+    ranking = ReliabilityRanking(by, begin, until)
+    ranking.add_faults(await services.events.ask(lambda store: store.count_faults(begin, until)))
+    ranking.add_lost(await services.events.ask(lambda store: store.lost_times(begin, until)))
+    alerts = await services.alerts.find_between(tuple(_RULES), begin, until)
+    ranking.add_alerts(alerts)
+    problems = ["The time range ends before it begins."] if until <= begin else []
+    if begin < now - ALERTS_KEPT:
+        problems.append("Throttling and ECC alerts are included only if they were resolved within the last 90 days.")
+    if begin < now - services.events.kept_seconds:
+        problems.append("Events of the beginning of this time range are no longer kept.")
+    if len(alerts) >= MOST_FIRING:
+        problems.append(f"Only {MOST_FIRING:,} alerts are included.")
+    return await answer_json(request, msgspec.json.encode(ranking.finish(services.hub.fleet, limit, problems)))

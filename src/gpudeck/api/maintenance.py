@@ -15,7 +15,7 @@ from gpudeck.api.answers import documented, respond
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import Length, Moment, read_length, read_moment
 from gpudeck.api.services import TheServices
-from gpudeck.maintenance.notes import MOST_NOTE, HostNotes
+from gpudeck.maintenance.service import MOST_NOTE, HostNotes
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.maintenance import (

@@ -1,4 +1,5 @@
-"""/api/v1/queue (GET, POST) and /api/v1/queue/{id} (GET, DELETE): the queue for GPUs."""
+"""/api/v1/queue (GET, POST) and /api/v1/queue/{id} (GET, DELETE): the queue for GPUs. /api/v1/watches (GET, POST) and
+/api/v1/watches/{id} (DELETE): a notification when GPUs are free."""
 
 from time import monotonic
 from typing import Annotated
@@ -8,11 +9,14 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
+from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import RequestRefused, documented
 from gpudeck.api.login import AuthRequest, Done, TheAuth
+from gpudeck.api.services import ApiServices, TheServices
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
-from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.gpu_request import GpuRequest, Watch, WatchList, WatchView
 from gpudeck.model.text import clean
 from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
 from gpudeck.queueing.scheduler import QueuePosition
@@ -87,7 +91,7 @@ async def ask_queue(
     # Fifty who wait on one machine have one address: their waiting costs the hub nothing.
     exclude_wait(monotonic() - asked)
     if place is None:
-        raise _unknown(number)
+        raise _unknown_request(number)
     return place
 
 
@@ -101,7 +105,7 @@ async def leave_queue(request: AuthRequest, number: _Number, auth: TheAuth, queu
     """Leave the line, or give back what was granted."""
     _check_owner(caller_of(request), number, queue)
     if not await queue.leave(number):
-        raise _unknown(number)
+        raise _unknown_request(number)
     await auth.audit.record(caller_of(request), "leave queue", str(number))
     return Done()
 
@@ -120,10 +124,110 @@ def _check_owner(caller: Caller, number: int, queue: WaitQueue) -> None:
     which others may share."""
     one = queue.find(number)
     if one is None:
-        raise _unknown(number)
+        raise _unknown_request(number)
     if one.account != _account_of(caller) and not caller.is_at_least("admin"):
         raise RequestRefused(403, "forbidden", f"place {number} in the queue is {one.user}'s.")
 
 
-def _unknown(number: int) -> RequestRefused:
+def _unknown_request(number: int) -> RequestRefused:
     return RequestRefused(404, "unknown_request", f"the queue has no request {number}.", "Queue again.")
+
+
+TheWatches = NamedDependency[Watches]
+
+
+class NewWatch(GpuRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`expire_seconds` is how long it counts. `user` is a login on the hosts, and counts where an admin asks whom no
+    account names."""
+
+    expire_seconds: Annotated[float, Meta(ge=60, le=LONGEST)] = USUAL
+    user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+@get("/api/v1/watches", opt=access("user"))
+async def list_watches(
+    request: AuthRequest,
+    watches: TheWatches,
+    services: TheServices,
+    mine: Annotated[bool, QueryParameter(description="Of an admin: not those of others")] = False,
+) -> WatchList:
+    """Your watches. Admins see those of all."""
+    caller = caller_of(request)
+    sees_all = caller.is_at_least("admin") and not mine
+    return WatchList([_show(one, services) for one in watches.list_of() if sees_all or _is_of(one, caller)])
+
+
+@post(
+    "/api/v1/watches",
+    opt=access("user"),
+    responses=documented(
+        WatchView,
+        "You get one notification",
+        {400: "Invalid request", 409: "Too many watches"},
+        status=201,
+    ),
+)
+async def add_watch(
+    request: AuthRequest, data: JSONBody[NewWatch], auth: TheAuth, watches: TheWatches, services: TheServices
+) -> WatchView:
+    """Get one notification when such GPUs are free. This does not reserve them."""
+    caller = caller_of(request)
+    names = (name for name in GpuRequest.__struct_fields__ if name != "near")
+    wanted = GpuRequest(**{name: getattr(data, name) for name in names})
+    user, account = _who(caller, data.user, auth)
+    try:
+        made = await watches.add(user, account, wanted, data.expire_seconds)
+    except TooManyWatches as error:
+        raise RequestRefused(409, "full", error.message, error.hint) from error
+    await auth.audit.record(caller, "add watch", f"{made.id} {user}", details=wanted.describe())
+    return _show(made, services)
+
+
+@delete(
+    "/api/v1/watches/{number:int}",
+    status_code=200,
+    opt=access("user"),
+    responses=documented(Done, "The watch is removed", {404: "No such watch"}),
+)
+async def remove_watch(
+    request: AuthRequest,
+    number: Annotated[int, PathParameter(description="The watch's number", ge=1, le=2**53)],
+    auth: TheAuth,
+    watches: TheWatches,
+) -> Done:
+    """Remove a watch of yours; admins may remove any."""
+    caller = caller_of(request)
+    one = watches.find(number)
+    if one is None:
+        raise _unknown_watch(number)
+    if not _is_of(one, caller) and not caller.is_at_least("admin"):
+        raise RequestRefused(403, "forbidden", f"watch {number} is {one.user}'s.")
+    if not await watches.remove(number):
+        raise _unknown_watch(number)
+    await auth.audit.record(caller, "remove watch", str(number))
+    return Done()
+
+
+def _show(one: Watch, services: ApiServices) -> WatchView:
+    fields = {name: getattr(one, name) for name in WatchView.__struct_fields__ if hasattr(one, name)}
+    return WatchView(**fields, description=one.wanted.describe(), is_sent=services.reaches(one.account))
+
+
+def _who(caller: Caller, told: str | None, auth: Auth) -> tuple[str, str | None]:
+    """The name, and the account that is notified. No one watches as another user; an admin without an account, as
+    at the machine of the hub, watches as the login that they have there."""
+    if caller.account_id is not None:
+        return caller.name, caller.name
+    if told is None or not caller.is_at_least("admin"):
+        return caller.name, None
+    login = clean(told)
+    return login, auth.users.account_of(login)
+
+
+def _is_of(one: Watch, caller: Caller) -> bool:
+    """A caller without an account is identified by the token alone."""
+    return one.user == caller.name
+
+
+def _unknown_watch(number: int) -> RequestRefused:
+    return RequestRefused(404, "unknown_watch", f"there is no watch {number}.", "`gpudeck watch list` shows yours.")

@@ -17,7 +17,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
-from gpudeck.maintenance.notes import HostNotes
+from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model.cluster import Cluster
 from gpudeck.queueing.queue import WaitQueue

@@ -37,8 +37,8 @@ from gpudeck.compat.registry import make_providers as make_compat_providers
 from gpudeck.compat.service import CompatRoutes
 from gpudeck.database.schema import name_fleet
 from gpudeck.discovery.managed import ManagedHosts
-from gpudeck.discovery.polling import PollingService
 from gpudeck.discovery.registry import HostLists
+from gpudeck.discovery.service import PollingService
 from gpudeck.discovery.static import StaticHosts
 from gpudeck.fetch import shared_trust
 from gpudeck.fleet.clock_monitor import ClockMonitor
@@ -52,12 +52,12 @@ from gpudeck.model.settings import Address, expand_home
 from gpudeck.model.target import Target
 from gpudeck.ops.backup import record_restore
 from gpudeck.ops.data_folder import lock_fleet, lock_for_hub
+from gpudeck.server.addresses import note_address, url_elsewhere, url_here, write_url
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import App, SafeApp
 from gpudeck.server.connections import ConnectionLimiter, DirectRoute
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
-from gpudeck.server.urls import note_address, url_elsewhere, url_here, write_url
 from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_missing_extras
 
 log = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
     With them if `words` search in these; text that may be anywhere does so in fleets of up to `MOST_HOSTS`, as on the
     page.
     """
-    from gpudeck.client.columns import read_columns  # noqa: PLC0415 - not every command shows the fleet
+    from gpudeck.client.answers import read_columns  # noqa: PLC0415 - not every command shows the fleet
     from gpudeck.views.filter import join, parse_query  # noqa: PLC0415 - the same
 
     places = {word.place for word in parse_query(join(words)).words}

@@ -1,4 +1,4 @@
-"""gpudeck watch: one notification when GPUs are free."""
+"""gpudeck watch: one notification when GPUs are free; and gpudeck ask: a message to the owner of an idle GPU."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -7,13 +7,13 @@ import click
 import msgspec
 
 from gpudeck.cli.hub_access import ask, find_owner
-from gpudeck.cli.options import hub_option, kind_options, read_wanted
+from gpudeck.cli.options import complete_hosts, hub_option, kind_options, read_wanted
 from gpudeck.cli.terminal import terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
-from gpudeck.model.text import show_length
+from gpudeck.model.gpu_request import WatchList, WatchView
+from gpudeck.model.text import clean, show_length
 from gpudeck.model.times import parse_duration
-from gpudeck.model.watch import WatchList, WatchView
 from gpudeck.views.lists import render_watches
 
 if TYPE_CHECKING:
@@ -105,3 +105,31 @@ def _read_expire(text: str) -> float:
     if not 60 <= seconds <= 30 * 86_400:
         raise UsageError("--expire must be between 1m and 30d.")
     return seconds
+
+
+_ASK_EXAMPLES = """\b
+Examples:
+  gpudeck ask gpu07:3                                   do you still need it?
+  gpudeck ask gpu07:3 "deadline tonight, may I have it?"
+"""
+
+
+@click.command("ask", epilog=_ASK_EXAMPLES)
+@click.argument("place", metavar="HOST:GPU", shell_complete=complete_hosts)
+@click.argument("message", required=False, default="")
+@hub_option
+def ask_command(place: str, message: str, *, hub: str) -> None:
+    """Ask the owner of an idle GPU whether they still need it. They get a message with your name, the GPU and how
+    long it is idle, through the channel that the hub has for them.
+
+    Exit code 2 if nobody could be asked: the GPU is not idle, or its owner has no channel or does not want to be asked.
+    """
+    host, _, gpu = place.partition(":")
+    if not host or not gpu:
+        raise UsageError(f"{place[:80]!r} is not HOST:GPU.", "Such as gpu07:3.")
+    answer: dict[str, Any] = msgspec.json.decode(
+        ask(hub, lambda client: client.ask_owner({"host": host, "gpu": gpu, "message": message}))
+    )
+    click.echo(f"Asked {clean(', '.join(answer['asked']))}.")
+    for one in answer["not_asked"]:
+        click.echo(f"Not asked: {clean(one['user'])} {clean(one['reason'])}.", err=True)

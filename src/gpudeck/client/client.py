@@ -191,7 +191,7 @@ class Client:
         return self._get(f"/api/v1/jobs/{quote(job)}{query}")
 
     def reliability(self, query: Mapping[str, str]) -> bytes:
-        """The flakiest GPUs or hosts, as JSON (see model.reliability). `query` is what stands behind the question
+        """The flakiest GPUs or hosts, as JSON (see model.event). `query` is what stands behind the question
         mark."""
         return self._get(f"/api/v1/reliability?{_write(query)}")
 

@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from gpudeck.compat.gpu_monitor_files import KINDS, WHO, GpuMonitorFiles, ReportBuilder
 from gpudeck.compat.settings import GpuMonitorSettings
-from gpudeck.discovery.base import HostFindings, Provider
 from gpudeck.discovery.host_names import is_host_name, quote
-from gpudeck.discovery.inputs import FileProvider, FileThread, ServerProvider, find_path
+from gpudeck.discovery.inputs import FileProvider, FileThread, HostFindings, Provider, ServerProvider, find_path
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.model.address import show_url
 from gpudeck.model.cpu_budget import parse_in_thread

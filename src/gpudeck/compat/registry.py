@@ -9,7 +9,7 @@ from gpudeck.compat.settings import (
     GpuMonitorSettings,
     GpumonitorSettings,
 )
-from gpudeck.discovery.base import Provider
+from gpudeck.discovery.inputs import Provider
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
 from gpudeck.sources.base import Source

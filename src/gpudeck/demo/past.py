@@ -16,8 +16,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
 from gpudeck.model.availability import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.event import Event
-from gpudeck.model.occupancy import look_at
-from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.report import GpuReading, Process, Report, look_at
 from gpudeck.wire import VERSION, Envelope
 
 HOUR = 3600.0

@@ -11,9 +11,8 @@ from urllib import parse
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import is_host_name, quote
-from gpudeck.discovery.inputs import DEADLINE, ServerProvider
+from gpudeck.discovery.inputs import DEADLINE, HostFindings, ServerProvider, bound_labels
 from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.settings import Text

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from gpudeck.agent.token_file import replace_file
-from gpudeck.discovery.base import Provider
+from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.static import HostEntry
 from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gpudeck.discovery.base import HostFindings, bound_labels
 from gpudeck.discovery.host_names import HostAddress, expand, quote, read_host_address
-from gpudeck.discovery.inputs import FileProvider, ServerProvider, WatchedFile, find_path
+from gpudeck.discovery.inputs import FileProvider, HostFindings, ServerProvider, WatchedFile, bound_labels, find_path
 from gpudeck.model.address import Url, check_url, show_url
 from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import Duration, Text

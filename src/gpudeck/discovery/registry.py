@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.discovery.base import Provider
 from gpudeck.discovery.consul import Consul, ConsulSettings
+from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, HttpSd, HttpSdSettings
 from gpudeck.discovery.static import HostEntry, HostsFile, HostsFileSettings, StaticHosts
 

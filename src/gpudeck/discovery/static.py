@@ -12,9 +12,17 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.discovery.base import MAX_HOSTS, HostFindings, Labels, Provider, bound_labels
 from gpudeck.discovery.host_names import expand, quote, read_host_address
-from gpudeck.discovery.inputs import FileProvider, WatchedFile, find_path
+from gpudeck.discovery.inputs import (
+    MAX_HOSTS,
+    FileProvider,
+    HostFindings,
+    Labels,
+    Provider,
+    WatchedFile,
+    bound_labels,
+    find_path,
+)
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Text
 from gpudeck.model.target import REACH_FIELDS, SOURCES, Target, Via

@@ -2,7 +2,7 @@
 bot, the API and the search all decide here whether a GPU is of the requested kind.
 
 Best is the least memory that is enough; of equals the host on which the fewest are left, so that whole hosts stay whole
-for those who need one; then the host's name and the GPU's number.
+for those who need one; then the host's name and the GPU's number. A watch is a request that notifies once.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from gpudeck.model.availability import Availability
@@ -298,3 +298,48 @@ def _cost(gpus: Sequence[CandidateGpu], request: GpuRequest) -> tuple[bool, floa
 def memory_order(gpu: MatchableGpu) -> float:
     """Its memory, to sort by: unknown comes last."""
     return float("inf") if gpu.memory_total_bytes is None else gpu.memory_total_bytes
+
+
+class FoundGpu(Struct, frozen=True):
+    """A GPU that was free, with the host and the number that it had then."""
+
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    name: str
+
+
+class Watch(Struct, frozen=True, kw_only=True):
+    """`user` is the account's name, where there is one, else the login that was sent. Times are Unix seconds on the
+    hub's clock. `fired_at` is None until `found` was free."""
+
+    id: int
+    user: str
+    account: str | None
+    wanted: GpuRequest
+    created_at: float
+    expires_at: float
+    fired_at: float | None = None
+    found: list[FoundGpu] = field(default_factory=list)
+
+
+class WatchView(Struct, frozen=True, kw_only=True):
+    """`fired_at` is null until the GPUs in `found` were free; then the watch has ended. `is_sent`: the user is notified
+    by mail or Slack; else by an event alone."""
+
+    id: int
+    user: str
+    wanted: GpuRequest
+    description: str
+    created_at: float
+    expires_at: float
+    fired_at: float | None
+    found: list[FoundGpu]
+    is_sent: bool
+
+
+class WatchList(Struct, frozen=True):
+    """Those that wait, and for a week those that fired."""
+
+    watches: list[WatchView]

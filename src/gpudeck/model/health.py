@@ -10,6 +10,9 @@ from msgspec import Struct
 
 from gpudeck.model.report import GpuEvent
 
+FAULT_SECONDS: Final = 24 * 3600.0
+"""For how long a driver fault counts against a GPU's health."""
+
 XidKind = Literal["critical", "application", "warning"]
 HealthLevel = Literal["ok", "warning", "critical", "unknown"]
 

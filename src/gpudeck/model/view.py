@@ -13,9 +13,9 @@ from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
-from gpudeck.model.health import HealthLevel, XidKind
+from gpudeck.model.health import HealthLevel, XidKind, find_xid
 from gpudeck.model.maintenance import Maintenance
-from gpudeck.model.report import Disk
+from gpudeck.model.report import Disk, GpuEvent
 from gpudeck.model.reservation import GpuReservation
 
 HostStatus = Literal["up", "late", "down", "never_seen"]
@@ -293,3 +293,16 @@ class DatabaseState(Struct, frozen=True):
     events: int | None
     reason: str | None = None
     problem: str | None = None
+
+
+def show_event(event: GpuEvent, user: str | None) -> ShownEvent:
+    xid = find_xid(event.code)
+    return ShownEvent(
+        at=event.at,
+        code=event.code,
+        kind=xid.kind,
+        text=xid.text,
+        message=event.text,
+        process=event.process,
+        user=user,
+    )

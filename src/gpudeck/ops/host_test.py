@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpudeck.client import Client
 from gpudeck.compat.registry import make_providers as make_compat_providers
-from gpudeck.discovery.base import Provider
+from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.registry import make_providers
 from gpudeck.fetch import explain

@@ -1,15 +1,19 @@
 """uvicorn behind the limits for connections, with TLS where there is a certificate.
 
 Connections are accepted by our own listener and not by uvicorn: a caller counts from the moment it connects, and not
-only after a TLS handshake, which it may never complete.
+only after a TLS handshake, which it may never complete. It begins as many at a time as the event loop can take. See
+docs/limits.md.
 """
 
 import asyncio
 import contextlib
 import logging
+import random
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +29,6 @@ from gpudeck.server.connections import (
     RequestReader,
     with_connection,
 )
-from gpudeck.server.listener import ConnectionListener
 from gpudeck.server.tls import Tls
 
 log = logging.getLogger(__name__)
@@ -131,3 +134,120 @@ class LimitedServer(uvicorn.Server):
             if tls is not None:
                 self._limiter.hits["handshakes"] += 1
             log.debug("%s is not connected: %s", connection.caller, error)
+
+
+ADMITTED_PER_TURN, TURN_SECONDS, MAX_ADMITTED = 8, 0.005, 128
+"""asyncio's own server would begin all connections that wait in one turn of the event loop: a flood of them would delay
+everything else by many milliseconds. After a turn that took longer than this, in proportion more are begun: where
+thousands of agents come back at once, those that are connected keep the event loop busy, and the others would wait for
+half a minute."""
+ACCEPTED_PER_TURN, MAX_ACCEPTED = 64, 8192
+"""Connections are taken from the kernel sooner than that, up to a number that wait here: its queue is short, and a
+client that finds it full tries again only after one, three, seven seconds."""
+MAX_HELD = 512
+"""Refused connections that are kept open for a while; beyond that the oldest is closed at once."""
+_RETRY_SECONDS = 0.1
+
+
+class ConnectionListener:
+    """Accepts connections from a listening socket, begins a few in each turn of the event loop, and passes those that
+    are admitted to `serve`, which closes and releases them. Refused ones are closed only about `hold` seconds later:
+    clients that are disconnected at once come back at once."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        limiter: ConnectionLimiter,
+        serve: Callable[[socket.socket, Connection], Coroutine[Any, Any, None]],
+        *,
+        hold: float = HOLD_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listening = listening
+        self._limiter = limiter
+        self._serve = serve
+        self._hold = hold
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._served: set[asyncio.Task[None]] = set()
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._accepted: deque[tuple[socket.socket, str]] = deque()
+        self._admitted_at = 0.0
+
+    def open(self, backlog: int) -> None:
+        self._listening.setblocking(False)
+        self._listening.listen(backlog)
+        self._watch()
+
+    async def close(self) -> None:
+        """Cancels `serve` where it is not done. The listening socket is left open."""
+        self._loop.remove_reader(self._listening)
+        self._close_held()
+        for accepted, _ in self._accepted:
+            accepted.close()
+        self._accepted.clear()
+        for task in self._served:
+            task.cancel()
+        await asyncio.gather(*self._served, return_exceptions=True)
+
+    def _watch(self) -> None:
+        if self._listening.fileno() >= 0:  # else it was closed meanwhile
+            self._loop.add_reader(self._listening, self._accept_some)
+
+    def _accept_some(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                accepted, peer = self._listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Most likely too many files are open: others have to be closed first.
+                log.debug("a connection was not accepted: %s", error)
+                self._close_held()
+                self._loop.remove_reader(self._listening)
+                self._loop.call_later(_RETRY_SECONDS, self._watch)
+                return
+            accepted.setblocking(False)
+            if not self._accepted:
+                self._admitted_at = self._now()
+                self._loop.call_soon(self._admit_some)
+            self._accepted.append((accepted, peer[0] if isinstance(peer, tuple) else ""))
+        if len(self._accepted) >= MAX_ACCEPTED:
+            self._loop.remove_reader(self._listening)
+            self._loop.call_later(_RETRY_SECONDS, self._watch)
+
+    def _admit_some(self) -> None:
+        turns = max(1.0, (self._now() - self._admitted_at) / TURN_SECONDS)
+        for _ in range(min(int(ADMITTED_PER_TURN * turns), MAX_ADMITTED, len(self._accepted))):
+            accepted, address = self._accepted.popleft()
+            connection = self._limiter.admit(accepted, address, self._loop.time())
+            if connection is None:
+                self._hold_back(accepted)
+                continue
+            task = self._loop.create_task(self._serve(accepted, connection))
+            self._served.add(task)
+            task.add_done_callback(partial(self._end_serving, accepted, connection))
+        self._admitted_at = self._now()
+        if self._accepted:
+            self._loop.call_soon(self._admit_some)
+
+    def _end_serving(self, accepted: socket.socket, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._served.discard(task)
+        if task.cancelled():  # perhaps before it began: a client would wait for a response until its own timeout
+            connection.release()
+            accepted.close()
+
+    def _hold_back(self, refused: socket.socket) -> None:
+        if len(self._held) >= MAX_HELD:
+            self._close(next(iter(self._held)))
+        # With jitter: clients that came together would else all be back in one moment.
+        seconds = self._hold * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+        self._held[refused] = self._loop.call_later(seconds, self._close, refused)
+
+    def _close(self, refused: socket.socket) -> None:
+        self._held.pop(refused).cancel()
+        refused.close()
+
+    def _close_held(self) -> None:
+        for refused in list(self._held):
+            self._close(refused)

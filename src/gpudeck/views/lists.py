@@ -1,20 +1,17 @@
 """Events, reservations, watches, maintenance and free GPUs as lines and tables for a terminal."""
 
-import textwrap
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
 from gpudeck.model.cluster import Cluster
-from gpudeck.model.event import Event
-from gpudeck.model.gpu_request import CandidateGpu
+from gpudeck.model.event import Event, FaultEvidence, Reliability, ReliabilityRow
+from gpudeck.model.gpu_request import CandidateGpu, WatchView
 from gpudeck.model.maintenance import ShownMaintenance
-from gpudeck.model.reliability import FaultEvidence, Reliability, ReliabilityRow
 from gpudeck.model.reservation import ReservedGpu, ShownReservation
 from gpudeck.model.text import clean, show_gib, show_length, show_span
 from gpudeck.model.times import show_moment
-from gpudeck.model.watch import WatchView
-from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, Column, paint, render
+from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, Column, paint, render, wrap
 from gpudeck.views.text import join_places
 
 _FREE_COLUMNS = (
@@ -168,7 +165,7 @@ def render_reliability(found: Reliability, zone: tzinfo, *, width: int | None = 
         return f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}"
 
     what = "GPUs" if found.by == "gpu" else "Hosts"
-    lines = _wrap(f"{what} by faults, {show(found.start)} to {show(found.end)} ({zone})", width)
+    lines = wrap(f"{what} by faults, {show(found.start)} to {show(found.end)} ({zone})", width)
     if found.rows:
         columns = [
             Column(found.by.upper(), keep=100, widest=40),
@@ -183,7 +180,7 @@ def render_reliability(found: Reliability, zone: tzinfo, *, width: int | None = 
     else:
         lines += ["", "No faults were recorded."]
     for problem in found.problems:
-        lines += ["", *_wrap(problem, width)]
+        lines += ["", *wrap(problem, width)]
     return "\n".join(lines) + "\n"
 
 
@@ -201,10 +198,6 @@ def _describe(one: FaultEvidence) -> str:
 
 def _span(seconds: float) -> str:
     return show_span(seconds) if seconds >= 1 else "–"
-
-
-def _wrap(text: str, width: int | None) -> list[str]:
-    return textwrap.wrap(text, width or len(text))
 
 
 def render_cluster(found: Cluster, now: float, width: int | None, colour: bool) -> str:

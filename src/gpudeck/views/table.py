@@ -1,6 +1,7 @@
 """Aligned columns for terminals: by display width, safe for any name, and never wider than asked."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
@@ -69,6 +70,11 @@ def fit(text: str, width: int, align: str = "left") -> str:
 def shorten(text: str, width: int | None) -> str:
     """The text, cut where it is wider than `width`."""
     return text if width is None or width_of(text) <= width else _cut(text, width)
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """The text in lines of at most so many characters; as one line without a width."""
+    return textwrap.wrap(text, width or max(1, len(text)))
 
 
 def paint(text: str, colour: str, on: bool) -> str:

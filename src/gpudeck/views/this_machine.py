@@ -19,11 +19,10 @@ from gpudeck.collectors.host import host_name, machine_id
 from gpudeck.collectors.machine import read_once, watch_this_machine
 from gpudeck.model.availability import Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
-from gpudeck.model.health import judge_faults, judge_health, judge_wear
-from gpudeck.model.occupancy import FAULT_SECONDS, Occupancy, find_user, look_at, show_event, users_of
-from gpudeck.model.report import GpuEvent, GpuReading, Number, Process, Report
+from gpudeck.model.health import FAULT_SECONDS, judge_faults, judge_health, judge_wear
+from gpudeck.model.report import GpuEvent, GpuReading, Number, Occupancy, Process, Report, find_user, look_at, users_of
 from gpudeck.model.text import without_maker
-from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
+from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, show_event
 from gpudeck.views.filter import count
 
 _SETTINGS: Final = FleetSettings()

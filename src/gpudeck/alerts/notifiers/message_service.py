@@ -23,8 +23,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.gpu_request import CandidateGpu
-from gpudeck.model.watch import Watch
+from gpudeck.model.gpu_request import CandidateGpu, Watch
 
 log = logging.getLogger(__name__)
 
