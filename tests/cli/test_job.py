@@ -103,13 +103,16 @@ def test_commands_ask_for_what_was_named(monkeypatch: pytest.MonkeyPatch) -> Non
         return lambda _, *words: asked.append(words) or body
 
     monkeypatch.setenv("GPUDECK_TOKEN", "t")
-    monkeypatch.setattr(Client, "job", answer(msgspec.json.encode(JobReports([make_report()]))))
-    monkeypatch.setattr(Client, "jobs", answer(b'{"jobs":[]}'))
+    monkeypatch.setattr(Client, "get", answer(msgspec.json.encode(JobReports([make_report()]))))
     shown = CliRunner().invoke(gpudeck, ["job", "ml/train-0", "--scheduler", "a", "--json"])
     assert (shown.exit_code, json.loads(shown.stdout)["jobs"][0]["job"]) == (0, "4711")
+    monkeypatch.setattr(Client, "get", answer(b'{"jobs":[]}'))
     listed = CliRunner().invoke(gpudeck, ["jobs", "--user", "ann", "--state", "running"])
     assert (listed.exit_code, listed.stdout, listed.stderr) == (1, "", "No jobs.\n")
-    assert asked == [("ml/train-0", "a"), ({"user": "ann", "state": "running", "limit": "50"},)]
+    assert asked == [
+        ("/api/v1/jobs/ml/train-0", {"scheduler": "a"}),
+        ("/api/v1/jobs", {"user": "ann", "state": "running", "limit": "50"}),
+    ]
 
 
 @pytest.mark.parametrize("job", ["", "../fleet", "x y", ".", "a/b/c"])

@@ -44,15 +44,16 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_verdicts_on_what_was_named_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def answer(_: Client, query: object) -> bytes:
-        asked.append(query)
+    def answer(_: Client, path: str, query: object) -> bytes:
+        asked.append((path, query))
         return b'{"runs":[]}'
 
     monkeypatch.setenv("GPUDECK_TOKEN", "t")
-    monkeypatch.setattr(Client, "runs", answer)
+    monkeypatch.setattr(Client, "get", answer)
     listed = CliRunner().invoke(gpudeck, ["runs", "--user", "ann", "--now", "--since", "-7d", "--limit", "5"])
     assert (listed.exit_code, listed.stdout, listed.stderr) == (1, "", "No runs.\n")
-    assert asked == [{"user": "ann", "start": "-7d", "limit": "5", "verdict": "true", "now": "true"}]
+    query = {"user": "ann", "start": "-7d", "limit": "5", "verdict": "true", "now": "true"}
+    assert asked == [("/api/v1/runs", query)]
 
 
 def test_mine_and_a_name_exclude_each_other() -> None:

@@ -31,7 +31,7 @@ def test_certificate_that_is_not_believed_is_named_as_such(tmp_path: Path) -> No
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(Unreachable, match=r"no hub answers at .*: its certificate is not trusted \(unable to get"):
-            Client(f"https://localhost:{port}").fleet()
+            Client(f"https://localhost:{port}").get("/api/v1/fleet")
         thread.join(10)
 
 
@@ -43,9 +43,9 @@ def test_token_that_no_header_takes_is_not_blamed_on_the_hub(token: str) -> None
 
 def test_bytes_that_are_no_text_are_not_blamed_on_the_hub() -> None:
     with pytest.raises(UsageError, match="bytes that are no text"):
-        Client("http://127.0.0.1:1").reserve({"note": "\udcff"})
+        Client("http://127.0.0.1:1").post("/api/v1/reservations", {"note": "\udcff"})
     with pytest.raises(Unreachable):
-        Client("http://127.0.0.1:1").reservations({"host": "\udcff"})
+        Client("http://127.0.0.1:1").get("/api/v1/reservations", {"host": "\udcff"})
 
 
 class Server(BaseHTTPRequestHandler):
@@ -77,7 +77,7 @@ def test_answer_is_packed_on_its_way_from_other_machines_alone(
     port: int, is_near: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpudeck.http_client.is_loopback", lambda _: is_near)
-    answer = json.loads(Client(f"http://127.0.0.1:{port}/gpus/", token="secret").fleet())
+    answer = json.loads(Client(f"http://127.0.0.1:{port}/gpus/", token="secret").get("/api/v1/fleet"))
     assert answer == {"path": "/gpus/api/v1/fleet", "packed": packed, "token": "Bearer secret"}
 
 
@@ -103,20 +103,20 @@ def test_server_that_speaks_no_http_or_breaks_off_is_no_hub(said: bytes, reason:
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(Unreachable, match=f"no hub answers at {url}: {reason}"):
-            Client(url).fleet()
+            Client(url).get("/api/v1/fleet")
         thread.join(10)
 
 
 def test_next_step_fits_the_place_of_the_hub(port: int) -> None:
     with pytest.raises(Unreachable, match="connection refused") as here:
-        Client("http://127.0.0.1:1").fleet()
+        Client("http://127.0.0.1:1").get("/api/v1/fleet")
     assert "Start one with `gpudeck up`" in here.value.hint
     with pytest.raises(Unreachable, match="it does not accept TLS") as plain:
-        Client(f"https://127.0.0.1:{port}").fleet()
+        Client(f"https://127.0.0.1:{port}").get("/api/v1/fleet")
     assert "whether the address begins with http:// or https://" in plain.value.hint
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 70, "ä" * 70])
 def test_name_that_does_not_resolve_is_named(host: str) -> None:
     with pytest.raises(Unreachable, match=f"no hub answers at http://{host}:8042: the name {host} does not resolve"):
-        Client(f"http://{host}:8042").fleet()
+        Client(f"http://{host}:8042").get("/api/v1/fleet")

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from gpudeck.cli.hub_access import ask, machine_zone
+from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.options import hub_option, parse_labels
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
-from gpudeck.model.alert import ALERT_STATES, AlertList, MuteList, name_hosts
+from gpudeck.client.client import in_path
+from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, Mute, MuteList, name_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.text import clean
@@ -27,6 +28,7 @@ Examples:
   gpudeck alerts mutes                             what is muted, and why
   gpudeck alerts unmute 9f8e7d6c                   send notifications again
 """
+_MUTES = "/api/v1/mutes"
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON.")
 
 
@@ -51,8 +53,7 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
     query = {name: value for name, value in wanted.items() if value is not None}
     if "severity" in query:
         query["severity"] = ",".join(SEVERITIES[SEVERITIES.index(query["severity"]) :])
-    body = ask(hub, lambda client: client.alerts(query))
-    found = read_answer(body, AlertList, hub)
+    found, body = fetch(hub, AlertList, "/api/v1/alerts", query)
     if as_json:
         click.echo(body)
     else:
@@ -69,12 +70,14 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 def acknowledge(ctx: click.Context, alert: str, *, undo: bool, hub: str) -> None:
     """Acknowledge alert ID: no more notifications are sent. It is resolved when its cause ends."""
     if undo:
-        again = ask(_hub_of(ctx, hub), lambda client: client.unacknowledge(alert)).alerts
+        body = ask(_hub_of(ctx, hub), lambda client: client.post("/api/v1/alerts/unacknowledge", {"ids": [alert]}))
+        again = read_answer(body, AlertList, hub).alerts
         if not again:
             raise UsageError(f"you have not acknowledged an alert {clean(alert)} that fires.")
         click.echo(f"No longer acknowledged: {clean(again[0].title)}")
         return
-    made = ask(_hub_of(ctx, hub), lambda client: client.acknowledge(alert))
+    body = ask(_hub_of(ctx, hub), lambda client: client.post(f"/api/v1/alerts/{in_path(alert)}/acknowledge"))
+    made = read_answer(body, Alert, hub)
     click.echo(f"{clean(made.acknowledged_by or '')} acknowledged: {clean(made.title)}")
 
 
@@ -92,7 +95,7 @@ def mute(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], length:
     if not wanted and not labels:
         raise UsageError("nothing to mute is named.", "Give --host, --rule or --label.")
     wanted |= {"reason": reason, "for": length, "labels": parse_labels(labels)}
-    made = ask(_hub_of(ctx, hub), lambda client: client.add_mute(wanted))
+    made = read_answer(ask(_hub_of(ctx, hub), lambda client: client.post(_MUTES, wanted)), Mute, hub)
     click.echo(f"Mute {made.id} lasts until {_show_moment(made.end)}.")
 
 
@@ -102,11 +105,11 @@ def mute(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], length:
 @click.pass_context
 def list_mutes(ctx: click.Context, *, as_json: bool, hub: str) -> None:
     """List the mutes: what they match, until when, who added them, and why."""
-    body = ask(_hub_of(ctx, hub), lambda client: client.mutes())
+    listed, body = fetch(_hub_of(ctx, hub), MuteList, _MUTES)
     if as_json:
         click.echo(body)
         return
-    found = read_answer(body, MuteList, hub).mutes
+    found = listed.mutes
     for one in found:
         labels = [f"{name}={value}" for name, value in one.labels.items()]
         what = " ".join(part for part in (one.rule, one.host, name_hosts(one.hosts), *labels) if part)
@@ -123,7 +126,7 @@ def list_mutes(ctx: click.Context, *, as_json: bool, hub: str) -> None:
 @click.pass_context
 def unmute(ctx: click.Context, mute_id: str, *, hub: str) -> None:
     """End mute ID now. Alerts that still fire are then sent. For admins."""
-    ask(_hub_of(ctx, hub), lambda client: client.end_mute(mute_id))
+    ask(_hub_of(ctx, hub), lambda client: client.delete(f"{_MUTES}/{in_path(mute_id)}"))
     click.echo(f"Mute {mute_id} has ended.")
 
 

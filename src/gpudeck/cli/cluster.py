@@ -7,10 +7,9 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.hub_access import ask, need_hub
+from gpudeck.cli.hub_access import fetch, need_hub
 from gpudeck.cli.options import hub_config_option, hub_option
 from gpudeck.cli.terminal import terminal_width, wants_colour
-from gpudeck.client.answers import read_answer
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.errors import GpudeckError
 from gpudeck.views.lists import render_cluster
@@ -43,7 +42,7 @@ class _AboutCluster(Struct):
 def status(*, as_json: bool, hub: str) -> None:
     """List the hubs of the cluster and their duties, as the hub that answers knows them. Exit code 1: a hub is missing
     or has no bus, a duty has no owner, or the hub that answers is cut off."""
-    about = read_answer(ask(hub, lambda client: client.about()), _AboutCluster, hub)
+    about = fetch(hub, _AboutCluster, "/api/v1/about")[0]
     if about.cluster is None:
         raise GpudeckError(
             "this hub is not part of a cluster.", "docs/high-availability.md: `cluster` in gpudeck.yaml."

@@ -7,11 +7,10 @@ import time
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, machine_zone
+from gpudeck.cli.hub_access import fetch, machine_zone
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import supports_symbols, wants_colour
-from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.event import KINDS, SEVERITIES, Event
 from gpudeck.model.text import propose
@@ -102,7 +101,7 @@ class _EventsAnswer(msgspec.Struct):
 
 
 def _ask(hub: str, query: dict[str, str]) -> list[Event]:
-    return read_answer(ask(hub, lambda client: client.events(query)), _EventsAnswer, hub).events
+    return fetch(hub, _EventsAnswer, "/api/v1/events", query)[0].events
 
 
 def _follow(hub: str, query: dict[str, str], shown: list[Event], printer: "_Printer") -> None:

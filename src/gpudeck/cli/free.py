@@ -132,11 +132,10 @@ def _my_names(hub: str) -> frozenset[str]:
 
 def _claimed(hub: str) -> frozenset[str]:
     """GPUs that are claimed for requests in the queue."""
-    from gpudeck.cli.hub_access import ask  # noqa: PLC0415 - by now it is loaded
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - the same
+    from gpudeck.cli.hub_access import fetch  # noqa: PLC0415 - by now it is loaded
 
     try:
-        return frozenset(read_answer(ask(hub, lambda client: client.queue()), _Queue, hub).claimed)
+        return frozenset(fetch(hub, _Queue, "/api/v1/queue")[0].claimed)
     except GpudeckError:
         # An older hub has no queue, and no claims.
         return frozenset()

@@ -11,8 +11,9 @@ import click
 
 from gpudeck.cli.hub_access import machine_zone, need_hub, open_client
 from gpudeck.cli.options import complete_hosts, hub_config_option, hub_option, parse_labels
+from gpudeck.client.client import in_path
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.target import SOURCES, AddedHosts
+from gpudeck.model.target import SOURCES, AddedHosts, RemovedHosts
 from gpudeck.model.text import clean
 from gpudeck.model.times import show_moment
 from gpudeck.model.view import Host, HostList
@@ -80,7 +81,8 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
     which installs the agent as a service. For a range it prints a line for each host, which installs over SSH: pipe
     them into sh. The tokens in these lines are shown only once."""
     new = {"name": name, "labels": parse_labels(labels)} | {key: value for key, value in reach.items() if value}
-    added = open_client(hub, config, _PACKING_SECONDS).add_host(new)
+    client = open_client(hub, config, _PACKING_SECONDS)
+    added = client.read(client.post("/api/v1/hosts", new), AddedHosts)
     if added.via == "push":
         _show_command(added)
         return
@@ -114,7 +116,7 @@ def note_host(name: str, text: str | None, *, hub: str, config: Path | None) -> 
     """Write a note on NAME, which everybody sees; an empty TEXT ('') removes it. Without TEXT, print the note."""
     client = open_client(hub, config)
     if text is not None:
-        client.write_note(name, text)
+        client.put(f"/api/v1/hosts/{in_path(name)}/note", {"text": text})
         click.echo(f"{clean(name)}: the note is {'written' if text.strip() else 'removed'}.")
     elif (found := client.read(client.host(name), Host).note) is None:
         click.echo(f"There is no note on {clean(name)}.")
@@ -136,7 +138,7 @@ def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, h
     confirmation."""
     client = open_client(hub, config)
     if name is not None and token is None and not down and not set(name) & set("*?["):
-        client.remove_host(name)
+        client.delete(f"/api/v1/hosts/{in_path(name)}")
         click.echo(f"{name} is removed.")
         return
     query = {"name": name, "token": token, "down": "true" if down else None}
@@ -147,7 +149,7 @@ def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, h
 
 
 def _remove_all(client: "Client", query: dict[str, str], *, yes: bool) -> None:
-    found = client.remove_hosts(query | {"dry_run": "true"})
+    found = client.read(client.delete("/api/v1/hosts", query | {"dry_run": "true"}), RemovedHosts)
     if found.kept:
         click.echo(f"{found.kept} more match, but come from a configuration file or discovery: remove them there.")
     if not found.count:
@@ -157,7 +159,7 @@ def _remove_all(client: "Client", query: dict[str, str], *, yes: bool) -> None:
     click.echo(f"{_count(found.count)}: {names}{f', … and {more} more' if more else ''}")
     if not yes:
         click.confirm(f"Remove {'it' if found.count == 1 else 'them'}?", abort=True)
-    removed = client.remove_hosts(query)
+    removed = client.read(client.delete("/api/v1/hosts", query), RemovedHosts)
     click.echo(f"{_count(removed.count)} removed.")
     if "token" in query:
         click.echo("Hosts that still report with this token come back. `gpudeck token revoke ID` prevents that.")

@@ -3,9 +3,10 @@
 import contextlib
 import getpass
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from gpudeck.cli.hub_lookup import find_token
@@ -44,16 +45,20 @@ def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
         return question(client.with_token(token))
 
 
+def fetch(hub: str, kind: type[T], path: str, query: Mapping[str, str] = MappingProxyType({})) -> tuple[T, bytes]:
+    """What the hub has there, and the same as it was sent. See `ask`, and `Client.get`."""
+    body = ask(hub, lambda client: client.get(path, query))
+    return read_answer(body, kind, hub), body
+
+
 def ask_fleet(hub: str) -> FleetDocument:
     """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
-    body = ask(hub, lambda client: client.fleet())
-    return FleetDocument(read_answer(body, Fleet, hub), body)
+    return FleetDocument(*fetch(hub, Fleet, "/api/v1/fleet"))
 
 
 def ask_past_fleet(hub: str, at: float) -> FleetDocument:
     """The fleet as it was recorded at that moment. Raises Unreachable where no hub answers."""
-    body = ask(hub, lambda client: client.fleet_at(at))
-    return FleetDocument(read_answer(body, PastFleet, hub), body)
+    return FleetDocument(*fetch(hub, PastFleet, "/api/v1/fleet", {"at": f"{at:.3f}"}))
 
 
 def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
@@ -68,7 +73,7 @@ def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
     places = {word.place for word in parse_query(join(words)).words}
     if places & {"command", "xid"}:
         return ask_fleet(hub)
-    table = FleetDocument(read_columns(ask(hub, lambda client: client.fleet_columns()), hub))
+    table = FleetDocument(read_columns(ask(hub, lambda client: client.get("/api/v1/fleet", {"shape": "columns"})), hub))
     return ask_fleet(hub) if "any" in places and len(table.fleet.hosts) <= MOST_HOSTS else table
 
 

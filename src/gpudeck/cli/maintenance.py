@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpudeck.cli.hub_access import ask, machine_zone, name_gpus
+from gpudeck.cli.hub_access import ask, fetch, machine_zone, name_gpus
 from gpudeck.cli.options import complete_hosts, hub_option
 from gpudeck.cli.terminal import terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
@@ -32,6 +32,7 @@ Examples:
   gpudeck undrain gpu07                 the whole host
   gpudeck undrain gpu07:3               one GPU
 """
+_PATH = "/api/v1/maintenance"
 _GPU = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?|[A-Z]+-[0-9A-Za-z/-]+")
 
 
@@ -55,7 +56,7 @@ def drain_command(*, place: str | None, as_json: bool, hub: str, **options: Any)
         _list(hub, as_json, now, zone, options)
         return
     wanted = _read(place, options, now, zone)
-    body = ask(hub, lambda client: client.drain(wanted))
+    body = ask(hub, lambda client: client.post(_PATH, wanted))
     click.echo(body if as_json else _describe(read_answer(body, MaintenanceChange, hub), now, zone))
 
 
@@ -65,7 +66,7 @@ def drain_command(*, place: str | None, as_json: bool, hub: str, **options: Any)
 def undrain_command(place: str, *, hub: str) -> None:
     """End the maintenance of a host or GPU now; if none is running, cancel the next one that is planned. For admins."""
     host, gpu = _read_place(place)
-    listed = read_answer(ask(hub, lambda client: client.maintenance()), MaintenanceList, hub).maintenance
+    listed = fetch(hub, MaintenanceList, _PATH)[0].maintenance
     own = [one for one in listed if host.lower() in {one.host.lower(), one.host_id.lower()}]
     fitting = [one for one in own if (one.gpu is None if gpu is None else gpu in {one.gpu, one.label})]
     ending = [one for one in fitting if one.state == "running"] or fitting[:1]
@@ -74,7 +75,7 @@ def undrain_command(place: str, *, hub: str) -> None:
         hint = f"In maintenance: {others}." if others else "Nothing is drained."
         raise GpudeckError(f"{clean(place)} is not drained.", hint)
     for one in ending:
-        ask(hub, lambda client, number=one.id: client.undrain(number))  # type: ignore[misc]
+        ask(hub, lambda client, number=one.id: client.delete(f"{_PATH}/{number}"))  # type: ignore[misc]
         done = "has ended" if one.state == "running" else "is cancelled"
         click.echo(f"The maintenance of {clean(one.place)} {done}: {clean(one.reason)}")
 
@@ -83,8 +84,8 @@ def _list(hub: str, as_json: bool, now: float, zone: "tzinfo", options: dict[str
     if given := [name for name, value in options.items() if value is not None]:
         names = {"begin": "from", "end": "until", "span": "for"}
         raise UsageError(f"--{names.get(given[0], given[0])} needs a host.", "Such as gpudeck drain gpu07.")
-    body = ask(hub, lambda client: client.maintenance())
-    found = read_answer(body, MaintenanceList, hub).maintenance
+    listed, body = fetch(hub, MaintenanceList, _PATH)
+    found = listed.maintenance
     if as_json:
         click.echo(body)
     elif found:

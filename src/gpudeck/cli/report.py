@@ -5,10 +5,11 @@ import re
 import sys
 import time
 from typing import TYPE_CHECKING, get_args
+from urllib.parse import quote
 
 import click
 
-from gpudeck.cli.hub_access import ask, find_name, machine_zone
+from gpudeck.cli.hub_access import ask, fetch, find_name, machine_zone
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
@@ -83,7 +84,8 @@ def command(
         return
     query = _read_by(by) | {"start": repr(start), "end": repr(end)}
     query |= {"daily": "true", "zone": zone} if daily else {}
-    _print(ask(hub, lambda client: client.usage(query)), form, daily=daily, zone=zone, hub=hub)
+    usage, body = fetch(hub, Usage, "/api/v1/usage", query)
+    _print(usage, body, form, daily=daily, zone=zone)
 
 
 def _read_by(by: str | None) -> dict[str, str]:
@@ -102,8 +104,7 @@ def _report_reliability(by: str, start: float, end: float, form: str, *, daily: 
     if daily or form == "csv":
         raise UsageError("--reliability is available as a table or as --format json, without --daily.")
     query = {"by": by, "start": repr(start), "end": repr(end)}
-    body = ask(hub, lambda client: client.reliability(query))
-    found = read_answer(body, Reliability, hub)
+    found, body = fetch(hub, Reliability, "/api/v1/reliability", query)
     if form == "json":
         click.echo(body)
     else:
@@ -111,8 +112,7 @@ def _report_reliability(by: str, start: float, end: float, form: str, *, daily: 
         click.echo(text, nl=False)
 
 
-def _print(body: bytes, form: str, *, daily: bool, zone: str, hub: str) -> None:
-    usage = read_answer(body, Usage, hub)
+def _print(usage: Usage, body: bytes, form: str, *, daily: bool, zone: str) -> None:
     if form == "json":
         click.echo(body)
     elif form == "csv":
@@ -156,8 +156,8 @@ def job_command(*, job: str, scheduler: str | None, as_json: bool, jobstats: boo
     if not _JOB.fullmatch(job):
         raise UsageError(f"{job[:80]!r} is not the id of a job.", "Write 4711, 4711_3 or namespace/pod.")
     check_output()
-    body = ask(hub, lambda client: client.job(job, scheduler))
-    found = read_answer(body, JobReports, hub)
+    query = {} if scheduler is None else {"scheduler": scheduler}
+    found, body = fetch(hub, JobReports, f"/api/v1/jobs/{quote(job)}", query)
     if as_json:
         click.echo(body)
         return
@@ -190,7 +190,7 @@ def jobs_command(*, mine: bool, limit: int, as_json: bool, hub: str, **wanted: s
 
     def search(client: "Client") -> bytes:
         query = {name: value for name, value in wanted.items() if value is not None} | {"limit": str(limit)}
-        return client.jobs(query | ({"user": find_name(client)} if mine else {}))
+        return client.get("/api/v1/jobs", query | ({"user": find_name(client)} if mine else {}))
 
     body = ask(hub, search)
     found = read_answer(body, JobList, hub).jobs

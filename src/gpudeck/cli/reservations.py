@@ -30,6 +30,7 @@ Examples:
   gpudeck reservations --json | jq '.reservations[].user'
   gpudeck reservations --format comments-json > data/comments.json
 """
+_PATH = "/api/v1/reservations"
 _LABEL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?")
 _LONGEST_NOTE = 1000
 
@@ -55,7 +56,7 @@ def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, fo
 
     def search(client: "Client") -> bytes:
         who = find_name(client) if mine else user
-        return client.reservations({name: text for name, text in (("host", host), ("user", who)) if text is not None})
+        return client.get(_PATH, {name: text for name, text in (("host", host), ("user", who)) if text is not None})
 
     body = ask(hub, search)
     found = read_answer(body, ReservationList, hub).reservations
@@ -124,7 +125,7 @@ def reserve_command(**options: Any) -> None:
 
     def reserve(client: "Client") -> bytes:
         owner = find_owner(client, options["user"])
-        return client.reserve(body | ({} if owner is None else {"user": owner}))
+        return client.post(_PATH, body | ({} if owner is None else {"user": owner}))
 
     try:
         answer = ask(options["hub"], reserve)

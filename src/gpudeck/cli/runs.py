@@ -46,7 +46,7 @@ def command(*, mine: bool, is_now: bool, limit: int, as_json: bool, hub: str, **
     def search(client: "Client") -> bytes:
         query = {name: value for name, value in wanted.items() if value is not None}
         query |= {"limit": str(limit), "verdict": "true"} | ({"now": "true"} if is_now else {})
-        return client.runs(query | ({"user": find_name(client)} if mine else {}))
+        return client.get("/api/v1/runs", query | ({"user": find_name(client)} if mine else {}))
 
     body = ask(hub, search)
     found = read_answer(body, ShownRuns, hub).runs

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, machine_zone, this_user
+from gpudeck.cli.hub_access import ask, fetch, machine_zone, this_user
 from gpudeck.cli.hub_lookup import HubChoice, find_configured_hub
 from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
 from gpudeck.cli.terminal import check_output
@@ -167,7 +167,7 @@ class HubQueueClient:
         return self._read(found)
 
     def _join(self) -> QueuePosition:
-        return self._read(ask(self._hub, lambda client: client.join_queue(self._body), ANSWER_SECONDS))
+        return self._read(ask(self._hub, lambda client: client.post("/api/v1/queue", self._body), ANSWER_SECONDS))
 
     def _read(self, body: bytes) -> QueuePosition:
         from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
@@ -562,11 +562,10 @@ def _leave_and_end(line: QueueClient, progress: Progress, ending: Terminated) ->
 
 def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
     """Of what is planned on these GPUs for the coming day. A hub that does not answer now costs the warning alone."""
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
     from gpudeck.model.maintenance import MaintenanceList  # noqa: PLC0415 - a local queue needs none
 
     with contextlib.suppress(GpudeckError):
-        planned = read_answer(ask(hub, Client.maintenance), MaintenanceList, hub)
+        planned = fetch(hub, MaintenanceList, "/api/v1/maintenance")[0]
         hosts, uuids = {gpu.host_id for gpu in gpus}, {gpu.uuid for gpu in gpus}
         for one in planned.maintenance:
             is_meant = one.host_id in hosts if one.gpu is None else one.gpu in uuids

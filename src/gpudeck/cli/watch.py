@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, find_owner
+from gpudeck.cli.hub_access import ask, fetch, find_owner
 from gpudeck.cli.options import complete_hosts, hub_option, kind_options, read_wanted
 from gpudeck.cli.terminal import terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
@@ -30,6 +30,9 @@ Examples:
 See also:
   gpudeck wait                               queue, then run a command
 """
+
+
+_PATH = "/api/v1/watches"
 
 
 @click.group("watch", invoke_without_command=True, epilog=_EXAMPLES)
@@ -59,7 +62,7 @@ def command(
 
     def add(client: "Client") -> bytes:
         user = find_owner(client, None)
-        return client.add_watch(request if user is None else request | {"user": user})
+        return client.post(_PATH, request if user is None else request | {"user": user})
 
     body = ask(hub, add)
     if as_json:
@@ -77,11 +80,11 @@ def command(
 @hub_option
 def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
     """List your watches, and for a week those that have fired. Admins see everyone's."""
-    body = ask(hub, lambda client: client.watches({"mine": "true"} if mine else {}))
+    listed, body = fetch(hub, WatchList, _PATH, {"mine": "true"} if mine else {})
     if as_json:
         click.echo(body)
         return
-    found = read_answer(body, WatchList, hub).watches
+    found = listed.watches
     if not found:
         click.echo("There are no watches. `gpudeck watch --gpus 2 --memory 40G` adds one.")
         return
@@ -93,7 +96,7 @@ def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
 @hub_option
 def remove_watch(*, number: int, hub: str) -> None:
     """Remove watch ID. Exit code 1 if there is none."""
-    ask(hub, lambda client: client.remove_watch(number))
+    ask(hub, lambda client: client.delete(f"{_PATH}/{number}"))
     click.echo(f"Watch {number} is removed.")
 
 
@@ -128,7 +131,7 @@ def ask_command(place: str, message: str, *, hub: str) -> None:
     if not host or not gpu:
         raise UsageError(f"{place[:80]!r} is not HOST:GPU.", "Such as gpu07:3.")
     answer: dict[str, Any] = msgspec.json.decode(
-        ask(hub, lambda client: client.ask_owner({"host": host, "gpu": gpu, "message": message}))
+        ask(hub, lambda client: client.post("/api/v1/ask", {"host": host, "gpu": gpu, "message": message}))
     )
     click.echo(f"Asked {clean(', '.join(answer['asked']))}.")
     for one in answer["not_asked"]:

@@ -16,12 +16,9 @@ from gpudeck import __version__
 from gpudeck.client.answers import Identity, PersonalToken, read_answer
 from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure
 from gpudeck.model.address import mask_password, split_hubs
-from gpudeck.model.alert import Alert, AlertList, Mute
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.job import ImportedJob, JobImport
 from gpudeck.model.reservation import ShownReservation, ShownSlot
 from gpudeck.model.settings import is_loopback
-from gpudeck.model.target import AddedHosts, RemovedHosts
 from gpudeck.model.text import clean
 
 T = TypeVar("T")
@@ -111,9 +108,14 @@ def _read_refusal(body: bytes) -> _Refused:
     return _Refused(_Reason(_NO_ROUTE, ""))
 
 
-def _write(query: Mapping[str, str]) -> str:
-    """Behind the question mark. Nothing is called like bytes that are no text, and nothing is found."""
-    return urlencode(query, errors="replace")
+def in_path(text: str) -> str:
+    """A name or an id as a part of a path."""
+    return quote(text, safe="")
+
+
+def _join(path: str, query: Mapping[str, str]) -> str:
+    """Nothing is called like bytes that are no text, and nothing is found."""
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
 class Client:
@@ -140,64 +142,35 @@ class Client:
         """An answer of this hub as a struct: see `read_answer`."""
         return read_answer(body, kind, self.shown)
 
-    def fleet(self) -> bytes:
-        """The whole fleet as JSON (see model.view.Fleet)."""
-        return self._get("/api/v1/fleet")
+    def get(self, path: str, query: Mapping[str, str] = MappingProxyType({})) -> bytes:
+        """What the hub has there (docs/routes.md), as JSON. `query` is what stands behind the question mark."""
+        return self._ask("GET", _join(path, query))
 
-    def fleet_at(self, at: float) -> bytes:
-        """The fleet as it was recorded at that moment (see model.view.PastFleet)."""
-        return self._get(f"/api/v1/fleet?{_write({'at': f'{at:.3f}'})}")
+    def post(self, path: str, body: dict[str, Any] | None = None) -> bytes:
+        return self._ask("POST", path, body)
 
-    def fleet_columns(self) -> bytes:
-        """The same as columns, without processes (see model.view.FleetColumns)."""
-        return self._get("/api/v1/fleet?shape=columns")
+    def put(self, path: str, body: dict[str, Any]) -> bytes:
+        return self._ask("PUT", path, body)
+
+    def delete(self, path: str, query: Mapping[str, str] = MappingProxyType({})) -> bytes:
+        return self._ask("DELETE", _join(path, query))
 
     def host(self, name: str) -> bytes:
         """One host, by its id or name, as JSON (see model.view.Host)."""
-        return self._get(f"/api/v1/hosts/{quote(name, safe='')}")
+        return self.get(f"/api/v1/hosts/{in_path(name)}")
 
     def health(self, host: str, gpus: Sequence[str] = ()) -> bytes:
         """Whether jobs may start on a host, or on some of its GPUs, as JSON (see model.preflight.HostHealth)."""
         query = urlencode([("gpu", gpu) for gpu in gpus], errors="replace")
-        return self._get(f"/api/v1/hosts/{quote(host, safe='')}/health{query and f'?{query}'}")
+        return self.get(f"/api/v1/hosts/{in_path(host)}/health{query and f'?{query}'}")
 
     def hosts(self) -> bytes:
         """All hosts as JSON (a list of model.view.Host below `hosts`)."""
-        return self._get("/api/v1/hosts")
-
-    def about(self) -> bytes:
-        """The hub about itself, as JSON (see api.about.About)."""
-        return self._get("/api/v1/about")
+        return self.get("/api/v1/hosts")
 
     def metrics(self) -> bytes:
         """The fleet and the hub itself, as Prometheus reads them."""
         return self._ask("GET", "/metrics", kind="text/plain")
-
-    def usage(self, query: Mapping[str, str]) -> bytes:
-        """Who used what, as JSON (see history.base.Usage). `query` is what stands behind the question mark."""
-        return self._get(f"/api/v1/usage?{_write(query)}")
-
-    def runs(self, query: Mapping[str, str]) -> bytes:
-        """Programs on GPUs, as JSON (see views.runs.ShownRuns). `query` is as for `usage`."""
-        return self._get(f"/api/v1/runs?{_write(query)}")
-
-    def jobs(self, query: Mapping[str, str]) -> bytes:
-        """Jobs of schedulers, as JSON (see model.job.JobList). `query` is as for `usage`."""
-        return self._get(f"/api/v1/jobs?{_write(query)}")
-
-    def job(self, job: str, scheduler: str | None = None) -> bytes:
-        """All starts of a job, as JSON (see model.job.JobReports). A pod is `namespace/name`."""
-        query = "" if scheduler is None else f"?{_write({'scheduler': scheduler})}"
-        return self._get(f"/api/v1/jobs/{quote(job)}{query}")
-
-    def reliability(self, query: Mapping[str, str]) -> bytes:
-        """The flakiest GPUs or hosts, as JSON (see model.event). `query` is what stands behind the question
-        mark."""
-        return self._get(f"/api/v1/reliability?{_write(query)}")
-
-    def history(self, query: Mapping[str, str]) -> bytes:
-        """A metric over time, as JSON (see history.base.Answer). `query` is what stands behind the question mark."""
-        return self._get(f"/api/v1/history?{_write(query)}")
 
     def stream(self, last_event_id: str = "") -> Generator[StreamEvent, None, None]:
         """The fleet as events, from `last_event_id` on where the hub still has them: a snapshot first, then what
@@ -216,77 +189,9 @@ class Client:
             self._explain(error)
         raise self._refusal(answer.status, body, is_question=True) if answer.status != 200 else self._no_hub()
 
-    def events(self, query: Mapping[str, str]) -> bytes:
-        """What happened, as JSON (a list of model.event.Event below `events`). `query` is as for `usage`."""
-        return self._get(f"/api/v1/events?{_write(query)}")
-
-    def post(self, path: str, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell the hub something on a path that only some hubs have. Raises NoSuchThing where this one does not, Busy
-        where it cannot take it now."""
-        answer: dict[str, Any] = msgspec.json.decode(self._ask("POST", path, dict(told)))
-        return answer
-
-    def alerts(self, query: Mapping[str, str]) -> bytes:
-        """What is wrong, as JSON (a list of model.alert.Alert below `alerts`). `query` is as for `usage`."""
-        return self._get(f"/api/v1/alerts?{_write(query)}")
-
-    def acknowledge(self, alert: str) -> Alert:
-        """Look after an alert; the alert as it is then."""
-        return self.read(self._ask("POST", f"/api/v1/alerts/{quote(alert, safe='')}/acknowledge"), Alert)
-
-    def unacknowledge(self, alert: str) -> AlertList:
-        """Withdraw an acknowledgement of one's own; the alert as it is then, or none."""
-        return self.read(self._ask("POST", "/api/v1/alerts/unacknowledge", {"ids": [alert]}), AlertList)
-
-    def mutes(self) -> bytes:
-        """The mutes, as JSON (a list of model.alert.Mute below `mutes`)."""
-        return self._get("/api/v1/mutes")
-
-    def add_mute(self, wanted: dict[str, Any]) -> Mute:
-        return self.read(self._ask("POST", "/api/v1/mutes", wanted), Mute)
-
-    def end_mute(self, mute: str) -> None:
-        """End a mute."""
-        self._ask("DELETE", f"/api/v1/mutes/{quote(mute, safe='')}")
-
-    def maintenance(self) -> bytes:
-        """What is drained or will be, as JSON (model.maintenance.MaintenanceList)."""
-        return self._get("/api/v1/maintenance")
-
-    def drain(self, wanted: dict[str, Any]) -> bytes:
-        """The window and the reservations within it, as JSON (model.maintenance.MaintenanceChange)."""
-        return self._ask("POST", "/api/v1/maintenance", wanted)
-
-    def undrain(self, number: int) -> None:
-        """End maintenance."""
-        self._ask("DELETE", f"/api/v1/maintenance/{number}")
-
-    def ask_owner(self, question: dict[str, Any]) -> bytes:
-        """Who is asked, and who is not, as JSON."""
-        return self._ask("POST", "/api/v1/ask", question)
-
-    def import_jobs(self, scheduler: str, jobs: Sequence[ImportedJob]) -> JobImport:
-        """Add jobs that another monitor has measured; MOST_IMPORTED at most."""
-        new = {"scheduler": scheduler, "jobs": msgspec.to_builtins(jobs)}
-        return self.read(self._ask("POST", "/api/v1/jobs/import", new), JobImport)
-
-    def add_host(self, new: dict[str, Any]) -> AddedHosts:
-        return self.read(self._ask("POST", "/api/v1/hosts", new), AddedHosts)
-
-    def write_note(self, host: str, text: str) -> None:
-        """Write a note on a host; an empty text removes it."""
-        self._ask("PUT", f"/api/v1/hosts/{quote(host, safe='')}/note", {"text": text})
-
-    def remove_host(self, name: str) -> None:
-        self._ask("DELETE", f"/api/v1/hosts/{quote(name, safe='')}")
-
-    def remove_hosts(self, query: Mapping[str, str]) -> RemovedHosts:
-        """Have all hosts forgotten that fit `query`, which is what stands behind the question mark."""
-        return self.read(self._ask("DELETE", f"/api/v1/hosts?{_write(query)}"), RemovedHosts)
-
     def me(self) -> Identity:
         """Whom the hub takes the asker for."""
-        return self.read(self._get("/api/v1/me"), Identity)
+        return self.read(self.get("/api/v1/me"), Identity)
 
     def log_in(self, name: str, password: str, label: str, seconds: float) -> PersonalToken:
         """A personal token that expires after so long; `label` says what it is for. The session that the password
@@ -302,21 +207,12 @@ class Client:
         """Revoke the token that this client sends."""
         self._ask("DELETE", "/api/v1/me/token")
 
-    def queue(self) -> bytes:
-        """Who waits for GPUs, and which are kept for whom, as JSON (see api.queue.QueueList)."""
-        return self._get("/api/v1/queue")
-
-    def join_queue(self, request: dict[str, Any]) -> bytes:
-        """Queue a request; its position as JSON (see queueing.scheduler.QueuePosition). With the same `key` again
-        it is the same position."""
-        return self._ask("POST", "/api/v1/queue", request)
-
     def ask_queue(self, number: int, wait: float = 0.0, seen: str = "") -> bytes | None:
         """A position in the queue as JSON, with what is granted; None where the hub has no such request. Waits up to so
         many seconds for anything else than `seen`, the `version` of the answer before."""
         query = urlencode({"wait": f"{wait:g}", "seen": seen})
         try:
-            return self._get(f"/api/v1/queue/{number}?{query}")
+            return self.get(f"/api/v1/queue/{number}?{query}")
         except NotFound:
             return None
 
@@ -324,26 +220,6 @@ class Client:
         """Give up a position in the queue, or what was granted. One that is gone already is no error."""
         with contextlib.suppress(NotFound):
             self._ask("DELETE", f"/api/v1/queue/{number}")
-
-    def watches(self, query: Mapping[str, str]) -> bytes:
-        """The watches, as JSON (a list below `watches`)."""
-        return self._get(f"/api/v1/watches?{_write(query)}")
-
-    def add_watch(self, wanted: dict[str, Any]) -> bytes:
-        """Be notified when GPUs are free; the watch as JSON."""
-        return self._ask("POST", "/api/v1/watches", wanted)
-
-    def remove_watch(self, number: int) -> None:
-        """Raises NoSuchThing."""
-        self._ask("DELETE", f"/api/v1/watches/{number}")
-
-    def reservations(self, query: Mapping[str, str]) -> bytes:
-        """What is reserved from now on, as JSON (a list of model.reservation.Reservation below `reservations`)."""
-        return self._get(f"/api/v1/reservations?{_write(query)}")
-
-    def reserve(self, wanted: dict[str, Any]) -> bytes:
-        """Reserve GPUs; the reservation as JSON. Raises Taken."""
-        return self._ask("POST", "/api/v1/reservations", wanted)
 
     def release(self, number: int) -> ShownReservation:
         """Give a reservation back; what is left of it."""
@@ -353,9 +229,6 @@ class Client:
             # It is over: nothing is wrong with the question.
             raise GpudeckError(error.message, error.hint) from error
         return self.read(body, ShownReservation)
-
-    def _get(self, path: str) -> bytes:
-        return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, kind: str = "application/json") -> bytes:
         return self._send(method, path, body, kind).data

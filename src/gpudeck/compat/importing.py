@@ -54,7 +54,7 @@ class ImportTarget:
 
     @cached_property
     def reservations(self) -> list[ShownReservation]:
-        return self.client.read(self.client.reservations({}), ReservationList).reservations
+        return self.client.read(self.client.get("/api/v1/reservations"), ReservationList).reservations
 
 
 class ImportStep(Protocol):
@@ -217,7 +217,7 @@ class HostStep(Struct, frozen=True):
 
     def apply(self, hub: ImportTarget) -> str | None:
         try:
-            hub.client.add_host({"name": self.name} | self.reach)
+            hub.client.post("/api/v1/hosts", {"name": self.name} | self.reach)
         except UsageError as error:
             # One that was added a moment ago is not among the hosts yet.
             if _THERE not in error.message:
@@ -269,7 +269,7 @@ class ReservationStep(Struct, frozen=True):
     def apply(self, hub: ImportTarget) -> str | None:
         wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
         try:
-            hub.client.reserve(wanted)
+            hub.client.post("/api/v1/reservations", wanted)
         except ReservationTaken as error:
             raise GpudeckError(error.message) from error
         return None

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome, SkippedEntry
@@ -159,7 +160,8 @@ class JobStep(Struct):
         """Nothing is asked: the hub skips what it has."""
 
     def apply(self, hub: ImportTarget) -> str | None:
-        self.done = done = hub.client.import_jobs(self.scheduler, self.jobs)
+        new = {"scheduler": self.scheduler, "jobs": msgspec.to_builtins(self.jobs)}
+        self.done = done = hub.client.read(hub.client.post("/api/v1/jobs/import", new), JobImport)
         if done.refused:
             listed = "; ".join(f"job {one.job}: {one.reason}" for one in done.refused[:5])
             more = f"; and {len(done.refused) - 5} more" if len(done.refused) > 5 else ""

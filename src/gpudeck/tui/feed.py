@@ -111,7 +111,7 @@ class HubFeed(Feed):
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
-        answer = read_answer(self._client.history(query), _PastSeries, self.place)
+        answer = read_answer(self._client.get("/api/v1/history", query), _PastSeries, self.place)
         # A point stands for all of its step, which may be minutes.
         within = [offset * EVERY for offset in range(max(1, int(answer.step / EVERY)))]
         return [

@@ -374,7 +374,7 @@ def _post(hub: ImportTarget, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Waits where the hub is busy with what came before."""
     for attempt in range(FLUSH_ATTEMPTS):
         try:
-            return hub.client.post(path, body)
+            return msgspec.json.decode(hub.client.post(path, body), type=dict[str, Any])
         except NotFound as error:
             if "registered" in error.message:
                 raise

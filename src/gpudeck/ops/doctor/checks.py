@@ -125,7 +125,7 @@ def ask_fleet(context: DoctorContext) -> Fleet | None:
         return None
     client = _client(context)
     try:
-        return client.read(client.fleet(), Fleet)
+        return client.read(client.get("/api/v1/fleet"), Fleet)
     except GpudeckError:
         return None
 

@@ -40,7 +40,7 @@ class HubSummary(Struct, frozen=True):
 def check_running(client: Client) -> Iterator[Finding]:
     """By its own words. `client` brings the token of an admin, where there is one."""
     try:
-        about = client.read(client.about(), HubSummary)
+        about = client.read(client.get("/api/v1/about"), HubSummary)
     except GpudeckError as error:
         # Its certificate is for the name that others use, and not for this machine's own address.
         judge = _AREA.skip if find_distrust(error.__cause__) else _AREA.fail
