@@ -4,7 +4,7 @@ import pytest
 
 from alerts.watched import NOW, Watched
 from fakes.views import show
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.collectors.simulated.fleet import SimulatedFleet
 
 DESERVED = {

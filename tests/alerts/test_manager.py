@@ -10,7 +10,7 @@ from alerts.watched import NOW, Watched
 from fakes.api_app import make_auth
 from fakes.reports import make_gpu
 from gpudeck.alerts.manager import AlertManager
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.alerts.store import AlertQuery, AlertStore

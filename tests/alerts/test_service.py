@@ -11,7 +11,7 @@ from fakes.api_app import make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.alerts import service
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.service import MOST_SHOWN, AlertService
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.database.schema import name_fleet

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from fakes.clock import FakeClock
 from fakes.reports import HOST, make_envelope, make_gpu
 from gpudeck.alerts.engine import AlertEngine
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.rule import FleetContext, RuleFinding
 from gpudeck.alerts.rules.registry import RULES_BY_NAME

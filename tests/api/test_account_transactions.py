@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 from fakes.api_app import make_app
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
+from gpudeck.auth.accounts import Passwords
 from gpudeck.auth.auth import Auth
-from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database

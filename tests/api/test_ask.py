@@ -10,7 +10,7 @@ import pytest
 
 from fakes.api_app import make_app, make_auth
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model import clock

@@ -8,9 +8,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
-from gpudeck.auth.accounts import Accounts
+from gpudeck.auth.accounts import Accounts, Passwords
 from gpudeck.auth.login import VALID_SECONDS, FirstAdmin
-from gpudeck.auth.passwords import Passwords
 from gpudeck.database.engine import Database
 from gpudeck.model.errors import UsageError
 

@@ -9,10 +9,9 @@ from argon2 import PasswordHasher
 
 from fakes.clock import FakeClock
 from fakes.passwords import CountingHasher
-from gpudeck.auth.accounts import Account, Accounts
+from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.login import FREE_TRIES, MOST_AT_ONCE, Login, LoginRefused, LoginThrottle, describe_wait
-from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database

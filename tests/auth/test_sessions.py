@@ -11,8 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
 from fakes.sessions import start_session
-from gpudeck.auth.accounts import Account, Accounts
-from gpudeck.auth.passwords import Passwords
+from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.sessions import AWAY_SECONDS, CACHE_SECONDS, MOST_EACH, SEEN_SECONDS, Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database

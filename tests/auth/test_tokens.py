@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from fakes.clock import FakeClock
-from gpudeck.auth.caller import Role
-from gpudeck.auth.passwords import hash_secret
-from gpudeck.auth.token_rules import TOKEN_ROLES, is_for
+from gpudeck.auth.accounts import hash_secret
+from gpudeck.auth.caller import TOKEN_ROLES, Role, is_for
 from gpudeck.auth.tokens import FLUSH_SECONDS, SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema
 from gpudeck.database.engine import Database

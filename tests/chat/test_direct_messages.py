@@ -10,9 +10,9 @@ from alerts.notifiers.sinks import make_message
 from fakes.chats import ADA, Lab
 from fakes.slack import APP_TOKEN, BOT_TOKEN, FakeSlack, buttons_of, read, running_slack
 from fakes.waiting import until
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.sender_process import Unreached
-from gpudeck.chat.direct_messages import DirectMessageChannel
+from gpudeck.chat.service import DirectMessageChannel
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.slack import SlackBot
 from gpudeck.model.errors import GpudeckError, Refused, Temporary

@@ -18,9 +18,8 @@ import pytest
 from fakes.commands import gpudeck_here
 from fakes.hubs import environment, gpudeck
 from fakes.sessions import start_session
-from gpudeck.auth.accounts import Accounts
+from gpudeck.auth.accounts import Accounts, Passwords
 from gpudeck.auth.audit import Audit, AuditEntry
-from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database, open_database

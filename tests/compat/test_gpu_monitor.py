@@ -16,7 +16,7 @@ from discovery.servers import json_server
 from gpudeck.compat import gpu_monitor as sources
 from gpudeck.compat.gpu_monitor import ConsulNodes, FolderHosts, FolderSource, ServedSource, make_providers
 from gpudeck.compat.gpu_monitor_files import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
-from gpudeck.compat.registry import make_poll_methods, names_hosts
+from gpudeck.compat.service import make_poll_methods, names_hosts
 from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings
 from gpudeck.discovery import inputs as discovery_inputs
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS

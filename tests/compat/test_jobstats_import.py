@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fakes.hubs import HubProcess, gpudeck, running_hub
-from gpudeck.model.job import JobGpu, JobReport
-from gpudeck.model.jobstats import read_summary, write_summary
+from gpudeck.model.job import JobGpu, JobReport, read_summary, write_summary
 
 GIB = 2**30
 START = 1_780_000_000

@@ -18,7 +18,7 @@ from compat.nodes import CAPTURES, GPU_STATS
 from fakes.reports import make_envelope, make_gpu
 from fakes.sshd import IS_HERE, WHY_NOT, Sshd, running_sshd
 from fakes.waiting import wait_until
-from gpudeck.compat.registry import make_poll_methods
+from gpudeck.compat.service import make_poll_methods
 from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fakes.api_app import make_auth
 from fakes.reports import make_envelope
 from fakes.waiting import until
-from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database

@@ -25,9 +25,9 @@ from gpudeck.api.app import ApiApp, ForeignRoutes
 from gpudeck.api.hosts import HostAdmin, NewHost
 from gpudeck.api.install import Installer
 from gpudeck.api.services import ApiServices
+from gpudeck.auth.accounts import Passwords, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Role
-from gpudeck.auth.passwords import Passwords, hash_secret
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database

@@ -15,8 +15,7 @@ from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
-from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports
-from gpudeck.model.jobstats import read_summary, write_summary
+from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports, read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob

@@ -15,7 +15,7 @@ from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.pushed import pushing
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
-from gpudeck.model.jobstats import read_summary
+from gpudeck.model.job import read_summary
 from gpudeck.schedulers.slurm import Slurm, SlurmSettings
 
 pytestmark = pytest.mark.slow

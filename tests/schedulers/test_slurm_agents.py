@@ -17,7 +17,7 @@ from fakes.net import WHY_NOT, AgentOn, can_make_machines, machine
 from fakes.nvml.driver import NO_COMPILER, FakeDriver, FakeGpu, find_compiler, values_of_an_h200
 from fakes.slurm import NODES, SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
-from gpudeck.model.jobstats import read_summary
+from gpudeck.model.job import read_summary
 from gpudeck.schedulers.slurm import expand_nodes
 
 pytestmark = [

@@ -21,7 +21,7 @@ from fakes.clock import FakeClock
 from fakes.scalar.followed import BothHosts, OldFleet
 from fakes.tables import open_file, put_tables
 from gpudeck.alerts.engine import AlertEngine
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.rule import FleetContext, GoneGpu, HostSnapshot, LateReservation
 from gpudeck.alerts.selection import HostSelector

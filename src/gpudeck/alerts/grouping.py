@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from gpudeck.alerts.message import Message, Subject
+from gpudeck.alerts.notifiers.rendering import Message, Subject
 from gpudeck.alerts.record import AlertRecord, shared_labels
 from gpudeck.alerts.rule import Rule, place_of
 from gpudeck.alerts.settings import AlertSettings

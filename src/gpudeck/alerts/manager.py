@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import AlertRecord, describe
 from gpudeck.alerts.store import AlertQuery, AlertStore
 from gpudeck.database.background import BackgroundWriter

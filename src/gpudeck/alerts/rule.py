@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from gpudeck.alerts.message import MessageKind
+from gpudeck.alerts.notifiers.rendering import MessageKind
 from gpudeck.alerts.settings import Limits
 from gpudeck.fleet.columns import Flags
 from gpudeck.fleet.gpu import GpuState

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpudeck import __version__
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.manager import AlertManager, Send, Settle
-from gpudeck.alerts.message import DEMO_PREFIX
+from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX
 from gpudeck.alerts.rule import FleetContext, GoneGpu, LateReservation
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.selection import HostSelector

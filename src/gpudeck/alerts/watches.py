@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import watches as table
 from gpudeck.model import clock

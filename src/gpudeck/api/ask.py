@@ -15,7 +15,7 @@ from litestar.exceptions import TooManyRequestsException
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
-from gpudeck.alerts.message import DEMO_PREFIX, Message
+from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import RequestRefused, documented
 from gpudeck.api.login import AuthRequest, TheAuth

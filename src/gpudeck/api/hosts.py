@@ -32,7 +32,7 @@ from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_pa
 from gpudeck.api.install import Installer
 from gpudeck.api.login import TheAuth
 from gpudeck.api.parameters import Limit, Offset, page_of
-from gpudeck.auth.token_rules import NAME_LENGTH, is_for
+from gpudeck.auth.caller import NAME_LENGTH, is_for
 from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.managed import ORIGIN, ManagedHosts
 from gpudeck.discovery.static import HostEntry

@@ -20,11 +20,11 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
 from gpudeck.api.answers import RequestRefused, documented
-from gpudeck.auth.accounts import Account
+from gpudeck.auth.accounts import Account, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
-from gpudeck.auth.passwords import hash_secret
+from gpudeck.auth.accounts import hash_secret
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
 from gpudeck.schedulers.job_report import JobReporter
 

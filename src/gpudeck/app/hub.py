@@ -33,8 +33,8 @@ from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
 from gpudeck.app.services import HubServices, make_authenticator, make_policy, route_by_duty
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.service import note_configuration, running_auth
-from gpudeck.compat.registry import make_providers as make_compat_providers
 from gpudeck.compat.service import CompatRoutes
+from gpudeck.compat.service import make_providers as make_compat_providers
 from gpudeck.database.schema import name_fleet
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.registry import HostLists

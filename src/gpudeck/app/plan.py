@@ -5,8 +5,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gpudeck.compat.readings import Nodes
-from gpudeck.compat.registry import make_poll_methods as make_compat_ways
-from gpudeck.compat.registry import names_hosts as compat_names_hosts
+from gpudeck.compat.service import make_poll_methods as make_compat_ways
+from gpudeck.compat.service import names_hosts as compat_names_hosts
 from gpudeck.compat.settings import CompatSettings
 from gpudeck.demo.backfill import DAYS
 from gpudeck.discovery.registry import DiscoverySettings

@@ -15,8 +15,7 @@ from gpudeck.alerts.service import AlertService, ShownAlerts
 from gpudeck.api.access import Authenticator, Policy
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
-from gpudeck.chat.direct_messages import DirectMessageChannel
-from gpudeck.chat.service import ChatService
+from gpudeck.chat.service import ChatService, DirectMessageChannel
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet

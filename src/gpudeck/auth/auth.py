@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from sqlalchemy import Executable
 
-from gpudeck.auth.accounts import Account, Accounts
+from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, Kind, read_proxied_name
 from gpudeck.auth.login import FirstAdmin, Login, LoginThrottle
-from gpudeck.auth.passwords import Passwords
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.auth.settings import UserEntries as Logins

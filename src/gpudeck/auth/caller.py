@@ -1,5 +1,9 @@
 """The caller of a request and what it may do. A name in a proxy's header counts only from trusted addresses."""
 
+import fnmatch
+import functools
+import math
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -7,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gpudeck.auth.settings import ProxySettings, read_name
+from gpudeck.model.errors import UsageError
 from gpudeck.server.addresses import Networks
 
 Role = Literal["nobody", "agent", "calendar", "viewer", "user", "admin"]
@@ -65,3 +70,48 @@ def is_proxy(peer_address: str, settings: ProxySettings) -> bool:
 
 _networks = lru_cache(maxsize=8)(Networks)
 """Asked at each request, and always the same."""
+
+
+TOKEN_ROLES: tuple[Role, ...] = ("agent", "viewer", "user", "admin", "calendar")
+NAME_LENGTH = 128
+_HOSTS = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,253}")
+_RANGE = re.compile(r"\[[0-9]+-[0-9]{2,}\]|\[[0-9]{2,}-[0-9]+\]")
+
+
+def check_token(name: str, role: Role, hosts: str | None, expires_at: float | None, now: float) -> None:
+    """Raises UsageError that says what to choose instead."""
+    if not name.strip() or len(name) > NAME_LENGTH or not name.isprintable():
+        raise UsageError(f"a token's name has to be 1 to {NAME_LENGTH} printable characters.", "Say what it is for.")
+    if role not in TOKEN_ROLES:
+        raise UsageError(f"no token has the role {role!r}.", f"Choose {', '.join(TOKEN_ROLES)}.")
+    if expires_at is not None and not (math.isfinite(expires_at) and expires_at > now):
+        raise UsageError("the token would be expired at once.", "Choose a later time.")
+    if hosts is not None:
+        _check_hosts(hosts, role)
+
+
+def _check_hosts(hosts: str, role: Role) -> None:
+    if role != "agent":
+        raise UsageError(f"only an agent's token is bound to hosts, and this one is {role}.", "Leave the host out.")
+    if _HOSTS.fullmatch(hosts) is None:
+        raise UsageError(f"{hosts[:60]!r} is neither a host's name nor a pattern such as gpu*.")
+    if _RANGE.search(hosts):
+        raise UsageError(
+            f"{hosts} is no pattern: brackets stand for one character.", "Write gpu[0-9][0-9] or gpu* instead."
+        )
+
+
+def is_for(hosts: str | None, host: str) -> bool:
+    """Whether a token for these hosts, a name or a pattern, is for the host of that name; None is for all."""
+    return hosts is None or hosts == host or matches(hosts, host)
+
+
+def matches(pattern: str, host: str) -> bool:
+    """Whether the host's whole name is what the pattern says: `*` is any text, `?` one character, `[ab]` one of two."""
+    return _compile(pattern).match(host) is not None
+
+
+@functools.lru_cache(maxsize=10_000)
+def _compile(pattern: str) -> "re.Pattern[str]":
+    """fnmatch keeps a few hundred patterns only, and compiling one takes longer than all else about a report."""
+    return re.compile(fnmatch.translate(pattern))

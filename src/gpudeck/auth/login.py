@@ -13,10 +13,9 @@ from typing import TypeVar
 from msgspec import Struct
 from sqlalchemy import Executable
 
-from gpudeck.auth.accounts import Account, Accounts, Also
+from gpudeck.auth.accounts import Account, Accounts, Also, Passwords, hash_secret, make_secret
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.passwords import Passwords, hash_secret, make_secret
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.model import clock

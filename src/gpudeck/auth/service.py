@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.agent.push import read_token
 from gpudeck.agent.token_file import replace_file
+from gpudeck.auth.accounts import hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Role
-from gpudeck.auth.passwords import hash_secret
 from gpudeck.auth.settings import AuthSettings, UserEntries
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema

@@ -5,8 +5,7 @@ from typing import Any
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Executable, delete, insert, or_, select, update
 
-from gpudeck.auth.accounts import Account, Also, read_account
-from gpudeck.auth.passwords import LENGTH, hash_secret, make_secret
+from gpudeck.auth.accounts import SECRET_LENGTH, Account, Also, hash_secret, make_secret, read_account
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database import schema
 from gpudeck.database.engine import Database, delete_old
@@ -70,7 +69,7 @@ class Sessions:
     async def find(self, secret: str) -> Account | None:
         """Who is behind a cookie; None for everything that is not the secret of a session that still counts. One that
         was known lately counts while the database does not answer: nothing can be changed then."""
-        if len(secret) != LENGTH:
+        if len(secret) != SECRET_LENGTH:
             return None
         secret_hash, now = hash_secret(secret), self._now()
         cached = self._cache.get(secret_hash)

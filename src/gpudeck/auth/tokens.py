@@ -15,9 +15,8 @@ from msgspec import Struct, structs
 from sqlalchemy import ColumnElement, Executable, bindparam, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gpudeck.auth.caller import RANKS, Role
-from gpudeck.auth.passwords import hash_secret, make_secret
-from gpudeck.auth.token_rules import check_token
+from gpudeck.auth.accounts import hash_secret, make_secret
+from gpudeck.auth.caller import RANKS, Role, check_token
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model.clock import Clock

@@ -162,8 +162,7 @@ def _change(
 
 
 def _open(database: "Database") -> "Accounts":
-    from gpudeck.auth.accounts import Accounts  # noqa: PLC0415 - the hub may not be installed
-    from gpudeck.auth.passwords import Passwords  # noqa: PLC0415 - the same
+    from gpudeck.auth.accounts import Accounts, Passwords  # noqa: PLC0415 - the hub may not be installed
 
     return Accounts(database, Passwords())
 

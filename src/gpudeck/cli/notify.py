@@ -13,7 +13,7 @@ from gpudeck.model.extras import need
 from gpudeck.settings import load_settings
 
 if TYPE_CHECKING:
-    from gpudeck.alerts.message import Message
+    from gpudeck.alerts.notifiers.rendering import Message
     from gpudeck.alerts.notifiers.sender_process import SendRequest
     from gpudeck.alerts.notifiers.settings import NotifySettings
     from gpudeck.settings import Settings
@@ -108,7 +108,7 @@ def _recipient(name: str, account: str, settings: "Settings") -> str:
 async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
     from gpudeck.auth.users import UserDirectory  # noqa: PLC0415 - few ask for it
-    from gpudeck.chat.direct_messages import answer_message  # noqa: PLC0415 - the same
+    from gpudeck.chat.service import answer_message  # noqa: PLC0415 - the same
     from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
 
     if account is None:
@@ -121,7 +121,7 @@ async def _send_by_bot(account: str | None, settings: "Settings") -> None:
 
 
 def _test_message(name: str) -> "Message":
-    from gpudeck.alerts.message import Message  # noqa: PLC0415 - the help needs none
+    from gpudeck.alerts.notifiers.rendering import Message  # noqa: PLC0415 - the help needs none
 
     return Message(
         key=f"test {name} {time.time():.3f}",

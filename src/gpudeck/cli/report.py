@@ -18,8 +18,7 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import Reliability
-from gpudeck.model.job import JobList, JobReports
-from gpudeck.model.jobstats import write_summary
+from gpudeck.model.job import JobList, JobReports, write_summary
 from gpudeck.model.text import propose
 from gpudeck.model.view import Usage, UsageBy
 from gpudeck.views.lists import render_reliability

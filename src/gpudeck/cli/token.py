@@ -143,8 +143,7 @@ def _open_tokens(database: "Database") -> "Tokens":
 
 
 async def _find_account(database: "Database", name: str) -> int:
-    from gpudeck.auth.accounts import Accounts  # noqa: PLC0415 - the hub may not be installed
-    from gpudeck.auth.passwords import Passwords  # noqa: PLC0415 - the same
+    from gpudeck.auth.accounts import Accounts, Passwords  # noqa: PLC0415 - the hub may not be installed
 
     account = await Accounts(database, Passwords(), time.time).find(name)
     if account is None:

@@ -13,7 +13,7 @@ from gpudeck.api.access import Policy
 from gpudeck.collectors.base import IdleWatch
 from gpudeck.compat import readings
 from gpudeck.compat.gpu_cluster_status_node import PATH, describe_gpu, describe_ips, encode, write_time
-from gpudeck.compat.routes import Headers, Identify, ReadOnlyRoute
+from gpudeck.compat.service import Headers, Identify, ReadOnlyRoute
 from gpudeck.compat.settings import GpuClusterStatusSettings
 from gpudeck.discovery.host_names import is_host_name
 from gpudeck.fetch import AddressGuard, Fetcher

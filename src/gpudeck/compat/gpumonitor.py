@@ -23,7 +23,7 @@ from gpudeck.collectors.base import IdleWatch, ProcessStarts
 from gpudeck.collectors.smi_command import explain, quote
 from gpudeck.compat import readings
 from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_yaml_mapping
-from gpudeck.compat.routes import Headers, ReadOnlyRoute
+from gpudeck.compat.service import Headers, ReadOnlyRoute
 from gpudeck.compat.settings import GpumonitorSettings
 from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.fleet.visibility import Visibility

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome, SkippedEntry
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport
-from gpudeck.model.jobstats import PREFIX, read_summary
+from gpudeck.model.job import MOST_IMPORTED, PREFIX, ImportedJob, JobImport, read_summary
 from gpudeck.model.text import clean
 from gpudeck.model.times import parse_time
 

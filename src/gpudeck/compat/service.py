@@ -1,14 +1,32 @@
 """The routes of the monitors that came before, each only where the settings name it."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
-from gpudeck.api.access import Authenticator
+from gpudeck.api.access import Authenticator, Policy
+from gpudeck.api.answers import RequestRefused, describe_trouble
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
+from gpudeck.auth.caller import Caller
 from gpudeck.compat.readings import Nodes
-from gpudeck.compat.settings import CompatSettings
+from gpudeck.compat.settings import (
+    NODES_NOT_READABLE,
+    CompatSettings,
+    GpuClusterStatusSettings,
+    GpuMonitorSettings,
+    GpumonitorSettings,
+)
+from gpudeck.discovery.inputs import Provider
+from gpudeck.fleet.hub import Hub
+from gpudeck.fleet.visibility import Visibility
 from gpudeck.model import clock
+from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.target import Target
 from gpudeck.server.admission import ReportSenders
+from gpudeck.server.asgi import Receive, Scope, Send, send_error
+from gpudeck.sources.base import Source
+from gpudeck.sources.poller import PollMethod
+from gpudeck.sources.registry import imported
 
 OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
@@ -80,3 +98,82 @@ class CompatRoutes:
             vesta,
             VestaImportRoutes(services.hub.fleet, register, storage, identify=keeper.identify, now=clock.wall),
         ]
+
+
+Identify = Callable[[Scope], Awaitable[Caller]]
+Headers = list[tuple[bytes, bytes]]
+
+
+class ReadOnlyRoute:
+    """`identify` says who reads, `policy` whether they may. A subclass names its `paths`, the `refusal` (status, code,
+    message, hint) for all others, and makes the answer."""
+
+    paths: ClassVar[tuple[str, ...]]
+    refusal: ClassVar[tuple[int, str, str, str]]
+
+    def __init__(self, hub: Hub, *, identify: Identify, policy: Policy) -> None:
+        self._hub = hub
+        self._identify = identify
+        self._policy = policy
+
+    def takes(self, path: str, query: bytes) -> bool:
+        return path in self.paths
+
+    async def answer(self, query: bytes, visibility: Visibility) -> tuple[bytes, Headers]:
+        """The body and its headers, beside its length."""
+        raise NotImplementedError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in {"GET", "HEAD"}:
+            await send_error(send, 405, "method_not_allowed", "this is only read", "", (b"allow", b"GET, HEAD"))
+            return
+        try:
+            caller = await self._identify(scope)
+            self._policy.check("read", caller)
+        except Temporary as error:
+            await send_error(send, 503, "unavailable", *describe_trouble(error), (b"retry-after", b"5"))
+            return
+        except RequestRefused:
+            await send_error(send, *self.refusal)
+            return
+        body, headers = await self.answer(scope["query_string"], self._policy.visibility(caller))
+        headers = [*headers, (b"content-length", b"%d" % len(body)), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def make_poll_methods(settings: CompatSettings, nodes: Nodes | None = None) -> dict[str, PollMethod]:
+    """A host that is named `via` one of them is read also where the monitor has no settings: with the defaults. What
+    nodes of GPU Cluster Status Monitor say of themselves is put into `nodes`."""
+    facts: Nodes = {} if nodes is None else nodes
+    status = settings.gpu_cluster_status or GpuClusterStatusSettings(password="")
+    node, files = settings.gpumonitor or GpumonitorSettings(), settings.gpu_monitor or GpuMonitorSettings()
+
+    def make_gpu_cluster_status(target: Target) -> Source:
+        if settings.gpu_cluster_status is None:
+            raise UsageError(f"{NODES_NOT_READABLE}.")
+        return imported("gpudeck.compat.gpu_cluster_status:NodeSource", status, facts)(target)
+
+    served = imported("gpudeck.compat.gpu_monitor:ServedSource", files)
+    folder = imported("gpudeck.compat.gpu_monitor:FolderSource", files)
+    asked = imported("gpudeck.compat.gpumonitor:GpumonitorSource", node)
+    return {
+        "gpu-cluster-status": PollMethod(make_gpu_cluster_status, status.interval, status.deadline, status.port),
+        "gpumonitor": PollMethod(asked, node.interval, node.deadline, node.port),
+        "gpu-monitor": PollMethod(served, files.interval, files.deadline, files.port),
+        "gpu-monitor-files": PollMethod(folder, files.interval, files.deadline),
+    }
+
+
+def make_providers(settings: CompatSettings) -> list[Provider]:
+    """The lists of hosts that these monitors keep. Opens nothing."""
+    if settings.gpu_monitor is None:
+        return []
+    from gpudeck.compat.gpu_monitor import make_providers as make  # noqa: PLC0415 - see above
+
+    return make(settings.gpu_monitor)
+
+
+def names_hosts(settings: CompatSettings) -> bool:
+    files = settings.gpu_monitor
+    return files is not None and (files.folder is not None or files.consul is not None)

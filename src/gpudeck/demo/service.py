@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gpudeck.auth.token_rules import is_for
+from gpudeck.auth.caller import is_for
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.availability import FleetSettings

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from gpudeck import __version__
-from gpudeck.auth.token_rules import is_for
+from gpudeck.auth.caller import is_for
 from gpudeck.fleet.host import BACKLOG_SECONDS, ENCODED_AT_ONCE, HostState, Sender, encode_hosts
 from gpudeck.fleet.identity import Register, TokenName
 from gpudeck.fleet.late_reports import LateReports

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from msgspec import Struct
 
 from gpudeck.client import Client
-from gpudeck.compat.registry import make_providers as make_compat_providers
+from gpudeck.compat.service import make_providers as make_compat_providers
 from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.discovery.registry import make_providers

@@ -11,7 +11,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
 from fakes.ports import free_port
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 
 
 def make_message(key: str = "news 1", **others: Any) -> Message:

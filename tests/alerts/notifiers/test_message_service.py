@@ -12,8 +12,8 @@ from fakes.api_app import make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu
 from fakes.waiting import until
-from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage

@@ -12,11 +12,11 @@ import pytest
 from alerts.notifiers.sinks import make_message
 from fakes.tables import open_file, put_tables
 from fakes.waiting import until
-from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
 from gpudeck.alerts.notifiers.channel import DeliveryFailure
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.alerts.notifiers.store import OutboxStore

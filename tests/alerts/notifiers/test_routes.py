@@ -3,7 +3,7 @@
 import pytest
 
 from alerts.notifiers.sinks import make_message
-from gpudeck.alerts.message import Message, Subject
+from gpudeck.alerts.notifiers.rendering import Message, Subject
 from gpudeck.alerts.notifiers.routes import Destination, find_destinations, has_destination
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings, RouteSettings
 from gpudeck.auth.settings import UserSettings

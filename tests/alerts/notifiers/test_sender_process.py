@@ -13,7 +13,7 @@ from alerts.notifiers.sinks import (
     running_webhook,
 )
 from fakes.ports import free_port
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest
 from gpudeck.model.errors import PluginError, Refused, Temporary
 

@@ -11,8 +11,8 @@ import pytest
 from fakes.fleets import make
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
 from gpudeck.model.view import Host
-from gpudeck.ops.doctor import running
-from gpudeck.ops.doctor.running import HubSummary, check_messages, check_public, judge_about, judge_hosts
+from gpudeck.ops.doctor import hub
+from gpudeck.ops.doctor.hub import HubSummary, check_messages, check_public, judge_about, judge_hosts
 from history.remote.servers import scripted_server
 
 FINE: dict[str, Any] = {
@@ -130,7 +130,7 @@ class _Proxy(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(running, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(hub, "ANSWER_SECONDS", 0.5)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
     server.is_over = threading.Event()  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import FindUser
 from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gpudeck.alerts.message import DEMO_PREFIX, Message
 from gpudeck.alerts.notifiers.channel import Channel, ConfiguredChannel, DeliveryFailure
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, find_destinations, has_destination
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpudeck.alerts.message import Message
 from gpudeck.alerts.notifiers.channel import Channel, ChannelWorker, DeliveryFailure
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.database.background import BackgroundWriter

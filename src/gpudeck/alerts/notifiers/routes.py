@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpudeck.alerts.message import Message, Subject
+from gpudeck.alerts.notifiers.rendering import Message, Subject
 from gpudeck.alerts.notifiers.settings import NotifySettings, RouteSettings
 from gpudeck.auth.settings import UserSettings
 from gpudeck.model.event import SEVERITIES

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.child_process import end, python_module, start
 from gpudeck.model.errors import PluginError, Refused, Temporary
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gpudeck.alerts.message import Message
-from gpudeck.alerts.notifiers.rendering import escape_for, for_slack, render
+from gpudeck.alerts.notifiers.rendering import Message, escape_for, for_slack, render
 from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest, SendResult
 from gpudeck.alerts.notifiers.settings import needs_apprise, scheme_of
 from gpudeck.fetch import BlockingFetcher

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import delete, func, insert, or_, select, update
 
-from gpudeck.alerts.message import Message
+from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.database.engine import Database, FleetStore, delete_old, open_in_memory
 from gpudeck.database.schema import outbox as table

@@ -2,8 +2,8 @@
 
 machine     driver, library (NVML in a process of its own), devices, processes
 connection  from this agent to its hub: token, name, port, TLS, HTTP, clock, version
-hub_files   the hub's own files: settings, port, folder, database, history, certificates
-running     what the running hub reports: sources, messages, problems; the connection through its proxy
+hub         the hub's own files: settings, port, folder, database, history, certificates; and what it reports
+            while it runs: sources, messages, problems; the connection through its proxy
 checks      which of these are run here
 bundle      everything in one archive for a bug report, without secrets and names
 

@@ -14,9 +14,8 @@ from gpudeck.model.view import Fleet
 from gpudeck.ops.doctor import Area, Finding, guarded
 from gpudeck.ops.doctor.bundle import find_secrets
 from gpudeck.ops.doctor.connection import check_agent
-from gpudeck.ops.doctor.hub_files import check_hub_files
+from gpudeck.ops.doctor.hub import check_hub_files, check_messages, check_public, check_running
 from gpudeck.ops.doctor.machine import check_machine, probe_nvml
-from gpudeck.ops.doctor.running import check_messages, check_public, check_running
 from gpudeck.settings import ADMIN_FILE, VARIABLE, Settings, choose_data_dir, find_own_token, load_settings, own_address
 
 _SETTINGS = Area("settings")

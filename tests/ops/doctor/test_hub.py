@@ -13,7 +13,7 @@ from fakes.certificates import Authority
 from fakes.ports import free_port
 from gpudeck.database.migrations import NEWEST
 from gpudeck.model.settings import Address
-from gpudeck.ops.doctor.hub_files import (
+from gpudeck.ops.doctor.hub import (
     check_certificate,
     check_database,
     check_folder,
