@@ -5,7 +5,6 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -68,7 +67,7 @@ def is_proxy(peer_address: str, settings: ProxySettings) -> bool:
     return _networks(tuple(settings.addresses)).has(peer_address)
 
 
-_networks = lru_cache(maxsize=8)(Networks)
+_networks = functools.lru_cache(maxsize=8)(Networks)
 """Asked at each request, and always the same."""
 
 
