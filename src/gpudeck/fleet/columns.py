@@ -9,7 +9,7 @@ and tests hold these to them. A comparison with NaN is false: unknown values are
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ Rows = NDArray[np.int64]
 Codes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 
+_Kind = TypeVar("_Kind", bound=np.generic)
 _encoder = msgspec.json.Encoder()
 
 NAN: Final = float("nan")
@@ -80,19 +81,23 @@ _REASONS: Final = np.array(
 _IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 13
 
 
+def _column(kind: type[_Kind], blank: float) -> NDArray[_Kind]:
+    """A column that a class declares: one empty row of it. Its objects have a column of as many rows as they need."""
+    return np.full(1, blank, kind)
+
+
 class Columns:
     """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of it: of the metrics at
     the places `live`, as no list shows the others.
 
-    `FIELDS` are further columns: their type and the value of an empty row. Subclasses declare them as attributes.
+    Each `_column` of a class is a further column of it.
     """
 
     METRICS: ClassVar[dict[str, Metric]]
-    FIELDS: ClassVar[dict[str, tuple[Any, Any]]]
 
     values: Floats
     published: Floats
-    is_changed: Flags
+    is_changed = _column(np.bool_, False)
 
     def __init__(self, room: int = 64) -> None:
         metrics = self.METRICS.values()
@@ -109,7 +114,12 @@ class Columns:
         self._room = 0
         self._free: dict[int, list[int]] = {}
         self._resting: list[slice] = []
-        self._fields: dict[str, tuple[Any, Any]] = {"is_changed": (np.bool_, False), **self.FIELDS}
+        self._blank: dict[str, np.generic] = {
+            name: column[0]
+            for kind in type(self).__mro__
+            for name, column in vars(kind).items()
+            if isinstance(column, np.ndarray)
+        }
         self._grow(room)
 
     def take(self, count: int) -> slice:
@@ -128,7 +138,7 @@ class Columns:
         """They are free and empty. They are given out again after `recycle`."""
         if rows.stop > rows.start:
             self.values[rows] = self.published[rows] = NAN
-            for name, (_, blank) in self._fields.items():
+            for name, blank in self._blank.items():
                 getattr(self, name)[rows] = blank
             self._resting.append(rows)
 
@@ -142,7 +152,7 @@ class Columns:
         """All that is known of one row becomes that of another, of this table or of a second one of the same kind."""
         before = other or self
         self.values[target], self.published[target] = before.values[source], before.published[source]
-        for name in self._fields:
+        for name in self._blank:
             getattr(self, name)[target] = getattr(before, name)[source]
 
     def metric(self, name: str) -> Floats:
@@ -186,8 +196,8 @@ class Columns:
             if self._room:
                 wide[: self._room] = getattr(self, name)
             setattr(self, name, wide)
-        for name, (kind, blank) in self._fields.items():
-            column = np.full(room, blank, kind)
+        for name, blank in self._blank.items():
+            column = np.full(room, blank)
             if self._room:
                 column[: self._room] = getattr(self, name)
             setattr(self, name, column)
@@ -209,71 +219,37 @@ class GpuColumns(Columns):
     """
 
     METRICS = GPU_METRICS
-    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
-        "host": (np.int32, -1),
-        "availability": (np.uint8, NONE),
-        "why_available": (np.uint8, 0),
-        "last_seen": (np.uint8, NONE),
-        "since": (np.float64, NAN),
-        "last_work_at": (np.float64, NAN),
-        "occupied_since": (np.float64, NAN),
-        "is_new": (np.bool_, True),
-        "workers": (np.int32, -1),
-        "display_bytes": (np.float64, 0.0),
-        "oldest_start": (np.float64, NAN),
-        "is_allocated": (np.bool_, False),
-        "is_drained": (np.bool_, False),
-        "is_closed": (np.bool_, False),
-        "is_allocation_unknown": (np.bool_, False),
-        "is_reserved": (np.bool_, False),
-        "is_reservation_unknown": (np.bool_, False),
-        "is_missing": (np.bool_, False),
-        "has_conflict": (np.bool_, False),
-        "fault": (np.uint8, OK),
-        "last_fault_at": (np.float64, NAN),
-        "last_critical_at": (np.float64, NAN),
-        "health": (np.uint8, UNREAD),
-        "why_healthy": (np.uint8, 0),
-        "health_number": (np.float64, 0.0),
-        "is_state_changed": (np.bool_, False),
-        "is_process_changed": (np.bool_, False),
-        "is_text_changed": (np.bool_, False),
-        "depends_on_processes": (np.bool_, False),
-        "user": (np.int32, NOBODY),
-        "model": (np.int32, -1),
-    }
-
-    host: NDArray[np.int32]
-    availability: Codes
-    why_available: Codes
-    last_seen: Codes
-    since: Floats
-    last_work_at: Floats
-    occupied_since: Floats
-    is_new: Flags
-    workers: NDArray[np.int32]
-    display_bytes: Floats
-    oldest_start: Floats
-    is_allocated: Flags
-    is_drained: Flags
-    is_closed: Flags
-    is_allocation_unknown: Flags
-    is_reserved: Flags
-    is_reservation_unknown: Flags
-    is_missing: Flags
-    has_conflict: Flags
-    fault: Codes
-    last_fault_at: Floats
-    last_critical_at: Floats
-    health: Codes
-    why_healthy: Codes
-    health_number: Floats
-    is_state_changed: Flags
-    is_process_changed: Flags
-    is_text_changed: Flags
-    depends_on_processes: Flags
-    user: NDArray[np.int32]
-    model: NDArray[np.int32]
+    host = _column(np.int32, -1)
+    availability = _column(np.uint8, NONE)
+    why_available = _column(np.uint8, 0)
+    last_seen = _column(np.uint8, NONE)
+    since = _column(np.float64, NAN)
+    last_work_at = _column(np.float64, NAN)
+    occupied_since = _column(np.float64, NAN)
+    is_new = _column(np.bool_, True)
+    workers = _column(np.int32, -1)
+    display_bytes = _column(np.float64, 0.0)
+    oldest_start = _column(np.float64, NAN)
+    is_allocated = _column(np.bool_, False)
+    is_drained = _column(np.bool_, False)
+    is_closed = _column(np.bool_, False)
+    is_allocation_unknown = _column(np.bool_, False)
+    is_reserved = _column(np.bool_, False)
+    is_reservation_unknown = _column(np.bool_, False)
+    is_missing = _column(np.bool_, False)
+    has_conflict = _column(np.bool_, False)
+    fault = _column(np.uint8, OK)
+    last_fault_at = _column(np.float64, NAN)
+    last_critical_at = _column(np.float64, NAN)
+    health = _column(np.uint8, UNREAD)
+    why_healthy = _column(np.uint8, 0)
+    health_number = _column(np.float64, 0.0)
+    is_state_changed = _column(np.bool_, False)
+    is_process_changed = _column(np.bool_, False)
+    is_text_changed = _column(np.bool_, False)
+    depends_on_processes = _column(np.bool_, False)
+    user = _column(np.int32, NOBODY)
+    model = _column(np.int32, -1)
 
     def __init__(self, room: int = 64) -> None:
         super().__init__(room)
@@ -296,41 +272,22 @@ class HostColumns(Columns):
     """
 
     METRICS = HOST_METRICS
-    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {
-        "observed_at": (np.float64, NAN),
-        "heard_uptime": (np.float64, NAN),
-        "late_after": (np.float64, NAN),
-        "down_after": (np.float64, NAN),
-        "status": (np.uint8, NONE),
-        "is_recalled": (np.bool_, False),
-        "is_published": (np.bool_, False),
-        "is_text_changed": (np.bool_, False),
-        "clock_skew": (np.float64, NAN),
-        "disk_percent": (np.float64, NAN),
-        "agent_release": (np.int64, -1),
-        "has_no_gpus": (np.bool_, False),
-        "late_times": (np.int32, 0),
-        "is_regrouped": (np.bool_, True),
-        "is_unseen": (np.bool_, True),
-        "devices_version": (np.int64, 0),
-    }
-
-    observed_at: Floats
-    heard_uptime: Floats
-    late_after: Floats
-    down_after: Floats
-    status: Codes
-    is_recalled: Flags
-    is_published: Flags
-    is_text_changed: Flags
-    clock_skew: Floats
-    disk_percent: Floats
-    agent_release: Rows
-    has_no_gpus: Flags
-    late_times: NDArray[np.int32]
-    is_regrouped: Flags
-    is_unseen: Flags
-    devices_version: Rows
+    observed_at = _column(np.float64, NAN)
+    heard_uptime = _column(np.float64, NAN)
+    late_after = _column(np.float64, NAN)
+    down_after = _column(np.float64, NAN)
+    status = _column(np.uint8, NONE)
+    is_recalled = _column(np.bool_, False)
+    is_published = _column(np.bool_, False)
+    is_text_changed = _column(np.bool_, False)
+    clock_skew = _column(np.float64, NAN)
+    disk_percent = _column(np.float64, NAN)
+    agent_release = _column(np.int64, -1)
+    has_no_gpus = _column(np.bool_, False)
+    late_times = _column(np.int32, 0)
+    is_regrouped = _column(np.bool_, True)
+    is_unseen = _column(np.bool_, True)
+    devices_version = _column(np.int64, 0)
 
 
 class ProcessColumns(Columns):
@@ -340,9 +297,7 @@ class ProcessColumns(Columns):
         "memory_used_bytes": Metric("bytes", "", high=2.0**53),
         "utilization_percent": Metric("percent", "", high=100.0, precision=0.1),
     }
-    FIELDS: ClassVar[dict[str, tuple[Any, Any]]] = {"gpu": (np.int32, -1)}
-
-    gpu: NDArray[np.int32]
+    gpu = _column(np.int32, -1)
 
 
 def as_json(values: Floats, is_whole: Flags) -> list[list[Value]]:

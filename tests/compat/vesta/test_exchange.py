@@ -13,6 +13,7 @@ from fakes.reports import make_envelope, make_gpu, make_process
 from fakes.vesta import TOKEN, VestaHub, captured_body, captured_posts, make_post
 from fakes.views import show
 from gpudeck import __version__
+from gpudeck.model.target import Target
 
 OK = {"status": "OK", "status_code": 200}
 FORBIDDEN = {"status": "ERROR", "status_code": 403, "message": "forbidden", "info": "forbidden"}
@@ -379,6 +380,11 @@ def test_any_number_of_hosts_is_shown(vesta: VestaHub, count: int) -> None:
     assert list(vesta.states()) == [f"gpu{number:02}" for number in range(count)]
     assert vesta.get("/?term=true").text.count("GeForce") == count
     assert vesta.get("/?term=true&detail=true").text.count("last update") == count
+
+
+def test_a_host_that_never_reported_is_down(vesta: VestaHub) -> None:
+    vesta.hub.fleet.expect([Target(name="configured", via="ssh")])
+    assert vesta.states()["configured"]["status"] == "down"
 
 
 def test_a_silent_sender_is_down_after_a_minute(vesta: VestaHub) -> None:

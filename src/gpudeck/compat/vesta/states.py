@@ -149,14 +149,14 @@ class VestaStates:
 
     def _show_registered(self, one: Registered, state: HostState | None, now: float) -> VestaHost:
         if state is not None and state.via != "vesta":
-            return VestaHost(one.name, state, one, state.status in {"down", "never"})
+            return VestaHost(one.name, state, one, state.status in {"down", "never_seen"})
         limit = one.silence_limit(self._settings.down_after)
         is_down = one.posted_at is None or now - one.posted_at > limit
         return VestaHost(one.name, state, one, is_down)
 
     def _show_other(self, host: HostState) -> VestaHost:
         name = make_name(host.name, lambda _: False) or host.name
-        return VestaHost(name, host, None, host.status in {"down", "never"})
+        return VestaHost(name, host, None, host.status in {"down", "never_seen"})
 
 
 def gpu_data(host: Host, posted: dict[str, PostedFields]) -> Json:
