@@ -2,9 +2,9 @@
 
 import pytest
 
+from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import UserEntries as Entries
 from gpudeck.auth.settings import UserSettings, groups_with, users_problem
-from gpudeck.auth.users import UserDirectory
 from gpudeck.model.errors import UsageError
 
 PEOPLE: Entries = {

@@ -13,8 +13,8 @@ from gpudeck.alerts.watches import Watches, WatchStore
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.reservations import ReservationHandler
+from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import AccountRole, UserSettings
-from gpudeck.auth.users import UserDirectory
 from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.bot import Bot, BotServices, ChatUsers, Question, Read
 from gpudeck.events.log import EventLog

@@ -21,9 +21,19 @@ from gpudeck.alerts.record import describe
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.alerts.store import MOST_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.answers import (
+    HubRequest,
+    Length,
+    Moment,
+    RequestRefused,
+    answer_json,
+    documented,
+    read_length,
+    read_moment,
+    read_words,
+    word_list,
+)
 from gpudeck.api.login import AuthRequest, TheAuth
-from gpudeck.api.parameters import Length, Moment, read_length, read_moment, read_words, word_list
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.settings import RuleName
 from gpudeck.model import clock

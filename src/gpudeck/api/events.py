@@ -14,8 +14,7 @@ from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MOST_FIRING
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, answer_json, documented
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time, read_words, word_list
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, read_words, word_list
 from gpudeck.api.services import TheServices
 from gpudeck.events.log import EventLog
 from gpudeck.events.store import MOST_EVENTS, EventQuery, FaultCount, LostTime

@@ -19,9 +19,21 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts, documented
+from gpudeck.api.answers import (
+    TIME,
+    TIME_SCHEMA,
+    HubRequest,
+    Limit,
+    Offset,
+    TheHub,
+    answer_in_parts,
+    answer_json,
+    answer_json_parts,
+    documented,
+    page_of,
+    read_time,
+)
 from gpudeck.api.history import TheHistory, cache_past
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, Limit, Offset, page_of, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import (

@@ -19,9 +19,8 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, answer_json, documented, respond
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, respond
 from gpudeck.api.login import TheJobs
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.history.base import (
     MOST_POINTS,
     Answer,

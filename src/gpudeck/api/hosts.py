@@ -28,10 +28,19 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json, documented
+from gpudeck.api.answers import (
+    HubRequest,
+    Limit,
+    Offset,
+    RequestRefused,
+    TheHub,
+    answer_in_parts,
+    answer_json,
+    documented,
+    page_of,
+)
 from gpudeck.api.install import Installer
 from gpudeck.api.login import TheAuth
-from gpudeck.api.parameters import Limit, Offset, page_of
 from gpudeck.auth.caller import NAME_LENGTH, is_for
 from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.managed import ORIGIN, ManagedHosts

@@ -11,10 +11,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, RequestRefused, answer_json, documented, read_time
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.api.verdicts import judge_jobs
 from gpudeck.events.log import EventLog

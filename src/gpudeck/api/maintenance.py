@@ -11,9 +11,8 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import documented, respond
+from gpudeck.api.answers import Length, Moment, documented, read_length, read_moment, respond
 from gpudeck.api.login import AuthRequest, TheAuth
-from gpudeck.api.parameters import Length, Moment, read_length, read_moment
 from gpudeck.api.services import TheServices
 from gpudeck.maintenance.service import MOST_NOTE, HostNotes
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of

@@ -24,9 +24,20 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.answers import (
+    TIME,
+    TIME_SCHEMA,
+    HubRequest,
+    Length,
+    Moment,
+    answer_json,
+    documented,
+    read_amount,
+    read_length,
+    read_moment,
+    read_time,
+)
 from gpudeck.api.login import AuthRequest, TheAuth
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, Length, Moment, read_amount, read_length, read_moment, read_time
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.fleet.hub import Hub

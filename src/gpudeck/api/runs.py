@@ -9,9 +9,8 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time
 from gpudeck.api.history import TheHistory
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, read_time
 from gpudeck.api.verdicts import judge_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility

@@ -93,7 +93,7 @@ def _make_order(name: str, user: str | None, settings: "Settings") -> "SendReque
 
 
 def _recipient(name: str, account: str, settings: "Settings") -> str:
-    from gpudeck.auth.users import UserDirectory  # noqa: PLC0415 - few ask for it
+    from gpudeck.auth.auth import UserDirectory  # noqa: PLC0415 - few ask for it
 
     notify, user = settings.notify, UserDirectory(settings.users).user_of(account)
     if name not in {notify.mail, notify.slack}:
@@ -107,7 +107,7 @@ def _recipient(name: str, account: str, settings: "Settings") -> str:
 
 async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
-    from gpudeck.auth.users import UserDirectory  # noqa: PLC0415 - few ask for it
+    from gpudeck.auth.auth import UserDirectory  # noqa: PLC0415 - few ask for it
     from gpudeck.chat.service import answer_message  # noqa: PLC0415 - the same
     from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from gpudeck.auth.users import UserDirectory
+from gpudeck.auth.auth import UserDirectory
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.fleet.hub import Hub

@@ -18,8 +18,8 @@ from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.alerts.watches import Watches
+from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import UserSettings
-from gpudeck.auth.users import UserDirectory
 from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
