@@ -1,5 +1,5 @@
-"""Shared by all routes: the hub as a dependency, parameters that are times, spans and amounts (numbers, or text as people
-write it), responses of encoded JSON, and the one shape of every error:
+"""Shared by all routes: the hub as a dependency, responses of encoded JSON, parameters that are times, spans and
+amounts (numbers, or text as people write it), and the one shape of every error:
 {"error": {"code", "message", "hint"}}.
 """
 
