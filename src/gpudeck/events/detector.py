@@ -380,7 +380,7 @@ def take_baseline(host: HostState, before: HostBaseline | None) -> HostBaseline:
         via=host.via,
         is_down=host.status == "down",
         silent_since=host.silent_since,
-        boot_id=host.boot_id,
+        boot_id=host.order.boot_id,
         driver_version=facts.driver_version or (before.driver_version if before else None),
         agent_version=facts.agent_version or (before.agent_version if before else ""),
         duplicates=host.duplicates(),

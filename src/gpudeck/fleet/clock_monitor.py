@@ -97,7 +97,7 @@ class ClockMonitor:
         if before is None:
             return []
         fresh = (fleet.hosts[host] for host, at in seen.items() if host in before and before[host] != at)
-        found = (host.facts.clock_skew_seconds for host in fresh if host.boot_id != self._boot)
+        found = (host.facts.clock_skew_seconds for host in fresh if host.order.boot_id != self._boot)
         return [skew for skew in found if skew is not None]
 
     def _find_problem(self, skews: list[float]) -> str | None:

@@ -79,6 +79,69 @@ Sender = tuple[int, str, str, str, str | None, int | None]
 """The version of the register, name and id of the host, the way, and what the token is for and which it is."""
 
 
+class ReportOrder:
+    """Which reports of a host are news, which follow the newest one, and which agent's they are.
+
+    `run` is the boot and the agent's run that are shown, `sequence` the number of its newest report: -1 before there
+    was one.
+    """
+
+    __slots__ = ("_ended", "run", "sequence")
+
+    def __init__(self) -> None:
+        self.run: tuple[str, str] = ("", "")
+        self.sequence = -1
+        self._ended: dict[tuple[str, str], int] = {}
+
+    @property
+    def boot_id(self) -> str:
+        """Of the last report; empty before there was one."""
+        return self.run[0]
+
+    def has_news(self, envelope: Head, *, is_up: bool) -> bool:
+        """Whether the report is not one seen before, and not from an agent that another has replaced.
+
+        A replaced agent counts again once its successor has stopped, and so the host is not up: a second agent may have
+        been started by hand.
+        """
+        run = (envelope.boot_id, envelope.run_id)
+        if run == self.run:
+            return envelope.sequence > self.sequence
+        ended_at = self._ended.get(run)
+        return ended_at is None or (not is_up and envelope.sequence > ended_at)
+
+    def is_of_run(self, envelope: Head) -> bool:
+        return (envelope.boot_id, envelope.run_id) == self.run
+
+    def is_next(self, envelope: Head) -> bool:
+        """Whether it is the report that follows the newest one, with none missing between them."""
+        return envelope.sequence == self.sequence + 1 and self.is_of_run(envelope)
+
+    def has_missed(self, envelope: Head) -> bool:
+        """Whether the same agent has made reports since the last one that was taken."""
+        return envelope.sequence > self.sequence + 1 and self.is_of_run(envelope)
+
+    def advance(self, envelope: Head) -> bool:
+        """This report is the newest from here on. Returns whether it is the first one of its run."""
+        run = (envelope.boot_id, envelope.run_id)
+        is_new = run != self.run
+        if is_new:
+            if self.sequence >= 0:
+                self._ended[self.run] = self.sequence
+            while len(self._ended) > _REMEMBERED_RUNS:
+                del self._ended[next(iter(self._ended))]
+            self._ended.pop(run, None)
+            self.run = run
+        self.sequence = envelope.sequence
+        return is_new
+
+    def fork(self) -> "ReportOrder":
+        """A second one that goes on from this one by itself."""
+        other = ReportOrder()
+        other.run, other.sequence, other._ended = self.run, self.sequence, dict(self._ended)
+        return other
+
+
 class HostFacts(Struct, frozen=True):
     """What a host's last report said of it in words, by the names of its view. `unknown` is why metrics are unknown,
     `gpus_reason` why there are no GPUs."""
@@ -114,7 +177,8 @@ class HostState:
     `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
     id of the agent token that last reported it. `sender` is how it was found with its last report, None where the next
     one has to be looked for anew. `sampled_slot` is the recorder's: of which moment it was sampled last.
-    `baseline` is what was last looked at for events, and `has_changed` says that it may be another by now.
+    `baseline` is what was last looked at for events, and `has_changed` says that it may be another by now. `order` says
+    which reports of it are news.
 
     `observed_at` is the newest report's own time on the hub's clock, `reported_at` when any report of it last arrived,
     late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
@@ -123,14 +187,11 @@ class HostState:
     __slots__ = (
         "__weakref__",
         "_description",
-        "_ended_runs",
         "_flags",
         "_layout",
         "_recalled_until",
         "_reported_uptime",
-        "_run",
         "_said",
-        "_sequence",
         "_synced",
         "_table",
         "_target_labels",
@@ -150,6 +211,7 @@ class HostState:
         "last_report_at",
         "name",
         "observed_at",
+        "order",
         "pod_marks",
         "rejected",
         "reported_at",
@@ -181,6 +243,7 @@ class HostState:
         self.token: int | None = None
         self.sender: Sender | None = None
         self.sampled_slot = -1.0
+        self.order = ReportOrder()
         self.baseline: HostBaseline | None = None
         self.has_changed = True
         self.last_report_at: float | None = None
@@ -196,36 +259,15 @@ class HostState:
         self._said: list[str] = []
         self._table = table
         self._reported_uptime = float("-inf")
-        self._run: tuple[str, str] = ("", "")
-        self._ended_runs: dict[tuple[str, str], int] = {}
-        self._sequence = -1
         self._text: tuple[bytes, bytes, bytes] | None = None
         self._view: Host | None = None
         self._synced: tuple[int, float, HostStatus, bool] | None = None
         self._layout = _NO_LAYOUT
         self._description: Description | None = None
 
-    def accepts(self, envelope: Head) -> bool:
-        """Whether the report is news: not one seen before, and not from an agent that another has replaced.
-
-        A replaced agent counts again once its successor has stopped: a second agent may have been started by hand.
-        """
-        run = (envelope.boot_id, envelope.run_id)
-        if run == self._run:
-            return envelope.sequence > self._sequence
-        ended_at = self._ended_runs.get(run)
-        return ended_at is None or (self.status != "up" and envelope.sequence > ended_at)
-
-    def is_run_of(self, envelope: Head) -> bool:
-        return (envelope.boot_id, envelope.run_id) == self._run
-
-    def is_next(self, envelope: Head) -> bool:
-        """Whether it is the report that follows the newest one, with none missing between them."""
-        return envelope.sequence == self._sequence + 1 and self.is_run_of(envelope)
-
     def is_other_machine(self, envelope: Head) -> bool:
         """Whether the report is of another machine with the same machine id, this one being up all the while."""
-        return self.status == "up" and envelope.host != self.name and envelope.boot_id != self._run[0]
+        return self.status == "up" and envelope.host != self.name and envelope.boot_id != self.order.boot_id
 
     def has_gpu_of(self, envelope: Envelope | ShortReport) -> bool:
         """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
@@ -242,22 +284,7 @@ class HostState:
 
     def _is_described_by(self, envelope: ShortReport) -> bool:
         known = self._description
-        return known is not None and known.id == envelope.description and self.is_run_of(envelope)
-
-    @property
-    def boot_id(self) -> str:
-        """Of the last report; empty before there was one."""
-        return self._run[0]
-
-    @property
-    def run(self) -> tuple[str, str]:
-        """The boot and the agent's run that are shown."""
-        return self._run
-
-    @property
-    def sequence(self) -> int:
-        """Of the newest report; -1 before there was one."""
-        return self._sequence
+        return known is not None and known.id == envelope.description and self.order.is_of_run(envelope)
 
     @property
     def late_after(self) -> float:
@@ -428,7 +455,7 @@ class HostState:
             self.take(envelope, observed_at, skew, now, uptime)
             return
         self.reported_at, self._reported_uptime = now, uptime
-        self._sequence = envelope.sequence
+        self.order.advance(envelope)
         if envelope.job_cgroups:
             self.job_cgroups = envelope.job_cgroups
         if observed_at > self.observed_at:
@@ -483,7 +510,7 @@ class HostState:
             for (uuid, gpu), row in zip(self.gpus.items(), range(other.rows.start, other.rows.stop), strict=True)
         }
         other._own_rows()
-        other._flags, other._ended_runs = dict(self._flags), dict(self._ended_runs)
+        other._flags, other.order = dict(self._flags), self.order.fork()
         other._text = other._view = None
         return other
 
@@ -633,7 +660,7 @@ class HostState:
         self, envelope: Envelope | ShortReport, report: Report, observed_at: float, skew: float | None, now: float
     ) -> None:
         """Take what a report says in words, and its place in the order of reports. Of a short one they are known."""
-        after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
+        after_gap = observed_at - self.observed_at > self.late_after and self.order.has_missed(envelope)
         was_recalled = self.is_recalled
         self._recalled_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
@@ -652,7 +679,9 @@ class HostState:
             self._mark_gpus_stale(self.facts.gpus_reason or "", self.observed_at)
         elif isinstance(envelope, Envelope):
             self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_recalled)
-        self._advance(envelope)
+        if self.order.advance(envelope):
+            self.run_began_at = self.observed_at
+            self.has_changed = True
         self._sync()
         self._view = None
 
@@ -770,24 +799,6 @@ class HostState:
         hosts.disk_percent[row] = max(shares, default=NAN)
         hosts.agent_release[row] = -1 if release is None else release
         hosts.has_no_gpus[row] = facts.gpus_reason is not None
-
-    def _advance(self, envelope: Head) -> None:
-        run = (envelope.boot_id, envelope.run_id)
-        if run != self._run:
-            if self._sequence >= 0:
-                self._ended_runs[self._run] = self._sequence
-            while len(self._ended_runs) > _REMEMBERED_RUNS:
-                del self._ended_runs[next(iter(self._ended_runs))]
-            self._ended_runs.pop(run, None)
-            self._run = run
-            self.run_began_at = self.observed_at
-            self.has_changed = True
-        self._sequence = envelope.sequence
-
-    def _has_missed(self, envelope: Head) -> bool:
-        """Whether the same agent has made reports since the last one that was taken."""
-        run = (envelope.boot_id, envelope.run_id)
-        return run == self._run and envelope.sequence > self._sequence + 1
 
     @property
     def _down_after(self) -> float:

@@ -277,7 +277,7 @@ def remember(host: HostState) -> RememberedHost:
         name=host.name,
         via=host.via,
         interval=host.interval,
-        boot_id=host.boot_id,
+        boot_id=host.order.boot_id,
         agent_version=facts.agent_version,
         driver_version=facts.driver_version,
         os=facts.os,
@@ -350,5 +350,15 @@ def _mark(host: HostState) -> int:
     gpus = [(uuid, gpu.label, gpu.name, gpu.value("memory_total_bytes")) for uuid, gpu in host.gpus.items()]
     told = host.facts
     facts = (told.agent_version, told.driver_version, told.os, told.labels, told.addresses)
-    kept = (host.name, host.via, host.interval, host.boot_id, host.token, host.target, host.interfaces, facts, gpus)
+    kept = (
+        host.name,
+        host.via,
+        host.interval,
+        host.order.boot_id,
+        host.token,
+        host.target,
+        host.interfaces,
+        facts,
+        gpus,
+    )
     return hash(_encoder.encode(kept))

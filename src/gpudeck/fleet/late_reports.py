@@ -147,26 +147,26 @@ class LateReports:
         """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
         is late if it was made before the run that is shown first reported: an agent that reports beside that one
         goes on after it."""
-        if host.is_run_of(envelope):
-            return envelope.sequence < host.sequence
+        if host.order.is_of_run(envelope):
+            return envelope.sequence < host.order.sequence
         return observed_at < host.run_began_at <= now
 
     def note_gap(self, host: HostState, envelope: Head, observed_at: float, uptime: float) -> None:
         """This report is to be shown next, and is not the one that follows the last: those between may come later."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         missing = backlog.missing
-        if host.is_run_of(envelope):
-            missing.add(run, host.sequence + 1, envelope.sequence)
+        if host.order.is_of_run(envelope):
+            missing.add(run, host.order.sequence + 1, envelope.sequence)
         else:
-            if host.sequence >= 0:
-                missing.add(host.run, host.sequence + 1)
+            if host.order.sequence >= 0:
+                missing.add(host.order.run, host.order.sequence + 1)
             if missing.knows(run):
                 missing.cut(run, envelope.sequence)
             else:
                 missing.add(run, _FIRST, envelope.sequence)
-        if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.sequence >= 0):
+        if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.order.sequence >= 0):
             return
-        if not backlog.defers_events and host.sequence >= 0 and not host.is_recalled:
+        if not backlog.defers_events and host.order.sequence >= 0 and not host.is_recalled:
             self._replay(backlog, host.fork(self._table))
         self._expect_more(host, backlog, uptime)
 
@@ -176,11 +176,13 @@ class LateReports:
         """Take a late report; False where it was taken before."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         if not backlog.missing.close(run, envelope.sequence):
-            if run == host.run or backlog.missing.knows(run):
+            if run == host.order.run or backlog.missing.knows(run):
                 return False
             backlog.missing.add(run, envelope.sequence + 1)
         replay = backlog.replay
-        is_earlier = replay is not None and replay.is_run_of(envelope) and envelope.sequence < replay.sequence
+        is_earlier = (
+            replay is not None and replay.order.is_of_run(envelope) and envelope.sequence < replay.order.sequence
+        )
         if is_earlier:
             replay = self._find_earlier(host, backlog, envelope)
         elif replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
@@ -197,7 +199,7 @@ class LateReports:
         replay.has_changed &= not is_earlier
         self._observers.on_late_report(replay, observed_at)
         self._expect_more(host, backlog, uptime)
-        if run == host.run and not backlog.missing.knows(run):
+        if run == host.order.run and not backlog.missing.knows(run):
             backlog.until = uptime
         return True
 
@@ -214,7 +216,7 @@ class LateReports:
 
     def _find_earlier(self, host: HostState, backlog: _Backlog, envelope: Head) -> HostState:
         known = backlog.earlier
-        if known is not None and known.is_run_of(envelope) and known.sequence < envelope.sequence:
+        if known is not None and known.order.is_of_run(envelope) and known.order.sequence < envelope.sequence:
             return known
         self._release_earlier(backlog)
         earlier = backlog.earlier = host.start_anew(self._table)

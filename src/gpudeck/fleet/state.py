@@ -168,13 +168,13 @@ class FleetState:
                 raise refuse_undescribed(envelope, f"a report of {envelope.host} that comes late has to be whole")
             host.is_forwarded = age is not None
             return host if self._take_late(host, envelope, now - waited, skew, now, uptime) else None
-        if not host.accepts(envelope):
+        if not host.order.has_news(envelope, is_up=host.status == "up"):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
             if age is None:
                 host.note_report(now, uptime)
             return None
-        if is_sent and not host.is_next(envelope):
+        if is_sent and not host.order.is_next(envelope):
             self._late.note_gap(host, envelope, now - waited, uptime)
         host.via = via
         envelope = self._register.name(host, envelope)
@@ -442,7 +442,7 @@ class FleetState:
         """The host of a short report that follows its last one and has the same sender: nothing else has to be found
         out about it. `sender` has the version of the register, so that a host or target that came or went counts."""
         host = self.hosts.get(envelope.host_id or envelope.host)
-        if host is None or host.sender != sender or not host.is_next(envelope):
+        if host is None or host.sender != sender or not host.order.is_next(envelope):
             return None
         host.description_of(envelope).check(envelope.numbers)
         return host
@@ -484,7 +484,7 @@ class FleetState:
 
     def _refuse_rival(self, host: HostState, envelope: Head, now: float) -> None:
         """Two agents at once that claim to be one host: the newer counts, and both are shown a problem."""
-        if host.is_run_of(envelope):
+        if host.order.is_of_run(envelope):
             return
         host.flag("rival", "another agent reports as this host too; only the one started last is shown")
         if host.has_changed:
