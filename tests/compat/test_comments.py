@@ -93,7 +93,7 @@ class Reserved(Client):
         gpus = [make(Gpu, label=label) for label in ("0", "1")]
         return msgspec.json.encode(HostList([make(Host, name="gpu01", gpus=gpus)]))
 
-    def reservations(self, _: object) -> bytes:
+    def get(self, path: str, query: object = None) -> bytes:
         reserved = make(ShownReservation, id=7, user="grace", end=2e9, gpus=[ReservedGpu("GPU-0", "gpu01", "0")])
         return msgspec.json.encode(ReservationList([reserved], 0.0, False))
 

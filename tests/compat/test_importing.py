@@ -100,8 +100,8 @@ class Refusing(Client):
     def hosts(self) -> bytes:
         return b'{"hosts": []}'
 
-    def add_host(self, new: dict[str, object]) -> dict[str, object]:
-        raise UsageError(f"{new['name']} {self._why}")
+    def post(self, path: str, body: dict[str, object] | None = None) -> bytes:
+        raise UsageError(f"{(body or {})['name']} {self._why}")
 
 
 def test_host_that_was_added_a_moment_ago_is_there_and_no_failure() -> None:

@@ -1,7 +1,6 @@
 """vesta's settings and database become hosts and history of a hub; what cannot be taken is told with its place."""
 
 import bz2
-import json
 import pickle
 import re
 import sqlite3
@@ -42,18 +41,18 @@ class FakeClient:
     def __init__(self, vesta: VestaHub) -> None:
         self._vesta = vesta
 
-    def post(self, path: str, told: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, told: dict[str, Any]) -> bytes:
         return self._read(self._vesta.call("POST", path, content=msgspec.json.encode(told), headers=ADMIN))
 
-    def history(self, query: dict[str, str]) -> bytes:
-        return json.dumps(self._read(self._vesta.get("/api/v1/history", params=query, headers=ADMIN))).encode()
+    def get(self, path: str, query: dict[str, str]) -> bytes:
+        return self._read(self._vesta.get(path, params=query, headers=ADMIN))
 
     @staticmethod
-    def _read(answer: Any) -> dict[str, Any]:
-        told: dict[str, Any] = answer.json()
+    def _read(answer: Any) -> bytes:
         if answer.status_code != 200:
-            raise _KINDS[answer.status_code](told["error"]["message"])
-        return told
+            raise _KINDS[answer.status_code](answer.json()["error"]["message"])
+        body: bytes = answer.content
+        return body
 
 
 def make_database(file: Path, rows: dict[str, list[tuple[Any, bytes]]], machines: list[tuple[Any, ...]]) -> Path:

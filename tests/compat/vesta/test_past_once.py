@@ -1,5 +1,6 @@
 """The past of a host is taken once, however often it is imported and however old it is."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ class EndingClient(FakeClient):
         super().__init__(vesta)
         self._left = posts
 
-    def post(self, path: str, told: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, told: dict[str, Any]) -> bytes:
         self._left -= 1
         if self._left < 0:
             raise GpudeckError("the hub is gone.")
@@ -170,7 +171,7 @@ def test_rows_that_were_taken_are_not_taken_from_whoever_posts_them(vesta: Vesta
     client.post("/api/v1/compat/vesta/hosts", {"hosts": [{"id": "abc1", "name": "gpu1"}]})
     at = BEGIN.timestamp()
     body = {"id": "abc1", "interval": 60.0, "rows": [[at, make_post()], [at + 60, make_post()]]}
-    told = [client.post("/api/v1/compat/vesta/past", body) for _ in range(2)]
+    told = [json.loads(client.post("/api/v1/compat/vesta/past", body)) for _ in range(2)]
     assert [one["taken"] for one in told] == [2, 0]
     assert told[1]["span"] == [at, at + 60]
     assert count(store) == 2
