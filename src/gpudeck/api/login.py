@@ -24,7 +24,6 @@ from gpudeck.auth.accounts import Account, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
-from gpudeck.auth.accounts import hash_secret
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
 from gpudeck.schedulers.job_report import JobReporter
 
