@@ -99,7 +99,8 @@ async def read_job(
     now, name = clock.wall(), job if namespace is None else f"{namespace}/{job}"
     found = await jobs.find(name, scheduler, now)
     if not found.jobs:
-        raise RequestRefused(404, "unknown_job", f"no job {name[:80]!r} is known here", "/api/v1/jobs lists them.")
+        hint = "`gpudeck jobs` and /api/v1/jobs list them."
+        raise RequestRefused(404, "unknown_job", f"no job {name[:80]!r} is known here", hint)
     percent = services.hub.fleet.settings.availability.work_percent
     # Where the history does not answer, idle stretches are unknown.
     with contextlib.suppress(HistoryRefused, Temporary):
