@@ -14,6 +14,7 @@ from gpudeck.alerts.rule import FleetContext, RuleFinding
 from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
+from gpudeck.alerts.trends import GpuTrends
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import Event
 from gpudeck.model.report import GpuReading, Report
@@ -34,6 +35,7 @@ class Watched:
         self.clock = FakeClock(now)
         self.hub = Hub(now=self.clock)
         self.selector = HostSelector(self.hub.fleet)
+        self.trends = GpuTrends()
         self.settings = settings or AlertSettings()
         self.events: list[Event] = []
         self.sent: list[Message] = []
@@ -77,6 +79,8 @@ class Watched:
     def evaluate(self) -> None:
         now, totals = self.clock.now, self.hub.fleet.totals()
         facts = {"power_limits": self.selector.power_limits(), "free": totals.free}
+        self.trends.look(self.hub.fleet.table, now)
+        facts |= {"usual_clocks": self.trends.usual_clocks, "growth": self.trends.growth}
         facts |= {"known": totals.gpus - totals.unknown}
         self.engine.begin(FleetContext(now=now, **(facts | self.context)))
         fleet = self.hub.fleet

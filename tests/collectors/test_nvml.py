@@ -110,6 +110,12 @@ def test_values_come_in_the_units_of_the_catalog(station: Station) -> None:
         "remapped_rows_pending": 0,
         "nvlink_active_count": 18,
         "nvlink_inactive_count": 0,
+        "nvlink_error_count": 0,
+        "pcie_generation": 5,
+        "pcie_generation_max": 5,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "temperature_margin_celsius": 34,
         "energy_joules": 7_654_322,
     }
 
@@ -178,6 +184,36 @@ def test_throttling_is_read_from_drivers_that_know_it_by_its_old_name(station: S
 def test_links_that_are_down_are_counted_apart(station: Station) -> None:
     metrics = station.read_one(an_h200(nvlinks=12, nvlinks_up=0b1011)).metrics
     assert (metrics["nvlink_active_count"], metrics["nvlink_inactive_count"]) == (3, 9)
+
+
+def test_errors_of_links_are_added_up_and_the_worst_link_is_named(station: Station) -> None:
+    metrics = station.read_one(
+        an_h200(nvlinks=4, nvlink_replays_1=2, nvlink_recoveries_2=5, nvlink_replays_2=1)
+    ).metrics
+    assert (metrics["nvlink_error_count"], metrics["nvlink_error_link"]) == (8, 2)
+
+
+def test_counters_of_links_are_64_bits_wide(station: Station) -> None:
+    metrics = station.read_one(an_h200(nvlinks=1, nvlink_replays=2**40)).metrics
+    assert metrics["nvlink_error_count"] == 2**40
+
+
+def test_a_driver_that_counts_no_single_links_has_the_sum(station: Station) -> None:
+    gpu = an_h200(
+        nvlink_replays_in_total=3, nvlink_recoveries_in_total=1, without=["nvlink_replays", "nvlink_recoveries"]
+    )
+    read = station.read_one(gpu)
+    assert (read.metrics["nvlink_error_count"], "nvlink_error_link" in read.unknown) == (4, True)
+
+
+def test_headroom_is_that_of_the_threshold_where_the_driver_knows_no_margin(station: Station) -> None:
+    gpu = station.read_one(an_h200(slowdown_temperature=87, without=["temperature_margin"]))
+    assert gpu.metrics["temperature_margin_celsius"] == 87 - 53
+
+
+def test_headroom_is_unknown_where_the_driver_knows_neither_margin_nor_threshold(station: Station) -> None:
+    gpu = station.read_one(an_h200(without=["temperature_margin"]))
+    assert gpu.unknown["temperature_margin_celsius"] == UNSUPPORTED
 
 
 def test_links_are_counted_where_the_driver_does_not_tell_how_many_there_are(station: Station) -> None:

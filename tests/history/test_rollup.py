@@ -165,7 +165,7 @@ def test_what_is_constant_or_unknown_costs_next_to_nothing() -> None:
     hour = make_hour()
     hour.metrics = {name: np.full((8, 360), 5.0) for name in GPU_METRICS}
     plain = len(encode_quarters(roll_up(hour)))
-    assert plain < 550
+    assert plain < 640
     hour.metrics |= {name: np.full((8, 360), np.nan) for name in list(GPU_METRICS)[5:]}
     assert len(encode_quarters(roll_up(hour))) < plain + 50
 

@@ -126,8 +126,7 @@ class AlertEngine(AlertStateMachine):
         """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do
         not report are given time to return."""
         now = context.now
-        before = replace(self._context, now=now, late_reservations=(), history=None, free=0, known=0)
-        if before != replace(context, late_reservations=(), history=None, free=0, known=0):
+        if _steady(self._context, now) != _steady(context, now):
             self._is_anew = True
         if self._begun_at is None or not 0 <= now - self._begun_at < STUCK_SECONDS:
             self._is_anew = True
@@ -446,6 +445,11 @@ class AlertEngine(AlertStateMachine):
             if is_open and now - (record.told_at or now) >= self._repeat and not self._is_muted(record, now):
                 record.repeats += 1
                 self._send_again(record, now)
+
+
+def _steady(context: FleetContext, now: float) -> FleetContext:
+    """Without what the rules that depend on it ask for at each look."""
+    return replace(context, now=now, late_reservations=(), history=None, free=0, known=0, growth={}, usual_clocks={})
 
 
 def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | None:

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from gpudeck.alerts.notifiers.rendering import MessageKind
 from gpudeck.alerts.settings import Limits
+from gpudeck.alerts.trends import Growths
 from gpudeck.fleet.columns import Flags
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.table import FleetTable
@@ -85,7 +86,8 @@ class LateReservation(Struct, frozen=True):
 
 
 class FleetContext(Struct, frozen=True, kw_only=True):
-    """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts.
+    """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts,
+    `usual_clocks` the usual clock of those under load in MHz; `growth` are the counters that grew (see `trends`).
 
     `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of
     hosts and the UUIDs of GPUs that are in maintenance: no alert begins there, and none is sent.
@@ -95,6 +97,8 @@ class FleetContext(Struct, frozen=True, kw_only=True):
     version: str = ""
     critical_celsius: float = 95.0
     power_limits: Mapping[str, float] = field(default_factory=dict)
+    usual_clocks: Mapping[str, float] = field(default_factory=dict)
+    growth: Growths = field(default_factory=dict)
     late_reservations: tuple[LateReservation, ...] = ()
     history: HistoryTrouble | None = None
     free: int = 0

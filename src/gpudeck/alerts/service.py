@@ -17,6 +17,7 @@ from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
 from gpudeck.alerts.store import AlertStore
+from gpudeck.alerts.trends import GpuTrends
 from gpudeck.auth.auth import Auth
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
@@ -88,6 +89,7 @@ class AlertService(Service):
         self._now = now
         self._selector = HostSelector(hub.fleet)
         self._power_limits: dict[str, float] = {}
+        self._trends = GpuTrends()
         self._cared_at = float("-inf")
         self._shown = -1
         self._pause = 0
@@ -201,6 +203,7 @@ class AlertService(Service):
             self._cared_at = now
             self._selector.forget()
             self._power_limits = self._selector.power_limits()
+            self._trends.look(self._hub.fleet.table, now)
 
     def _make_context(self, now: float) -> FleetContext:
         totals = self._hub.fleet.totals()
@@ -209,6 +212,8 @@ class AlertService(Service):
             version=__version__,
             critical_celsius=self._hub.fleet.settings.health.critical_celsius,
             power_limits=self._power_limits,
+            usual_clocks=self._trends.usual_clocks,
+            growth=self._trends.growth,
             late_reservations=tuple(
                 LateReservation(
                     id=one.id,

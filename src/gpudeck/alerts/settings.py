@@ -58,6 +58,16 @@ DEFAULTS: dict[str, Limits] = {
     "gpu_throttled": Limits(severity="warning", wait=5 * _MINUTE, clear_after=5 * _MINUTE),
     "xid": Limits(severity="critical", clear_after=_HOUR),
     "ecc": Limits(severity="warning", wait=_MINUTE, above=1.0, clear=1.0, unit="errors"),
+    "pcie_degraded": Limits(severity="warning", wait=10 * _MINUTE, clear_after=5 * _MINUTE),
+    "nvlink_errors": Limits(severity="warning", clear_after=_MINUTE, above=10.0, clear=1.0, unit="errors an hour"),
+    "row_remaps": Limits(severity="warning", clear_after=_MINUTE, above=1.0, clear=1.0, unit="rows a day"),
+    "ecc_rate": Limits(severity="warning", clear_after=_MINUTE, above=100.0, clear=10.0, unit="errors an hour"),
+    "gpu_slow": Limits(
+        severity="warning", wait=10 * _MINUTE, clear_after=10 * _MINUTE, above=15.0, clear=8.0, unit="percent"
+    ),
+    "thermal_headroom": Limits(
+        severity="warning", wait=10 * _MINUTE, clear_after=5 * _MINUTE, above=-5.0, clear=-10.0, unit="°C"
+    ),
     "gpu_idle": Limits(severity="info", wait=2 * _HOUR, clear_after=_MINUTE),
     "orphaned_memory": Limits(severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE),
     "power_capped": Limits(

@@ -385,6 +385,8 @@ _INTEL: dict[str, Read] = {
     "throttled_hardware": _slowed_by("pl4", "prochot", "vr_thermalert", "vr_tdc"),
 }
 _REASONS = {
+    **dict.fromkeys(("nvlink_error_count", "nvlink_error_link", "temperature_margin_celsius"), _NVIDIA_ONLY),
+    **dict.fromkeys(("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"), _NVIDIA_ONLY),
     "nvlink_active_count": _NVIDIA_ONLY,
     "nvlink_inactive_count": _NVIDIA_ONLY,
     "performance_state": "the driver knows no performance states",

@@ -35,6 +35,7 @@ from gpudeck.collectors.nvml_device import (
     read_uuid,
 )
 from gpudeck.collectors.nvml_gpm import ACTIVITY_NAMES, BOARD_NAMES, INSTANCE_NAMES, OF_GPU_INSTANCE, ActivityWatch
+from gpudeck.collectors.nvml_links import LINK_READINGS
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading
@@ -258,13 +259,13 @@ class NvmlBoard(Struct):
 
     def _explore(self, nvml: Any) -> None:
         self.activity.explore(nvml, self.handle)
-        self.readings, self.slow_readings, self.lasting = READINGS, SLOW_READINGS, {}
+        self.readings, self.slow_readings, self.lasting = READINGS, (*SLOW_READINGS, *LINK_READINGS), {}
         self.loads.reason = None
         if self.activity.reason is None:
             return
         self.lasting = dict.fromkeys(ACTIVITY_NAMES, self.activity.reason)
         if self.has_pcie:
-            self.slow_readings = (*SLOW_READINGS, PCIE)
+            self.slow_readings = (*self.slow_readings, PCIE)
         else:
             self.lasting |= dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
 

@@ -102,7 +102,7 @@ def _read_temperature(nvml: Any, gpu: Any) -> Values:
     return (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),)
 
 
-def _read_field(nvml: Any, gpu: Any, field: int) -> int:
+def read_field(nvml: Any, gpu: Any, field: int) -> int:
     """A field's number. Raises its own code: the call succeeds also without it, and the value is then undefined.
 
     An L4 has 0 there for its memory's temperature (NVIDIA/DCGM pull request 311).
@@ -133,7 +133,7 @@ def _read_remapped_rows(nvml: Any, gpu: Any) -> Values:
 def _read_links(nvml: Any, gpu: Any) -> Values:
     """Links that are up and down. A link that does not exist is neither."""
     states = []
-    for link in range(_count_links(nvml, gpu)):
+    for link in range(count_links(nvml, gpu)):
         try:
             states.append(nvml.nvmlDeviceGetNvLinkState(gpu, link))
         except nvml.NVMLError as error:
@@ -144,10 +144,10 @@ def _read_links(nvml: Any, gpu: Any) -> Values:
     return sum(map(bool, states)), sum(not state for state in states)
 
 
-def _count_links(nvml: Any, gpu: Any) -> int:
+def count_links(nvml: Any, gpu: Any) -> int:
     """How many links to ask; all, where it is not known. An H200 without links refuses each in 7 µs."""
     try:
-        count = _read_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
+        count = read_field(nvml, gpu, nvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
     except nvml.NVMLError as error:
         if error.value in FATAL:
             raise
@@ -167,7 +167,7 @@ READINGS = (
     MEMORY,
     NvmlReading(("temperature_celsius",), _read_temperature),
     NvmlReading(
-        ("memory_temperature_celsius",), lambda nvml, gpu: (_read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),)
+        ("memory_temperature_celsius",), lambda nvml, gpu: (read_field(nvml, gpu, nvml.NVML_FI_DEV_MEMORY_TEMP),)
     ),
     NvmlReading(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,)),
     NvmlReading(("fan_percent",), lambda nvml, gpu: (nvml.nvmlDeviceGetFanSpeed(gpu),)),

@@ -410,6 +410,7 @@ class _HostReader:
             metrics["throttled_power"] = (watts >= physics.CAPPED * model.limit_watts).astype(float)
             metrics["throttled_thermal"] = (celsius >= physics.STIFLED_CELSIUS).astype(float)
             metrics["throttled_hardware"] = (celsius >= physics.SLOWDOWN_CELSIUS).astype(float)
+            metrics["temperature_margin_celsius"] = round(physics.SLOWDOWN_CELSIUS) - np.rint(celsius)
             metrics["energy_joules"] = np.floor(self._joules(slot, found, slow))
             if features.measures_activity:
                 metrics |= self._add_up_activity(slot, found, slow)
@@ -492,6 +493,7 @@ class _HostReader:
             "clock_memory_mhz": np.where(is_taken, model.clock_memory_mhz[1], model.clock_memory_mhz[0]).astype(float),
             "performance_state": np.where(is_taken, model.features.states[1], model.features.states[0]).astype(float),
             "throttled_power": (watts >= physics.CAPPED * model.limit_watts).astype(float),
+            "temperature_margin_celsius": round(physics.SLOWDOWN_CELSIUS) - np.rint(celsius),
         }
 
     def _judge(self, slot: GpuSlot, found: _Segments, metrics: _Metrics, display_mib: int) -> Bytes:

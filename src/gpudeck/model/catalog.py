@@ -128,6 +128,23 @@ class GpuMetrics(GpuIdentity, kw_only=True):
     remapped_rows_pending: Annotated[Value, Metric("flag", "Row remap pending", 1, rollup=_MAX, live=False)] = None
     nvlink_active_count: Annotated[Value, Metric("count", "Active NVLinks", 64, rollup=_SUM, live=False)] = None
     nvlink_inactive_count: Annotated[Value, Metric("count", "Inactive NVLinks", 64, rollup=_SUM, live=False)] = None
+    nvlink_error_count: Annotated[
+        Value, Metric("count", "NVLink errors", 1e15, kind=_COUNTER, rollup=_SUM, live=False)
+    ] = None
+    nvlink_error_link: Annotated[
+        Value, Metric("state", "NVLink with the most errors", 64, rollup=_LAST, live=False)
+    ] = None
+    pcie_generation: Annotated[Value, Metric("state", "PCIe generation", 16, rollup=_MAX, live=False)] = None
+    pcie_generation_max: Annotated[
+        Value, Metric("state", "PCIe generation, best", 16, kind=_CONSTANT, rollup=_MAX, live=False)
+    ] = None
+    pcie_width: Annotated[Value, Metric("state", "PCIe lanes", 64, rollup=_MAX, live=False)] = None
+    pcie_width_max: Annotated[
+        Value, Metric("state", "PCIe lanes, best", 64, kind=_CONSTANT, rollup=_MAX, live=False)
+    ] = None
+    temperature_margin_celsius: Annotated[Value, Metric("celsius", "Thermal headroom", 150, low=-150, live=False)] = (
+        None
+    )
     energy_joules: Annotated[Value, Metric("joules", "Total energy", 1e15, kind=_COUNTER, rollup=_SUM, live=False)] = (
         None
     )

@@ -19,6 +19,7 @@ REASONS_OF_REAL_MACHINES = {
     nvml_device.UNSUPPORTED,
     nvml_device.NOT_ASKED_FOR,
     nvml_device.NEEDS_HOPPER,
+    base.NO_VALUE,
     base.WHOLE_BOARD,
     nvml_board.UNDER_MIG,
     sysfs.UNSUPPORTED,

@@ -80,7 +80,8 @@ GPM = {
 
 
 def values_of_an_h200() -> dict[str, Value]:
-    """Power in mW, energy in mJ, PCIe in KB/s, GPM as above; an H200 has no fan."""
+    """Power in mW, energy in mJ, PCIe in KB/s, GPM as above; an H200 has no fan. Errors of NVLink 3 alone are in
+    "nvlink_replays_3"."""
     return {
         "utilization": 90,
         "memory_utilization": 31,
@@ -104,6 +105,13 @@ def values_of_an_h200() -> dict[str, Value]:
         "remapped_pending": 0,
         "nvlinks": 18,
         "nvlinks_up": 0b11_1111_1111_1111_1111,
+        "nvlink_replays": 0,
+        "nvlink_recoveries": 0,
+        "pcie_generation": 5,
+        "pcie_generation_max": 5,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "temperature_margin": 34,
         "energy": 7_654_321_900,
         "pcie_receive": 1_250_000,
         "pcie_transmit": 320_000,

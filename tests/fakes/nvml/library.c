@@ -187,6 +187,10 @@ NUMBER(nvmlDeviceGetPerformanceState, unsigned, "performance_state")
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, number, "clock_reasons")
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, number, "clock_reasons")
 NUMBER(nvmlDeviceGetTotalEnergyConsumption, number, "energy")
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "pcie_generation")
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "pcie_generation_max")
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "pcie_width")
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "pcie_width_max")
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned, "persistence_mode")
 NUMBER(nvmlDeviceGetComputeMode, unsigned, "compute_mode")
 NUMBER(nvmlDeviceGetDisplayActive, unsigned, "display_active")
@@ -366,15 +370,64 @@ struct field {
     number value;
 };
 
+/* Replays or recoveries of one link: "nvlink_replays_3", or else "nvlink_replays" of each link that there is. */
+static int take_link_errors(handle device, const char *kind, unsigned link, number *errors)
+{
+    char name[64];
+    number links = 0;
+    if (take(device, "nvlinks", &links) || link >= links)
+        return NOT_SUPPORTED;
+    snprintf(name, sizeof name, "%s_%u", kind, link);
+    return take(device, name, errors) ? take(device, kind, errors) : SUCCESS;
+}
+
+static int take_field(handle device, struct field *field)
+{
+    switch (field->id) {
+    case 52:
+        return take(device, "nvlink_replays_in_total", &field->value);
+    case 59:
+        return take(device, "nvlink_recoveries_in_total", &field->value);
+    case 82:
+        return take(device, "memory_temperature", &field->value);
+    case 91:
+        return take(device, "nvlinks", &field->value);
+    case 161:
+        field->type = 3;
+        return take_link_errors(device, "nvlink_replays", field->scope, &field->value);
+    case 162:
+        return take_link_errors(device, "nvlink_recoveries", field->scope, &field->value);
+    }
+    return NOT_SUPPORTED;
+}
+
+struct margin {
+    unsigned version;
+    int degrees;
+};
+
+int nvmlDeviceGetMarginTemperature(handle device, struct margin *margin)
+{
+    ENTER(device);
+    if (margin->version != (sizeof *margin | 1 << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    return take_unsigned(device, "temperature_margin", (unsigned *)&margin->degrees);
+}
+
+int nvmlDeviceGetTemperatureThreshold(handle device, int threshold, unsigned *degrees)
+{
+    ENTER(device);
+    return threshold == 1 ? take_unsigned(device, "slowdown_temperature", degrees) : NOT_SUPPORTED;
+}
+
 /* The call succeeds whenever the device does; each field has a code of its own, and an undefined value without it. */
 int nvmlDeviceGetFieldValues(handle device, int count, struct field *fields)
 {
     ENTER(device);
     for (int i = 0; i < count; i++) {
-        const char *name = fields[i].id == 82 ? "memory_temperature" : fields[i].id == 91 ? "nvlinks" : "";
         fields[i].type = 1;
         fields[i].value = 0;
-        fields[i].code = take(device, name, &fields[i].value);
+        fields[i].code = take_field(device, &fields[i]);
     }
     return SUCCESS;
 }
@@ -391,7 +444,6 @@ int nvmlDeviceGetFieldValues(handle device, int count, struct field *fields)
 NEVER(nvmlDeviceGetDriverModel)
 NEVER(nvmlDeviceGetDriverModel_v2)
 NEVER(nvmlDeviceGetSerial)
-NEVER(nvmlDeviceGetTemperatureThreshold)
 NEVER(nvmlDeviceGetConfComputeMemSizeInfo)
 NEVER(nvmlDeviceGetRunningProcessDetailList)
 

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from gpudeck.collectors.base import UNSUPPORTED, WHOLE_BOARD
+from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED, WHOLE_BOARD
 from gpudeck.collectors.drm_cards import AMD_REASONS
 from gpudeck.collectors.nvml_board import UNDER_MIG
 from gpudeck.collectors.nvml_device import NEEDS_HOPPER, NOT_ASKED_FOR
@@ -29,7 +29,8 @@ AMD_UNKNOWN = AMD_REASONS | {"fan_percent": AMD_UNSUPPORTED}
 _PCIE = ("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second")
 _ERRORS = ("ecc_corrected_count", "ecc_uncorrected_count")
 _ROWS = ("remapped_rows_count", "remapped_rows_pending")
-_LINKS = ("nvlink_active_count", "nvlink_inactive_count")
+_LINKS = ("nvlink_active_count", "nvlink_inactive_count", "nvlink_error_count")
+PCIE_LINK = ("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max")
 _OF_BOARD = ("encoder_percent", "decoder_percent", "power_watts", "power_limit_watts", "energy_joules")
 DAY = 86_400.0
 _OF_PROGRAMS = 0.03
@@ -79,7 +80,10 @@ def settled(slot: GpuSlot) -> dict[str, Number]:
         values |= dict(zip(_ROWS, rows, strict=True))
     if features.links:
         down = int(slot.fault == "unlinked")
-        values |= dict(zip(_LINKS, (features.links - down, down), strict=True))
+        values |= dict(zip(_LINKS, (features.links - down, down, 40 * down), strict=True))
+        values |= {"nvlink_error_link": 3} if down else {}
+    if slot.model.vendor == "nvidia":
+        values |= dict(zip(PCIE_LINK, (*[features.generation] * 2, 16, 16), strict=True))
     return values
 
 
@@ -98,7 +102,9 @@ def unknowns(slot: GpuSlot) -> dict[str, str]:
     }
     unknown = {name: UNSUPPORTED for names, is_lacking in lacking.items() if is_lacking for name in names}
     if slot.parent is not None:
-        unknown |= dict.fromkeys((*_OF_BOARD, *_ERRORS, _ROWS[0], *_LINKS), WHOLE_BOARD)
+        unknown |= dict.fromkeys((*_OF_BOARD, *_ERRORS, _ROWS[0], *_LINKS, *PCIE_LINK), WHOLE_BOARD)
+    if slot.fault != "unlinked" or not features.links:
+        unknown["nvlink_error_link"] = NO_VALUE if features.links else UNSUPPORTED
     if not features.measures_activity:
         unknown |= dict.fromkeys(ACTIVITY_METRICS, NEEDS_HOPPER) | dict.fromkeys(_PCIE, NOT_ASKED_FOR)
     return unknown
@@ -266,6 +272,7 @@ class SimulatedGpu:
             metrics["throttled_power"] = int(watts >= physics.CAPPED * model.limit_watts)
             metrics["throttled_thermal"] = int(celsius >= physics.STIFLED_CELSIUS)
             metrics["throttled_hardware"] = int(celsius >= physics.SLOWDOWN_CELSIUS)
+            metrics["temperature_margin_celsius"] = round(physics.SLOWDOWN_CELSIUS) - round(celsius)
             slow = self._slow_beat(stretch.start, t)
             metrics["energy_joules"] = int(self._meter.joules(slow))
             if model.features.measures_activity:
@@ -361,6 +368,7 @@ class MigBoard:
             "clock_memory_mhz": model.clock_memory_mhz[is_taken],
             "performance_state": model.features.states[is_taken],
             "throttled_power": int(watts >= physics.CAPPED * model.limit_watts),
+            "temperature_margin_celsius": round(physics.SLOWDOWN_CELSIUS) - round(celsius),
         }
 
 

@@ -37,7 +37,8 @@ class Features(Struct, frozen=True):
     """What a GPU has beside memory and clocks.
 
     One without `fan` is cooled by the fans of its machine. `states` are its performance states (empty, full).
-    `memory_warmth` is its memory's temperature as a share of the chip's; None without a sensor.
+    `memory_warmth` is its memory's temperature as a share of the chip's; None without a sensor. `generation` is that of
+    its PCIe link.
     """
 
     fan: bool = False
@@ -48,6 +49,7 @@ class Features(Struct, frozen=True):
     remaps_rows: bool = False
     encodes: bool = True
     measures_activity: bool = False
+    generation: int = 4
 
 
 class SimulatedModel(Struct, frozen=True):
@@ -70,9 +72,17 @@ class SimulatedModel(Struct, frozen=True):
     vendor: Vendor = "nvidia"
 
 
-_HOPPER = Features(memory_warmth=0.9, links=18, has_ecc=True, remaps_rows=True, encodes=False, measures_activity=True)
+_HOPPER = Features(
+    memory_warmth=0.9,
+    links=18,
+    has_ecc=True,
+    remaps_rows=True,
+    encodes=False,
+    measures_activity=True,
+    generation=5,
+)
 _AMPERE = Features(memory_warmth=0.95, links=12, has_ecc=True, remaps_rows=True, encodes=False)
-_VOLTA = Features(memory_warmth=0.94, links=6, has_ecc=True)
+_VOLTA = Features(memory_warmth=0.94, links=6, has_ecc=True, generation=3)
 _ADA = Features(states=(8, 0), has_ecc=True, remaps_rows=True)
 _INSTINCT = Features(memory_warmth=0.8, has_ecc=True)
 # Cards for desks compute in state 2; their error correction is off as delivered, or not there at all.
