@@ -8,11 +8,14 @@ import msgspec
 import pytest
 
 from fakes.api_app import make_alerts, make_app
+from fakes.reports import make_envelope
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import AlertStore
+from gpudeck.api.events import ReliabilityRanking
 from gpudeck.database.engine import Database
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
+from gpudeck.events.store import FaultCount
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import Event, Reliability, ReliabilityRow, Severity, make_event
 
@@ -94,22 +97,23 @@ def figures(row: ReliabilityRow) -> tuple[str, int, float, float]:
     return row.gpu or row.host, row.incidents, round(row.lost_seconds / HOUR), round(row.throttled_seconds / HOUR)
 
 
-def test_gpus_are_ranked_by_incidents_then_by_lost_and_throttled_time(database: Database) -> None:
+def test_gpus_are_ranked_by_their_score_and_each_point_has_its_evidence(database: Database) -> None:
     found = rank(database, f"start={NOW - 30 * DAY}&end={NOW}")
     assert [figures(row) for row in found.rows] == [
         ("GPU-1", 3, 2, 0),
-        ("GPU-2", 1, 0, 0),
         ("GPU-3", 0, 720, 0),
         ("GPU-5", 0, 0, 25),
+        ("GPU-2", 1, 0, 0),
     ]
+    assert [row.score for row in found.rows] == [38, 80, 94, 95]
     assert (found.total, found.by, found.problems) == (4, "gpu", [])
-    evidence = [(one.kind, one.count, one.is_incident, one.seconds) for one in found.rows[0].evidence]
-    assert evidence == [("xid", 2, True, None), ("gpu_lost", 1, True, 2 * HOUR)]
-    assert [(one.kind, one.count, one.is_incident) for one in found.rows[1].evidence] == [
+    evidence = [(one.kind, one.count, one.is_incident, one.seconds, one.points) for one in found.rows[0].evidence]
+    assert evidence == [("xid", 2, True, None, 40), ("gpu_lost", 1, True, 2 * HOUR, 22)]
+    assert [(one.kind, one.count, one.is_incident) for one in found.rows[3].evidence] == [
         ("health_raised", 1, True),
         ("xid", 3, False),
     ]
-    assert [(one.kind, one.count) for one in found.rows[3].evidence] == [("gpu_throttled", 2)]
+    assert [(one.kind, one.count) for one in found.rows[2].evidence] == [("gpu_throttled", 2)]
     assert (found.rows[0].host, found.rows[0].label) == ("a", "1")
 
 
@@ -133,3 +137,30 @@ def test_a_range_that_ends_before_it_begins_is_empty_and_says_so(database: Datab
 @pytest.mark.parametrize("query", ["by=user", "start=soon", "limit=0"])
 def test_a_question_that_makes_no_sense_is_refused(database: Database, query: str) -> None:
     assert ask(database, query).status_code == 400
+
+
+def test_one_gpu_has_the_row_of_the_ranking_and_no_other(database: Database) -> None:
+    ranked = rank(database, f"start={NOW - 30 * DAY}&end={NOW}")
+    for row in ranked.rows:
+        assert rank(database, f"start={NOW - 30 * DAY}&end={NOW}&gpu={row.gpu}").rows == [row]
+    assert rank(database, f"start={NOW - 30 * DAY}&end={NOW}&gpu=GPU-nobody-knows").rows == []
+
+
+def test_a_score_has_a_floor_and_each_kind_a_limit() -> None:
+    rows = []
+    for times in (1, 3, 1000):
+        ranking = ReliabilityRanking("gpu", NOW - DAY, NOW)
+        ranking.add_faults([FaultCount("a", "id-a", "GPU-1", "1", "xid", "critical", "XID 79", times, NOW)])
+        rows += ranking.finish(Hub().fleet, 1, []).rows
+    assert [row.score for row in rows] == [80, 40, 40]
+    ranking.add_faults([FaultCount("a", "id-a", "GPU-1", "1", "gpu_lost", "critical", "", 1000, NOW)])
+    assert ranking.finish(Hub().fleet, 1, []).rows[0].score == 0
+
+
+def test_a_gpu_without_faults_has_100_where_it_is_in_the_fleet() -> None:
+    hub = Hub()
+    hub.fleet.apply(make_envelope("gpu01"), via="push", now=NOW)
+    ranking = ReliabilityRanking("gpu", NOW - DAY, NOW, "GPU-0")
+    ranking.add_known(hub.fleet, "GPU-0")
+    (row,) = ranking.finish(hub.fleet, 1, []).rows
+    assert (row.host, row.label, row.score, row.evidence) == ("gpu01", "0", 100, [])

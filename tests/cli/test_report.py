@@ -195,16 +195,16 @@ def test_a_base_install_can_report(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
+FAULT = FaultEvidence("xid", "XID 79", 3, is_incident=True, last_at=T0 + 60, points=60.0)
 FLAKY = msgspec.json.encode(
     Reliability(
         "gpu",
         T0,
         T0 + 86_400,
-        2,
+        3,
         [
-            ReliabilityRow(
-                "gpu07", "id", 3, 7200.0, 0.0, "GPU-1", "4", None, [FaultEvidence("xid", "XID 79", 3, True, T0 + 60)]
-            )
+            ReliabilityRow("gpu07", "id", 3, 7200.0, 0.0, "GPU-1", "4", None, 40.0, [FAULT]),
+            ReliabilityRow("gpu08", "id-8", 1, 0.0, 0.0, "GPU-2", "0"),
         ],
         ["Something is not included."],
     )
@@ -217,7 +217,9 @@ def test_reliability_is_a_table_with_its_evidence(tmp_path: Path) -> None:
     ((path, query),) = hub.asked
     assert (path, query["by"]) == ("/api/v1/reliability", "gpu")
     (row,) = [line for line in done.stdout.splitlines() if "gpu07:4" in line]
-    assert row.split() == ["gpu07:4", "3", "2h", "0m", "–", "3", "×", "XID", "79"]
+    assert row.split() == ["gpu07:4", "40", "3", "2h", "0m", "–", "3", "×", "XID", "79", "(-60)"]
+    (row,) = [line for line in done.stdout.splitlines() if "gpu08:0" in line]
+    assert row.split() == ["gpu08:0", "–", "1", "–", "–"], "a hub of before knows no score"
     assert "1 more had faults." in done.stdout
     assert "Something is not included." in done.stdout
 

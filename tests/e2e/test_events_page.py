@@ -204,6 +204,7 @@ def test_the_flakiest_gpu_is_found_from_any_page(tmp_path: Path, visit: Callable
         expect(row).to_have_count(1)
         expect(row.get_by_role("rowheader")).to_have_text("gpu02:0")
         expect(row).to_contain_text("1 × XID 79")
+        expect(row).to_contain_text("(−20)")
         assert serious_violations(page) == []
         page.get_by_role("button", name="hosts", exact=True).click()
         expect(page).to_have_url(re.compile(r"#/reliability\?by=host$"))

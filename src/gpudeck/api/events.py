@@ -90,6 +90,12 @@ _RULES: Final = {
     _THROTTLED: "thermal throttling or hardware slowdown",
     "ecc": "uncorrected ECC errors, or a row remap pending",
     "driver_not_answering": "the driver did not answer",
+    "row_remaps": "memory rows replaced",
+    "ecc_rate": "many corrected ECC errors",
+    "nvlink_errors": "NVLink errors",
+    "gpu_slow": "slower than others of its model",
+    "pcie_degraded": "PCIe link below its best",
+    "thermal_headroom": "close to thermal throttling",
 }
 _TITLES: Final = {
     "xid": "driver error",
@@ -104,12 +110,13 @@ _Moment = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_
 
 
 class ReliabilityRanking:
-    """Gathers evidence by GPU or by host; `end` is when the period ends."""
+    """Gathers evidence by GPU or by host; `end` is when the period ends, `only` the one GPU that was asked for."""
 
-    def __init__(self, by: RankedBy, start: float, end: float) -> None:
+    def __init__(self, by: RankedBy, start: float, end: float, only: str | None = None) -> None:
         self._by: RankedBy = by
         self._start = start
         self._end = end
+        self._only = only
         self._rows: dict[str, ReliabilityRow] = {}
 
     def add_faults(self, faults: Iterable[FaultCount]) -> None:
@@ -120,7 +127,9 @@ class ReliabilityRanking:
             # A fault of a program says nothing about the GPU.
             is_incident = fault.kind not in _UNCOUNTED and not (fault.kind == "xid" and fault.severity == "info")
             title = fault.title or _TITLES[fault.kind]
-            row.evidence.append(FaultEvidence(fault.kind, title, fault.times, is_incident, fault.last_at))
+            evidence = FaultEvidence(fault.kind, title, fault.times, is_incident, fault.last_at)
+            evidence.rate(f"xid_{fault.severity}" if fault.kind == "xid" else fault.kind)
+            row.evidence.append(evidence)
             row.incidents += fault.times if is_incident else 0
 
     def add_lost(self, losses: Iterable[LostTime]) -> None:
@@ -137,6 +146,7 @@ class ReliabilityRanking:
                 found = FaultEvidence(kind, _TITLES[kind], 0, is_incident=True, last_at=loss.last_at)
                 row.evidence.append(found)
             found.seconds = (found.seconds or 0.0) + loss.seconds
+            found.rate(kind)
 
     def add_alerts(self, records: Iterable[AlertRecord]) -> None:
         for record in records:
@@ -155,11 +165,20 @@ class ReliabilityRanking:
             found.count += 1
             found.last_at = max(found.last_at, fired)
             found.seconds = (found.seconds or 0.0) + seconds
+            found.rate(record.rule)
+
+    def add_known(self, fleet: FleetState, gpu: str) -> None:
+        """A GPU of the fleet has a row also without faults."""
+        for host in fleet.hosts.values():
+            if gpu in host.gpus:
+                self._find(host.name, host.id, gpu, host.gpus[gpu].label)
 
     def finish(self, fleet: FleetState, limit: int, problems: Sequence[str]) -> Reliability:
         """With today's names of what is still there."""
-        found = [row for row in self._rows.values() if row.incidents or row.lost_seconds or row.throttled_seconds]
-        found.sort(key=lambda row: (-row.incidents, -row.lost_seconds, -row.throttled_seconds, row.host, row.gpu or ""))
+        for row in self._rows.values() if self._by == "gpu" else ():
+            row.score = max(0.0, round(100.0 - sum(one.points for one in row.evidence), 1))
+        found = [row for row in self._rows.values() if self._only is not None or _has_faults(row)]
+        found.sort(key=_rank)
         for row in found[:limit]:
             row.evidence.sort(key=lambda one: (not one.is_incident, -one.count, one.kind))
             host = fleet.hosts.get(row.host_id)
@@ -172,12 +191,22 @@ class ReliabilityRanking:
     def _find(self, host: str, host_id: str, gpu: str | None, label: str | None) -> ReliabilityRow | None:
         """None for what belongs to no row: what happened to a host in a ranking of GPUs."""
         key = host_id if self._by == "host" else gpu
-        if not key:
+        if not key or (self._only is not None and gpu != self._only):
             return None
         if key not in self._rows:
             own = (gpu, label) if self._by == "gpu" else (None, None)
             self._rows[key] = ReliabilityRow(host, host_id, 0, 0.0, 0.0, *own)
         return self._rows[key]
+
+
+def _has_faults(row: ReliabilityRow) -> bool:
+    is_rated = row.score is not None and row.score < 100.0
+    return bool(row.incidents or row.lost_seconds or row.throttled_seconds or is_rated)
+
+
+def _rank(row: ReliabilityRow) -> tuple[float, float, float, float, str, str]:
+    faults = (-row.incidents, -row.lost_seconds, -row.throttled_seconds)
+    return (row.score or 0.0, *faults, row.host, row.gpu or "")
 
 
 @get(
@@ -190,6 +219,9 @@ async def read_reliability(
     request: HubRequest,
     services: TheServices,
     by: Annotated[RankedBy, QueryParameter(description="Rank GPUs or hosts")] = "gpu",
+    gpu: Annotated[
+        str | None, QueryParameter(max_length=128, description="Only this GPU, by its UUID, also without faults")
+    ] = None,
     start: _Moment = "-30d",
     end: _Moment = "now",
     limit: Annotated[int, QueryParameter(ge=1, le=500, description="At most so many rows")] = 50,
@@ -197,9 +229,11 @@ async def read_reliability(
     """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts."""
     now = clock.wall()
     begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
-    ranking = ReliabilityRanking(by, begin, until)
-    ranking.add_faults(await services.events.ask(lambda store: store.count_faults(begin, until)))
-    ranking.add_lost(await services.events.ask(lambda store: store.lost_times(begin, until)))
+    ranking = ReliabilityRanking(by, begin, until, gpu)
+    ranking.add_faults(await services.events.ask(lambda store: store.count_faults(begin, until, gpu)))
+    ranking.add_lost(await services.events.ask(lambda store: store.lost_times(begin, until, gpu)))
+    if gpu is not None:
+        ranking.add_known(services.hub.fleet, gpu)
     alerts = await services.alerts.find_between(tuple(_RULES), begin, until)
     ranking.add_alerts(alerts)
     problems = ["The time range ends before it begins."] if until <= begin else []

@@ -87,25 +87,26 @@ class EventStore(FleetStore):
         found = await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_EVENTS))))
         return [Event(**row) for row in found.mappings()]
 
-    async def count_faults(self, start: float, end: float) -> list[FaultCount]:
-        """What went wrong from `start` until before `end`, by host, GPU and kind; driver errors by their title."""
+    async def count_faults(self, start: float, end: float, gpu: str | None = None) -> list[FaultCount]:
+        """What went wrong from `start` until before `end`, by host, GPU and kind; driver errors by their title. With a
+        `gpu` of it alone."""
         columns = table.c
         title = case((columns.kind == "xid", columns.title), else_="")
         whose = (columns.host_id, columns.gpu, columns.kind, columns.severity, title)
         counted = [func.max(columns.host), columns.host_id, columns.gpu, func.max(columns.label), columns.kind]
         counted += [columns.severity, title, func.count(), func.max(columns.at)]
-        wanted = select(*counted).where(*self._conditions(EventQuery(start=start, end=end, kinds=_FAULTS)))
+        wanted = select(*counted).where(*self._conditions(EventQuery(start=start, end=end, gpu=gpu, kinds=_FAULTS)))
         rows = await self._database.execute(wanted.where(columns.host_id.is_not(None)).group_by(*whose))
         return [FaultCount(row[0] or row[1], *row[1:]) for row in rows.all()]
 
-    async def lost_times(self, start: float, end: float) -> list[LostTime]:
+    async def lost_times(self, start: float, end: float, gpu: str | None = None) -> list[LostTime]:
         """From each event of a loss until the next about the same host or GPU, as far as it lies in that time. Losses
         that began up to a year before are included."""
         columns, lost = table.c, ("host_down", "gpu_lost")
         until = func.lead(columns.at).over(
             partition_by=func.coalesce(columns.gpu, columns.host_id), order_by=columns.id
         )
-        query = EventQuery(start=start - _LONGEST_LOSS, end=end, kinds=_LOSSES)
+        query = EventQuery(start=start - _LONGEST_LOSS, end=end, gpu=gpu, kinds=_LOSSES)
         spans = select(
             columns.host, columns.host_id, columns.gpu, columns.label, columns.kind, columns.at, until.label("until")
         )

@@ -5,7 +5,7 @@ GPUs and hosts by such events and by alerts.
 """
 
 import hashlib
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -122,10 +122,29 @@ def _cut(text: str, most: int) -> str:
 RankedBy = Literal["gpu", "host"]
 
 
+PENALTIES: Final[dict[str, tuple[float, float]]] = {
+    "xid_critical": (20.0, 60.0),
+    "xid_warning": (5.0, 20.0),
+    "gpu_lost": (20.0, 60.0),
+    "health_raised": (5.0, 20.0),
+    "flapping": (10.0, 20.0),
+    "ecc": (15.0, 30.0),
+    "row_remaps": (10.0, 30.0),
+    "ecc_rate": (10.0, 20.0),
+    "nvlink_errors": (10.0, 20.0),
+    "gpu_slow": (10.0, 20.0),
+    "pcie_degraded": (10.0, 10.0),
+    "gpu_throttled": (3.0, 15.0),
+    "thermal_headroom": (2.0, 10.0),
+}
+"""Points that each fault takes off the 100 of a GPU, and at most, by the kind of event, or the alert rule."""
+MOST_LOST_POINTS: Final = 20.0
+
+
 class FaultEvidence(Struct):
     """What stands behind a row: `kind` is that of an event, or the name of an alert rule. `is_incident` says whether it
-    counts among the incidents. `seconds` is how long it lasted, None where that is not known or makes no sense.
-    `last_at` is when it last began."""
+    counts among the incidents, `points` is what it takes off the score of a GPU. `seconds` is how long it lasted, None
+    where that is not known or makes no sense. `last_at` is when it last began."""
 
     kind: str
     title: str
@@ -133,6 +152,13 @@ class FaultEvidence(Struct):
     is_incident: bool
     last_at: float
     seconds: float | None = None
+    points: float = 0.0
+
+    def rate(self, name: str) -> None:
+        """Set the points, as a fault of that name in `PENALTIES` has them; an hour of a loss is one more."""
+        each, most = PENALTIES.get(name, (0.0, 0.0))
+        lost = min((self.seconds or 0.0) / 3600.0, MOST_LOST_POINTS) if name == "gpu_lost" else 0.0
+        self.points = round(min(self.count * each, most) + lost, 1)
 
 
 class ReliabilityRow(Struct):
@@ -141,7 +167,8 @@ class ReliabilityRow(Struct):
 
     `incidents` are driver errors that no program caused, times that a GPU was lost or a host down, bad health,
     flapping, and drivers that did not answer; those of a host include its GPUs'. `lost_seconds` is for how long it was
-    lost or down, `throttled_seconds` for how long alerts about throttling fired.
+    lost or down, `throttled_seconds` for how long alerts about throttling fired. `score` of a GPU is 100 without
+    faults, less the points of its evidence, and at least 0; None for a host.
     """
 
     host: str
@@ -152,12 +179,13 @@ class ReliabilityRow(Struct):
     gpu: str | None = None
     label: str | None = None
     model: str | None = None
+    score: float | None = None
     evidence: list[FaultEvidence] = field(default_factory=list)
 
 
 class Reliability(Struct):
-    """The worst first: by incidents, then by lost time, then by throttled time. `total` is how many had any of these,
-    also where fewer were asked for. `problems` says what is not included."""
+    """The worst first: GPUs by their score, then by incidents, lost and throttled time. `total` is how many had any of
+    these, also where fewer were asked for. `problems` says what is not included."""
 
     by: RankedBy
     start: float

@@ -169,6 +169,7 @@ def render_reliability(found: Reliability, zone: tzinfo, *, width: int | None = 
     if found.rows:
         columns = [
             Column(found.by.upper(), keep=100, widest=40),
+            *([Column("SCORE", keep=99, align="right", widest=5)] if found.by == "gpu" else ()),
             Column("INCIDENTS", keep=99, align="right", widest=9),
             Column("LOST", keep=98, align="right", widest=10),
             Column("THROTTLED", keep=90, align="right", widest=10),
@@ -187,13 +188,14 @@ def render_reliability(found: Reliability, zone: tzinfo, *, width: int | None = 
 def _row(row: ReliabilityRow) -> list[Cell]:
     name = clean(row.host) if row.gpu is None else f"{clean(row.host)}:{clean(row.label or '?')}"
     evidence = ", ".join(map(_describe, row.evidence))
-    cells = [name, str(row.incidents), _span(row.lost_seconds), _span(row.throttled_seconds), evidence]
+    score = [] if row.gpu is None else ["–" if row.score is None else f"{row.score:.0f}"]
+    cells = [name, *score, str(row.incidents), _span(row.lost_seconds), _span(row.throttled_seconds), evidence]
     return [(cell, "") for cell in cells]
 
 
 def _describe(one: FaultEvidence) -> str:
     times = f"{one.count} × " if one.count else ""
-    return f"{times}{clean(one.title)}"
+    return f"{times}{clean(one.title)}{f' (-{one.points:.0f})' if one.points >= 0.5 else ''}"
 
 
 def _span(seconds: float) -> str:

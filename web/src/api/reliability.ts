@@ -6,6 +6,6 @@ export type Reliability = components['schemas']['Reliability']
 export type ReliabilityRow = components['schemas']['ReliabilityRow']
 export type RankedBy = Reliability['by']
 
-export function readReliability(query: { by: RankedBy; start: number; end: number }, signal?: AbortSignal): Promise<Answer<Reliability>> {
-  return request('get', '/api/v1/reliability', { query: { by: query.by, start: String(query.start), end: String(query.end) }, signal })
+export function readReliability(query: { by: RankedBy; start: string; end: string; gpu?: string }, signal?: AbortSignal): Promise<Answer<Reliability>> {
+  return request('get', '/api/v1/reliability', { query, signal })
 }

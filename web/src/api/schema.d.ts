@@ -1678,6 +1678,8 @@ export interface components {
             is_incident: boolean;
             kind: string;
             last_at: number;
+            /** @default 0 */
+            points: number;
             seconds: number | null;
             title: string;
         };
@@ -2867,6 +2869,7 @@ export interface components {
             label: string | null;
             lost_seconds: number;
             model: string | null;
+            score: number | null;
             throttled_seconds: number;
         };
         /** RemovedHost */
@@ -7909,6 +7912,8 @@ export interface operations {
             query?: {
                 /** @description Rank GPUs or hosts */
                 by?: "gpu" | "host";
+                /** @description Only this GPU, by its UUID, also without faults */
+                gpu?: string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
