@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, cast
 
@@ -54,9 +54,12 @@ def spawn(
     stdin: int | IO[bytes] = subprocess.PIPE,
     stdout: int = subprocess.PIPE,
     stderr: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a child in a process group of its own, without a shell. Raises OSError."""
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)  # noqa: S603
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True, env=environment
+    )
 
 
 class ForkedProcess:
@@ -114,13 +117,15 @@ def run(
     bytes_at_most: int = BYTES_AT_MOST,
     body: bytes = b"",
     stderr: int | None = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
 ) -> Finished:
     """What the command prints, and its exit code. Blocks; call it in a thread where that matters. `body` is its
-    standard input. Raises ChildFailed, after the child and all that it started were killed."""
+    standard input, `environment` takes the place of this process's. Raises ChildFailed, after the child and all that it
+    started were killed."""
     name = Path(command[0]).name
     try:
         with _open_input(body) as stdin:
-            child = spawn(command, stdin=stdin, stderr=stderr)
+            child = spawn(command, stdin=stdin, stderr=stderr, environment=environment)
     except OSError as error:
         raise ChildFailed("start", f"{command[0]} cannot be started: {error.strerror or error}.") from error
     ends_at, output = time.monotonic() + seconds, bytearray()

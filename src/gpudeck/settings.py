@@ -20,6 +20,7 @@ from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
+from gpudeck.idle_policy.settings import IdlePolicySettings
 from gpudeck.model.address import split_hubs
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
@@ -86,6 +87,7 @@ class Settings(Struct, frozen=True):
     events: EventSettings = field(default_factory=EventSettings)
     schedulers: SchedulerSettings = field(default_factory=SchedulerSettings)
     reservations: ReservationSettings = field(default_factory=ReservationSettings)
+    idle_policy: IdlePolicySettings = field(default_factory=IdlePolicySettings)
     queue: QueueSettings = field(default_factory=QueueSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)

@@ -51,6 +51,8 @@ ROUTES = {
     "POST /api/v1/maintenance": "drain",
     "DELETE /api/v1/maintenance/{number}": "undrain",
     "PUT /api/v1/hosts/{host}/note": "note host",
+    "POST /api/v1/keeps": "keep gpu",
+    "DELETE /api/v1/keeps/{number}": "end keep",
     "POST /api/v1/queue": "join queue",
     "DELETE /api/v1/queue/{number}": "leave queue",
     "POST /api/v1/watches": "add watch",
@@ -159,6 +161,14 @@ def ending_maintenance(desk: Desk) -> httpx.Response:
     return desk.call(f"DELETE /api/v1/maintenance/{made.json()['maintenance']['id']}")
 
 
+KEEP = {"host": "gpu01", "gpu": "0", "for": "8h", "reason": "a demo"}
+
+
+def ending_a_keep(desk: Desk) -> httpx.Response:
+    made = desk.fill().call("POST /api/v1/keeps", KEEP)
+    return desk.call(f"DELETE /api/v1/keeps/{made.json()['id']}")
+
+
 def revoking_own_token(desk: Desk) -> httpx.Response:
     made = desk.fill().call("POST /api/v1/me/token", {"name": "laptop"})
     desk.cookies.clear()
@@ -208,6 +218,8 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "POST /api/v1/maintenance": calling("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"}),
     "DELETE /api/v1/maintenance/{number}": ending_maintenance,
     "PUT /api/v1/hosts/{host}/note": calling("PUT /api/v1/hosts/gpu01/note", {"text": "loud"}),
+    "POST /api/v1/keeps": calling("POST /api/v1/keeps", KEEP),
+    "DELETE /api/v1/keeps/{number}": ending_a_keep,
     "POST /api/v1/queue": calling("POST /api/v1/queue", {"key": "somebody's key"}),
     "DELETE /api/v1/queue/{number}": leaving_the_queue,
     "POST /api/v1/watches": calling("POST /api/v1/watches", {"gpus": 2}),

@@ -17,6 +17,7 @@ import pytest
 from fakes.hubs import gpudeck
 from gpudeck.model.event import FaultEvidence, Reliability, ReliabilityRow
 from gpudeck.model.view import Day, Usage, UsageRow
+from gpudeck.model.waste import SmallerModel, Waste, WastedHours, WasteRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
 DAYS = [Day("2026-06-01", T0, 1.0, 0.5), Day("2026-06-02", T0 + 86_400, 0.5, None)]
@@ -224,7 +225,59 @@ def test_reliability_is_a_table_with_its_evidence(tmp_path: Path) -> None:
     assert "Something is not included." in done.stdout
 
 
-@pytest.mark.parametrize("options", [("--by", "gpu"), ("--reliability", "--by", "user"), ("--reliability", "--daily")])
+def wasted(idle: float | None, cost: float | None = None, before: float | None = None) -> WastedHours:
+    return WastedHours(idle, cost, before)
+
+
+def waste_row(name: str | None, hours: float) -> WasteRow:
+    unknown = wasted(None)
+    return WasteRow(name, False, 10.0, wasted(hours, 2 * hours, 1.0), unknown, wasted(3.0), wasted(hours / 2, hours))
+
+
+WASTEFUL = msgspec.json.encode(
+    Waste(
+        by="group",
+        start=T0,
+        end=T0 + 86_400,
+        before_start=T0 - 86_400,
+        currency="EUR",
+        coverage=0.5,
+        coverage_before=1.0,
+        judged_hours=8.0,
+        released_after_seconds=3600.0,
+        rows=[waste_row("vision", 4.0), waste_row(None, 0.0)],
+        total=waste_row(None, 4.0),
+        smaller=[SmallerModel("NVIDIA H200", "NVIDIA L40S", 3.0, None)],
+    )
+)
+
+
+def test_waste_is_a_table_with_what_could_have_been_saved(tmp_path: Path) -> None:
+    with hub_with(WASTEFUL) as hub:
+        done = gpudeck(tmp_path, "report", "--waste", "--by", "group", "--hub", hub.url)
+    ((path, query),) = hub.asked
+    assert (path, query["by"]) == ("/api/v1/waste", "group")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    # What nothing is known of has no column, and no zero.
+    assert lines[2] == ["GROUP", "GPU-HOURS", "IDLE", "COST", "EUR", "BEFORE", "OVER-SIZED", "RELEASABLE"]
+    assert lines[3] == ["vision", "10.0", "4.0", "8.0", "1.0", "3.0", "2.0"]
+    assert lines[4][:2] == ["no", "group"]
+    assert "If idle GPUs had been released after 1h: 2.0 GPU-hours (4.00 EUR)." in done.stdout
+    assert "3.0 hours on H200 would have fitted on L40S." in done.stdout
+    assert "Over-sized hours are of the 8.0 GPU-hours with known memory." in done.stdout
+    assert done.stdout.endswith("Coverage 50.0 %.\n")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--by", "gpu"),
+        ("--reliability", "--by", "user"),
+        ("--reliability", "--daily"),
+        ("--waste", "--reliability"),
+        ("--waste", "--format", "csv"),
+    ],
+)
 def test_what_does_not_go_together_is_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
     with hub_with(FLAKY) as hub:
         assert gpudeck(tmp_path, "report", *options, "--hub", hub.url).returncode == 2

@@ -14,7 +14,9 @@ from fakes.passwords import quick_hasher
 from fakes.tables import open_file, put_tables, run
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
@@ -37,6 +39,8 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
+from gpudeck.idle_policy.service import IdlePolicyService
+from gpudeck.idle_policy.settings import IdlePolicySettings
 from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
 from gpudeck.model.event import Event
@@ -107,6 +111,7 @@ def make_app(
     maintenance: MaintenanceWindows | None = None,
     outbox: MessageOutbox | None = None,
     alerts: AlertManager | None = None,
+    idle_policy: IdlePolicyService | None = None,
     foreign_routes: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
     """An application that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
@@ -146,6 +151,7 @@ def make_app(
         mutes=PersonalMuteStore(auth.database),
         alerts=alerts or make_alerts(auth.database),
         outbox=outbox,
+        idle_policy=idle_policy or make_idle_policy(hub, auth),
         reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )
@@ -157,6 +163,14 @@ def make_windows(database: Database, hub: Hub) -> MaintenanceWindows:
     windows = MaintenanceWindows(MaintenanceStore(database), hub.fleet)
     windows.adopt([])
     return windows
+
+
+def make_idle_policy(hub: Hub, auth: Auth, settings: IdlePolicySettings | None = None) -> IdlePolicyService:
+    """Its ladders are looked at only by itself."""
+    events = EventLog(auth.database, EventSettings())
+    calendar = ReservationCalendar(ReservationStore(auth.database), ReservationSettings())
+    messages = MessageService(hub, auth, NotifySettings(), events)
+    return IdlePolicyService(hub, auth, settings or IdlePolicySettings(), events, messages, calendar)
 
 
 def make_notes(database: Database, hub: Hub) -> HostNotes:

@@ -41,6 +41,35 @@ def true_use(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: flo
     return truth
 
 
+def true_idle_spans(
+    fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: float
+) -> list[tuple[frozenset[str], float, float]]:
+    """When each GPU idled, with its users: from ten minutes after the last work until the next, the end of the run, or
+    until somebody came or went."""
+    found: list[tuple[frozenset[str], float, float]] = []
+    for number in hosts:
+        runs = fleet.runs(number, start, end)
+        guests = [run.guest for run in runs if run.guest is not None]
+        for run in runs:
+            for slot in run.slots if run not in guests else ():
+                found += _idle_spans(run, slot, start, end)
+    return found
+
+
+def _idle_spans(run: SimulatedJob, slot: int, start: float, end: float) -> list[tuple[frozenset[str], float, float]]:
+    tenure, found = Tenure(run.start, run.end, run, run.start), list[tuple[frozenset[str], float, float]]()
+    t, last = max(run.start, start), min(run.end, end)
+    while t < last:
+        stretch = segment_at(tenure, slot, t)
+        until, users = min(stretch.end, last), frozenset(one.user for one, _ in stretch.parts)
+        begin = until if stretch.idle_since is None else max(t, stretch.idle_since + _HELD_AFTER)
+        if begin < until:
+            is_next = found and found[-1][0] == users and found[-1][2] == begin
+            found[-1:] = [(users, found[-1][1], until)] if is_next else [*found[-1:], (users, begin, until)]
+        t = until
+    return found
+
+
 def true_total(truth: Truth) -> UsageAmounts:
     """The sum over everybody."""
     total = UsageAmounts()

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from fakes.truth import Truth, gpu_seconds, host_of, true_total, true_use
+from fakes.truth import Truth, gpu_seconds, host_of, true_idle_spans, true_total, true_use
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.demo.past_file import PastFile
-from gpudeck.history.base import MomentQuery, UsageAmounts, UsageQuery
+from gpudeck.history.base import IdleQuery, MomentQuery, UsageAmounts, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import STATES
 from gpudeck.history.settings import HistorySettings
+from gpudeck.idle_policy.report import PastFacts, simulate, sum_up
+from gpudeck.idle_policy.settings import IdlePolicySettings, IdleRule
 from gpudeck.model.view import Usage, UsageRow
 
 START = 1_760_313_600.0
@@ -170,3 +172,38 @@ def test_a_past_that_was_written_at_once_is_the_same(tmp_path: Path) -> None:
     assert (usage.total.gpu_hours, usage.total.idle_hours) == pytest.approx(
         (truth.used / HOUR, truth.idle / HOUR), rel=0.03
     )
+
+
+@pytest.mark.parametrize("hours", [0.5, 1.0, 3.0])
+def test_a_dry_run_of_the_idle_policy_saves_what_could_really_have_been_saved(
+    month: Kept, fleet: SimulatedFleet, hours: float
+) -> None:
+    end = START + DAYS * DAY
+    after = hours * HOUR
+    spans = true_idle_spans(fleet, HOSTS, START, end)
+    truth = [(users, begin + after, stop) for users, begin, stop in spans if stop - begin > after]
+    rule = IdleRule(name="r", warn_after=after / 2, act_after=after, grace=60.0, hook=["/bin/true"])
+    nothing = PastFacts({}, {}, {}, {}, lambda _: None, lambda _: 2.0)
+    steps, idle, exempt = simulate(IdlePolicySettings(rules=[rule]), month[0].idle(IdleQuery(START, end)), nothing)
+    report = sum_up(steps, (idle, exempt), (START, end), "EUR", 1.0)
+    saved = sum(stop - begin for _, begin, stop in truth) / HOUR
+    assert saved > 50
+    assert report.total.saved_hours == pytest.approx(saved, rel=0.01)
+    assert report.total.saved_cost == pytest.approx(2 * saved, rel=0.01)
+    # Sampled every two minutes, one that is hardly long enough may seem too short.
+    assert report.total.acted == pytest.approx(len(truth), rel=0.06)
+    assert report.idle_hours == pytest.approx(sum(stop - begin for _, begin, stop in spans) / HOUR, rel=0.01)
+    assert exempt == 0
+    true_by_user = {
+        row.user: sum((stop - begin) / len(users) / HOUR for users, begin, stop in truth if row.user in users)
+        for row in report.users
+    }
+    assert {row.user: row.saved_hours for row in report.users} == pytest.approx(true_by_user, rel=0.03, abs=0.5)
+
+
+def test_waste_says_what_could_really_have_been_released(month: Kept, fleet: SimulatedFleet) -> None:
+    end = START + DAYS * DAY
+    found = month[0].waste(UsageQuery("user", START, end), {})
+    spans = true_idle_spans(fleet, HOSTS, START, end)
+    truth = sum(max(0.0, stop - begin - HOUR) for _, begin, stop in spans)
+    assert found.total.released == pytest.approx(truth, rel=0.01)

@@ -24,6 +24,7 @@ from gpudeck.api import (
     health,
     history,
     hosts,
+    idle_policy,
     install,
     jobs,
     login,
@@ -33,6 +34,7 @@ from gpudeck.api import (
     queue,
     reservations,
     runs,
+    waste,
 )
 from gpudeck.api.access import Authenticator, check_access, check_one_token
 from gpudeck.api.answers import (
@@ -56,6 +58,7 @@ from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.history.base import HistoryRefused
+from gpudeck.idle_policy.store import KeepRefused
 from gpudeck.maintenance.windows import MaintenanceRefused
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.reservations.rules import ReservationRefused
@@ -71,6 +74,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
+    *(waste, idle_policy),
 )
 """All routes that stand in one of these modules are served."""
 
@@ -88,6 +92,7 @@ def read_routes() -> Litestar:
             HistoryRefused: on_history_refused,
             ReservationRefused: _on_reservation_refused,
             MaintenanceRefused: maintenance.on_maintenance_refused,
+            KeepRefused: idle_policy.on_keep_refused,
             RequestRefused: on_refused,
             UsageError: on_usage_error,
             Temporary: on_trouble,

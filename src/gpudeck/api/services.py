@@ -17,6 +17,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
+from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model.cluster import Cluster
@@ -47,6 +48,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     reaches: Callable[[str | None], bool]
     history: Store | None = None
     outbox: MessageOutbox | None = None
+    idle_policy: IdlePolicyService | None = None
     memory: HostMemory | None = None
     place: HubPlace | None = None
     prefix: str = ""

@@ -313,6 +313,7 @@ class HubServer:
             watches=services.messages.watches,
             mutes=services.messages.mutes,
             outbox=services.messages.outbox,
+            idle_policy=services.idle_policy,
             reaches=services.messages.reaches,
             cluster=None if services.cluster is None else services.cluster.describe,
             notify_removed=None if services.cluster is None else partial(services.cluster.notify, "removed"),

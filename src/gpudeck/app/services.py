@@ -30,6 +30,8 @@ from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
+from gpudeck.history.usage import find_groups
+from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import MaintenanceService
 from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -190,6 +192,18 @@ class HubServices:
             share=share("alerts"),
             now=hub.clock,
         )
+        self.idle_policy = IdlePolicyService(
+            hub,
+            auth,
+            settings.idle_policy,
+            events,
+            self.messages,
+            self.reservations.calendar,
+            group_of=find_groups(usage, self.history.find_group),
+            fleet=fleet,
+            duty=duty("alerts"),
+            fenced=fence("alerts"),
+        )
         chat = ChatService(
             hub,
             auth,
@@ -223,6 +237,7 @@ class HubServices:
             self.queue,
             self.messages,
             self.alerts,
+            self.idle_policy,
             chat,
         ]
         if past is not None and store is not None:

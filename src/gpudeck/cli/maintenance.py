@@ -65,7 +65,7 @@ def drain_command(*, place: str | None, as_json: bool, hub: str, **options: Any)
 @hub_option
 def undrain_command(place: str, *, hub: str) -> None:
     """End the maintenance of a host or GPU now; if none is running, cancel the next one that is planned. For admins."""
-    host, gpu = _read_place(place)
+    host, gpu = read_place(place)
     listed = fetch(hub, MaintenanceList, _PATH)[0].maintenance
     own = [one for one in listed if host.lower() in {one.host.lower(), one.host_id.lower()}]
     fitting = [one for one in own if (one.gpu is None if gpu is None else gpu in {one.gpu, one.label})]
@@ -96,7 +96,7 @@ def _list(hub: str, as_json: bool, now: float, zone: "tzinfo", options: dict[str
 
 def _read(place: str, options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]:
     """The hub's question. Raises UsageError."""
-    host, gpu = _read_place(place)
+    host, gpu = read_place(place)
     if not (options["reason"] or "").strip():
         raise UsageError("--reason is missing.", 'Say why, for everybody who finds it drained: --reason "new fans".')
     if options["end"] is not None and options["span"] is not None:
@@ -111,7 +111,8 @@ def _read(place: str, options: dict[str, Any], now: float, zone: "tzinfo") -> di
     return body
 
 
-def _read_place(place: str) -> tuple[str, str | None]:
+def read_place(place: str) -> tuple[str, str | None]:
+    """A host and perhaps a GPU of `HOST:GPU`. Raises UsageError."""
     host, colon, gpu = place.partition(":")
     if not host or (colon and not _GPU.fullmatch(gpu)):
         raise UsageError(f"{place[:80]!r} is not HOST or HOST:GPU.", "Such as gpu07, or gpu07:3.")

@@ -21,8 +21,10 @@ from gpudeck.model.event import Reliability
 from gpudeck.model.job import JobList, JobReports, write_summary
 from gpudeck.model.text import propose
 from gpudeck.model.view import Usage, UsageBy
+from gpudeck.model.waste import Waste
 from gpudeck.views.lists import render_reliability
 from gpudeck.views.usage import render_job, render_jobs, render_usage
+from gpudeck.views.waste import render_waste
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -36,8 +38,12 @@ Examples:
   gpudeck report --by account --since last-month      of jobs, with allocated and unused hours
   gpudeck report --by label:team                      of pods, by their label `team`
   gpudeck report --format json | jq '.total.gpu_hours'
+  gpudeck report --waste --by group                   idle, unused and over-sized GPUs, with their cost
   gpudeck report --reliability --since 90d            the flakiest GPUs, with the evidence
 """
+
+_PATIENCE = 120.0
+"""Seconds: the hub reads when each GPU of a large fleet was idle, beside its other work."""
 
 
 @click.command("report", epilog=_EXAMPLES)
@@ -63,11 +69,12 @@ Examples:
     show_default=True,
     help="The output format; json is the hub's answer.",
 )
+@click.option("--waste", is_flag=True, help="Show hours that were idle, unused or on larger GPUs than needed instead.")
 @click.option("--reliability", is_flag=True, help="Rank GPUs or hosts by faults, lost time and throttling instead.")
 @click.option("--daily", is_flag=True, help="Show each day separately, in the time zone of this machine.")
 @hub_option
 def command(
-    *, by: str | None, since: str, until: str | None, form: str, reliability: bool, daily: bool, hub: str
+    *, by: str | None, since: str, until: str | None, form: str, waste: bool, reliability: bool, daily: bool, hub: str
 ) -> None:
     """Report who used the GPUs: GPU-hours, active and idle hours, peak memory, energy and cost; where a scheduler gives
     GPUs to jobs also allocated hours, and those that were not used.
@@ -78,10 +85,15 @@ def command(
     check_output()
     zone = local_zone()
     start, end = read_period(since, until, time.time(), zone)
+    if waste and (reliability or daily or form == "csv"):
+        raise UsageError("--waste is available as a table or as --format json, without --daily and --reliability.")
     if reliability:
         _report_reliability(by or "gpu", start, end, form, daily=daily, zone=zone, hub=hub)
         return
     query = _read_by(by) | {"start": repr(start), "end": repr(end)}
+    if waste:
+        _report_waste(ask(hub, lambda client: client.get("/api/v1/waste", query), _PATIENCE), form, zone, hub)
+        return
     query |= {"daily": "true", "zone": zone} if daily else {}
     usage, body = fetch(hub, Usage, "/api/v1/usage", query)
     _print(usage, body, form, daily=daily, zone=zone)
@@ -109,6 +121,12 @@ def _report_reliability(by: str, start: float, end: float, form: str, *, daily: 
     else:
         text = render_reliability(found, load_zone(zone), width=terminal_width(), colour=wants_colour())
         click.echo(text, nl=False)
+
+
+def _report_waste(body: bytes, form: str, zone: str, hub: str) -> None:
+    found = read_answer(body, Waste, hub)
+    text = render_waste(found, load_zone(zone), width=terminal_width(), colour=wants_colour())
+    click.echo(body if form == "json" else text, nl=form == "json")
 
 
 def _print(usage: Usage, body: bytes, form: str, *, daily: bool, zone: str) -> None:

@@ -14,7 +14,12 @@ from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
 ANSWER_SECONDS: Final = 20.0
 _MOST_BODY: Final = 512 * 1024
 _MOST_ANSWER: Final = 64 * 1024 * 1024
-_ROUTES: Final = (("/api/v1/alerts", "alerts"), ("/api/v1/mutes", "alerts"), ("/api/v1/jobs/import", "schedulers"))
+_ROUTES: Final = (
+    ("/api/v1/alerts", "alerts"),
+    ("/api/v1/mutes", "alerts"),
+    ("/api/v1/idle-policy", "alerts"),
+    ("/api/v1/jobs/import", "schedulers"),
+)
 """Paths, all below them included, and whose hub answers them."""
 _NOT_OF_THE_ANSWER: Final = (b"content-length", b"transfer-encoding", b"connection")
 

@@ -188,6 +188,32 @@ host_notes = Table(
 )
 """What admins noted about hosts, one short text each."""
 
+idle_keeps = Table(
+    "idle_keeps",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("fleet", String(16), nullable=False),  # as that of an event
+    Column("gpu", String(256), nullable=False),  # a UUID
+    Column("host", String(256), nullable=False),  # its name, and the GPU's number, then
+    Column("label", String(32), nullable=False),
+    Column("user", String(160), nullable=False),
+    Column("start", Float(53), nullable=False),
+    Column("end", Float(53), nullable=False),
+    Column("reason", String(500), nullable=False),
+    Index("ix_idle_keeps_fleet_end", "fleet", "end"),
+    sqlite_autoincrement=True,
+)
+"""GPUs that their owners keep although they are idle."""
+
+idle_ladders = Table(
+    "idle_ladders",
+    metadata,
+    Column("fleet", String(16), primary_key=True),  # as that of an event
+    Column("gpu", String(256), primary_key=True),
+    Column("body", Text, nullable=False),  # JSON: since when it idles, and what was done
+)
+"""How far the idle policy has come with each idle GPU."""
+
 queue_requests = Table(
     "queue_requests",
     metadata,

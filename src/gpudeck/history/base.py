@@ -4,7 +4,7 @@ Every store answers the same questions alike: tests/contract/test_history.py hol
 seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 from msgspec import Meta, Struct, field
@@ -272,6 +272,73 @@ class PastHost(Struct):
     is_recorded: bool = True
 
 
+class IdleEpisode(Struct):
+    """A GPU that idled, with the same users all the time. `spans` are from when until when it was seen idle, in order;
+    between two of them it was not observed. `jobs` are those of the processes on it."""
+
+    gpu: str
+    label: str
+    model: str
+    host_id: str
+    host: str
+    users: tuple[str, ...]
+    jobs: tuple[str, ...]
+    spans: list[tuple[float, float]]
+
+    @property
+    def seconds(self) -> float:
+        return sum(end - start for start, end in self.spans)
+
+
+class IdleQuery(Struct, frozen=True):
+    """Episodes in a period. `with_allocated`: also GPUs that a job has and nobody uses."""
+
+    start: float
+    end: float
+    with_allocated: bool = False
+
+
+class ModelSize(NamedTuple):
+    """The memory of a model of GPU that the fleet has, and whose it is: programs move only within a vendor."""
+
+    memory_bytes: float
+    vendor: str
+
+
+class Savings(Struct):
+    """Seconds and money. `judged` are those in use of which the memory is known, `oversized` those of them that would
+    have fitted on a smaller model, `released` the idle ones after a GPU had been idle for an hour. A cost is None as
+    long as nothing in it has a price."""
+
+    judged: float = 0.0
+    oversized: float = 0.0
+    oversized_cost: float | None = None
+    released: float = 0.0
+    released_cost: float | None = None
+
+    def add_oversized(self, used: float, saved: float, price: float | None) -> None:
+        """Of `used` seconds `saved` could have been on a smaller model, of which an hour is cheaper by `price`."""
+        self.judged += used
+        self.oversized += saved
+        if price is not None and saved:
+            self.oversized_cost = (self.oversized_cost or 0.0) + saved / 3600 * price
+
+    def add_released(self, seconds: float, price: float | None) -> None:
+        self.released += seconds
+        if price is not None and seconds:
+            self.released_cost = (self.released_cost or 0.0) + seconds / 3600 * price
+
+
+class WasteFacts(Struct):
+    """By the name of a row, and whether it is that of unknown users. `smaller` is by the model and the smaller one.
+    `problem` is why what could have been released is not known."""
+
+    rows: dict[tuple[str | None, bool], Savings]
+    total: Savings
+    smaller: dict[tuple[str, str], Savings]
+    problem: str | None = None
+
+
 class PastRun(NamedTuple):
     """Who was on which GPUs, as a moment's processes show it."""
 
@@ -284,6 +351,17 @@ class PastRun(NamedTuple):
     container: str | None
     job: str | None
     gpus: tuple[int, ...]
+
+
+class RunSpan(NamedTuple):
+    """A run on GPUs of a host, by their keys."""
+
+    host: int
+    gpus: tuple[int, ...]
+    user: str | None
+    job: str | None
+    first: float
+    last: float
 
 
 class StoreStats(Struct, omit_defaults=True):
@@ -320,6 +398,8 @@ class Store(Protocol):
     def run(self, key: int) -> Run | None: ...
     def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]: ...
     def moment(self, query: MomentQuery) -> Iterator[PastHost]: ...
+    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts: ...
+    def idle(self, query: IdleQuery) -> list[IdleEpisode]: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...
 

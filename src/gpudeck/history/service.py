@@ -7,7 +7,7 @@ waits for up to some seconds. A history that cannot be opened is a problem that 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,9 @@ from gpudeck.history.base import (
     Answer,
     Heat,
     HeatQuery,
+    IdleEpisode,
+    IdleQuery,
+    ModelSize,
     MomentQuery,
     Overview,
     OverviewQuery,
@@ -29,6 +32,7 @@ from gpudeck.history.base import (
     StoreStats,
     UsageQuery,
     VerdictQuery,
+    WasteFacts,
 )
 from gpudeck.history.live import Sample, count_samples
 from gpudeck.history.recorder import Recorder
@@ -120,6 +124,12 @@ class OpeningStore:
 
     def usage(self, query: UsageQuery) -> Usage:
         return self._opened().usage(query)
+
+    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
+        return self._opened().waste(query, sizes)
+
+    def idle(self, query: IdleQuery) -> list[IdleEpisode]:
+        return self._opened().idle(query)
 
     def overview(self, query: OverviewQuery) -> Overview:
         return self._opened().overview(query)

@@ -32,17 +32,18 @@ _JOULES_A_KWH: Final = 3.6e6
 
 _SumKey = tuple[int, str, str | None, str]
 """The number of the day, the host's id, the user, the model."""
-_RowKey = tuple[str | None, bool]
+RowKey = tuple[str | None, bool]
 """A row's name, and whether it is the row of unknown users."""
 _KEPT_SECONDS = 600.0
 _ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours", "unmonitored_hours", "shared_hours")
 
 
 class _Sums(Struct):
-    """A row while it is added up. `cost` is None as long as nothing in it has a price."""
+    """A row while it is added up. Costs are None as long as nothing in it has a price."""
 
     use: UsageAmounts = field(default_factory=UsageAmounts)
     cost: float | None = None
+    idle_cost: float | None = None
     days: dict[int, UsageAmounts] = field(default_factory=dict)
 
     def add(self, day: int, use: UsageAmounts, price: float | None) -> None:
@@ -50,6 +51,7 @@ class _Sums(Struct):
         self.days.setdefault(day, UsageAmounts()).add(use)
         if price is not None:
             self.cost = (self.cost or 0.0) + use.used / HOUR * price
+            self.idle_cost = (self.idle_cost or 0.0) + use.idle / HOUR * price
 
 
 def usage(
@@ -92,10 +94,10 @@ def fold(
     names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known GPUs had. Hours
     outside of the period may be among the facts. Raises HistoryRefused."""
     period = _period(query, now)
-    rows: dict[_RowKey, _Sums] = {}
+    rows: dict[RowKey, _Sums] = {}
     total = _Sums()
-    name_row, is_wanted = _naming(query, settings, groups, hosts)
-    for (day, host, user, model), use in _sum_up(facts, period).items():
+    name_row, is_wanted = make_naming(query, settings, groups, hosts)
+    for (day, host, user, model), use in sum_by_day(facts, period).items():
         if is_wanted(host, user, model):
             price = price_of(model, settings.prices)
             rows.setdefault(name_row(host, user, model), _Sums()).add(day, use, price)
@@ -155,7 +157,7 @@ def _host_names(view: "HistoryView", wanted: str | None) -> dict[str, str]:
     return names
 
 
-def _sum_up(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:
+def sum_by_day(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:
     sums: dict[_SumKey, UsageAmounts] = defaultdict(UsageAmounts)
     parts_of = lru_cache(maxsize=None)(period.parts)
     for (hour, host, user, model), use in facts:
@@ -164,16 +166,16 @@ def _sum_up(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dic
     return sums
 
 
-_Naming = tuple[Callable[[str, str | None, str], _RowKey], Callable[[str, str | None, str], bool]]
+_Naming = tuple[Callable[[str, str | None, str], RowKey], Callable[[str, str | None, str], bool]]
 
 
-def _naming(
+def make_naming(
     query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
 ) -> _Naming:
     """Which row a use belongs to, and whether it was asked for at all."""
     group_of = find_groups(settings, groups)
 
-    def name_row(host: str, user: str | None, model: str) -> _RowKey:
+    def name_row(host: str, user: str | None, model: str) -> RowKey:
         if query.by in {"host", "model"}:
             return (hosts.get(host, host) if query.by == "host" else model), False
         return (user if query.by == "user" else group_of(user)), user is None
@@ -200,7 +202,7 @@ def find_groups(settings: UsageSettings, groups: Callable[[str], str | None]) ->
 
 
 def _row(
-    sums: _Sums, period: Period, observed: float, by: UsageBy | None = None, key: _RowKey = (None, False)
+    sums: _Sums, period: Period, observed: float, by: UsageBy | None = None, key: RowKey = (None, False)
 ) -> UsageRow:
     use = sums.use
     row = UsageRow(
@@ -212,6 +214,7 @@ def _row(
         peak_memory_bytes=use.peak or None,
         energy_kwh=use.joules / _JOULES_A_KWH if use.metered > 0 else None,
         cost=sums.cost,
+        idle_cost=sums.idle_cost,
         unknown=key[1],
     )
     if by is not None:

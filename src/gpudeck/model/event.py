@@ -49,6 +49,11 @@ KINDS: dict[str, str] = {
     "reservation_conflict": "a GPU is in use that another user has reserved",
     "reservation_overrun": "a GPU is still in use after its reservation has ended",
     "reservation_unused": "a reservation is not used",
+    "idle_policy_notify": "the owner of an idle GPU was notified",
+    "idle_policy_warn": "the owner of an idle GPU was warned",
+    "idle_policy_act": "the hook of the idle policy is run for a GPU",
+    "idle_policy_hook": "the hook of the idle policy has ended",
+    "idle_policy_stopped": "nobody can be warned of an idle GPU, so nothing happens to it",
     "reservation_released": "an unused reservation was released",
 }
 """The kinds of the hub's own events."""

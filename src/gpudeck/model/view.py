@@ -213,7 +213,7 @@ class UsageRow(Struct, omit_defaults=True):
     `active_hours` are GPU-hours times utilization, `idle_hours` GPU-hours in the state idle. `measured_hours` are the
     GPU-hours with a known utilization: `active_hours` divided by them is the utilization. `active_hours` is None when
     no utilization was known at all, `idle_hours` where jobs were imported, `energy_kwh` when no power was known, `cost`
-    when no price is set.
+    when no price is set. `idle_cost` and `unused_cost` are those of `idle_hours` and `unused_hours`.
 
     Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
     GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used. `unmonitored_hours` are the
@@ -229,6 +229,7 @@ class UsageRow(Struct, omit_defaults=True):
     peak_memory_bytes: float | None
     energy_kwh: float | None
     cost: float | None = None
+    idle_cost: float | None = None
     user: str | None = None
     group: str | None = None
     host: str | None = None
@@ -239,6 +240,7 @@ class UsageRow(Struct, omit_defaults=True):
     label: str | None = None
     allocated_hours: float | None = None
     unused_hours: float | None = None
+    unused_cost: float | None = None
     never_used_hours: float | None = None
     unmonitored_hours: float | None = None
     shared_hours: float | None = None

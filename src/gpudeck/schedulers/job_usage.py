@@ -94,11 +94,11 @@ class AllocatedTime:
                 rows[key] = UsageRow(0.0, 0.0, None, 0.0, 0.0 if usage.coverage else None, None, None, unknown=key[1])
                 setattr(rows[key], query.by, key[0])
                 usage.rows.append(rows[key])
-            _set_hours(rows[key], found)
+            self._set_hours(rows[key], found)
         for key, row in rows.items():
             if key not in by_row:
-                _set_hours(row, [])
-        _set_hours(usage.total, everything)
+                self._set_hours(row, [])
+        self._set_hours(usage.total, everything)
         return usage
 
     def _make_rows(
@@ -133,8 +133,6 @@ class AllocatedTime:
 
     def _row(self, found: Sequence[UsageSum], monitored: float) -> UsageRow:
         sums = _add_up(found)
-        prices = [(price_of(one.names[-1] or "", self._settings.prices), _allocated(one)) for one in found]
-        costs = [price * seconds / HOUR for price, seconds in prices if price is not None]
         imported = sum(one.imported for one in found)
         # What another monitor has measured was not monitored here.
         seen = sums["used"] - imported
@@ -146,10 +144,27 @@ class AllocatedTime:
             share=min(1.0, seen / monitored) if monitored > 0 and (seen > 0 or not imported) else None,
             peak_memory_bytes=sums["memory_peak"] or None,
             energy_kwh=sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
-            cost=sum(costs) if costs else None,
+            cost=self._cost(found, _allocated),
+            idle_cost=None if imported > 0 else self._cost(found, lambda one: one.amounts["idle"]),
         )
-        _set_hours(row, found)
+        self._set_hours(row, found)
         return row
+
+    def _cost(self, found: Sequence[UsageSum], seconds: Callable[[UsageSum], float]) -> float | None:
+        """Of what has a price; None where nothing has."""
+        prices = [(price_of(one.names[-1] or "", self._settings.prices), seconds(one)) for one in found]
+        costs = [price * part / HOUR for price, part in prices if price is not None]
+        return sum(costs) if costs else None
+
+    def _set_hours(self, row: UsageRow, found: Sequence[UsageSum]) -> None:
+        allocated, used = (sum(one.amounts[name] for one in found) for name in ("allocated", "used"))
+        total = sum(map(_allocated, found))
+        row.allocated_hours = total / HOUR
+        row.unmonitored_hours = (total - allocated) / HOUR
+        row.unused_hours = max(0.0, allocated - used) / HOUR if allocated or not total else None
+        row.unused_cost = None if row.unused_hours is None else self._cost(found, _unused)
+        row.never_used_hours = sum(one.never_used for one in found) / HOUR
+        row.shared_hours = sum(one.shared for one in found) / HOUR
 
     def _is_wanted(self, query: UsageQuery, one: UsageSum) -> bool:
         _, user, model = one.names
@@ -173,14 +188,8 @@ def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
     return sums
 
 
-def _set_hours(row: UsageRow, found: Sequence[UsageSum]) -> None:
-    allocated, used = (sum(one.amounts[name] for one in found) for name in ("allocated", "used"))
-    total = sum(map(_allocated, found))
-    row.allocated_hours = total / HOUR
-    row.unmonitored_hours = (total - allocated) / HOUR
-    row.unused_hours = max(0.0, allocated - used) / HOUR if allocated or not total else None
-    row.never_used_hours = sum(one.never_used for one in found) / HOUR
-    row.shared_hours = sum(one.shared for one in found) / HOUR
+def _unused(one: UsageSum) -> float:
+    return max(0.0, one.amounts["allocated"] - one.amounts["used"])
 
 
 def _allocated(one: UsageSum) -> float:

@@ -10,7 +10,8 @@ from datetime import datetime, tzinfo
 from gpudeck.model.job import JobAmounts, JobGpu, JobNode, JobReport, JobReports, JobSummary
 from gpudeck.model.text import clean, show_gib, show_span, without_maker
 from gpudeck.model.times import show_moment
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.view import Usage, UsageBy, UsageRow
+from gpudeck.model.waste import Waste
 from gpudeck.views.runs import show_verdict
 from gpudeck.views.table import Cell, Column, render, wrap
 
@@ -113,19 +114,21 @@ def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
 
 def name_of(usage: Usage, row: UsageRow) -> str:
     """What a row stands for, in words for a terminal."""
-    name = row.name_by(usage.by)
-    if row.unknown:
-        return "(unknown)"
-    if name is None:
-        return f"no {usage.by}"
-    return clean(without_maker(name) if usage.by == "model" else name)
+    return show_name(usage.by, row.name_by(usage.by), unknown=row.unknown)
+
+
+def show_name(by: UsageBy, name: str | None, *, unknown: bool) -> str:
+    """The name of a row, in words for a terminal."""
+    if name is None or unknown:
+        return "(unknown)" if unknown else f"no {by}"
+    return clean(without_maker(name) if by == "model" else name)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def describe_coverage(usage: Usage, show_time: Callable[[float], str]) -> str:
+def describe_coverage(usage: Usage | Waste, show_time: Callable[[float], str]) -> str:
     """Rounded down: a period that was not monitored in full is never called 100 %."""
     since = usage.known_since
     if usage.coverage is None:

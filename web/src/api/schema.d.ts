@@ -448,6 +448,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/idle-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadIdlePolicy
+         * @description The idle policy now: idle GPUs that it has rules for, what was done, what comes next, and what owners keep.
+         */
+        get: operations["ApiV1IdlePolicyReadIdlePolicy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/idle-policy/dry-run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * DryRunIdlePolicy
+         * @description What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
+         *     sent. Without a range, the last 30 days.
+         */
+        get: operations["ApiV1IdlePolicyDryRunDryRunIdlePolicy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs": {
         parameters: {
             query?: never;
@@ -525,6 +566,50 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/keeps": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListKeeps
+         * @description The GPUs that their owners keep now although they are idle, until when, by whom and why.
+         */
+        get: operations["ApiV1KeepsListKeeps"];
+        put?: never;
+        /**
+         * KeepGpu
+         * @description Keep an idle GPU that you use: the idle policy does nothing to it for that time. Admins can keep any.
+         */
+        post: operations["ApiV1KeepsKeepGpu"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/keeps/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * EndKeep
+         * @description End a keep now: yours, or as an admin any.
+         */
+        delete: operations["ApiV1KeepsNumberEndKeep"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1192,6 +1277,27 @@ export interface paths {
          * @description Who is on which GPUs now: memory, processes, and where.
          */
         get: operations["ApiV1UsersReadUsers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/waste": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ReadWaste
+         * @description GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in
+         *     the period before, and what could have been released after an hour. Without a range, the last 30 days.
+         */
+        get: operations["ApiV1WasteReadWaste"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2201,6 +2307,27 @@ export interface components {
             database: string;
             listen: string;
         };
+        /** IdleLadder */
+        IdleLadder: {
+            done: components["schemas"]["PolicyStep"][];
+            gpu: string;
+            host: string;
+            idle_since: number;
+            kept_until: number | null;
+            label: string;
+            next: components["schemas"]["PolicyStep"] | null;
+            reason: string | null;
+            users: string[];
+        };
+        /** IdlePolicyState */
+        IdlePolicyState: {
+            keeps: components["schemas"]["Keep"][];
+            ladders: components["schemas"]["IdleLadder"][];
+            longest_keep_seconds: number;
+            /** @enum {string} */
+            mode: "dry-run" | "notify" | "act";
+            rules: string[];
+        };
         /** ImportedGpu */
         ImportedGpu: {
             host: string;
@@ -2418,6 +2545,21 @@ export interface components {
             utilization_percent: number | null;
             wall_seconds: number;
         };
+        /** Keep */
+        Keep: {
+            end: number;
+            gpu: string;
+            host: string;
+            id: number;
+            label: string;
+            reason: string;
+            start: number;
+            user: string;
+        };
+        /** KeepList */
+        KeepList: {
+            keeps: components["schemas"]["Keep"][];
+        };
         /** KeptViews */
         KeptViews: {
             views: components["schemas"]["SavedView"][] | null;
@@ -2519,6 +2661,13 @@ export interface components {
         NewJobs: {
             jobs: components["schemas"]["ImportedJob"][];
             scheduler: string;
+        };
+        /** NewKeep */
+        NewKeep: {
+            for: number | string;
+            gpu: string;
+            host: string;
+            reason: string;
         };
         /** NewMaintenance */
         NewMaintenance: {
@@ -2753,6 +2902,48 @@ export interface components {
             since?: number | null;
             /** @default null */
             user?: string | null;
+        };
+        /** PolicyReport */
+        PolicyReport: {
+            coverage: number | null;
+            currency: string;
+            end: number;
+            exempt_hours: number;
+            idle_hours: number;
+            start: number;
+            step_count: number;
+            steps: components["schemas"]["PolicyStep"][];
+            total: components["schemas"]["PolicyUser"];
+            users: components["schemas"]["PolicyUser"][];
+        };
+        /** PolicyStep */
+        PolicyStep: {
+            at: number;
+            gpu: string;
+            host: string;
+            idle_seconds: number;
+            jobs: string[];
+            /** @enum {string} */
+            kind: "notify" | "warn" | "act";
+            label: string;
+            model: string;
+            rule: string;
+            saved_cost: number | null;
+            saved_hours: number | null;
+            users: string[];
+        };
+        /** PolicyUser */
+        PolicyUser: {
+            /** @default 0 */
+            acted: number;
+            /** @default 0 */
+            notified: number;
+            saved_cost: number | null;
+            /** @default 0 */
+            saved_hours: number;
+            user: string | null;
+            /** @default 0 */
+            warned: number;
         };
         /** PreviewedGpu */
         PreviewedGpu: {
@@ -3190,6 +3381,13 @@ export interface components {
             gpus: components["schemas"]["ReservedGpu"][];
             start: number;
         };
+        /** SmallerModel */
+        SmallerModel: {
+            cost: number | null;
+            hours: number;
+            model: string;
+            smaller: string;
+        };
         /** SourceCount */
         SourceCount: {
             down: number;
@@ -3336,6 +3534,7 @@ export interface components {
             gpu_hours: number;
             group?: string | null;
             host?: string | null;
+            idle_cost?: number | null;
             idle_hours: number | null;
             label?: string | null;
             measured_hours: number;
@@ -3349,6 +3548,7 @@ export interface components {
             /** @default false */
             unknown?: boolean;
             unmonitored_hours?: number | null;
+            unused_cost?: number | null;
             unused_hours?: number | null;
             user?: string | null;
         };
@@ -3370,6 +3570,41 @@ export interface components {
         Users: {
             time: number;
             users: components["schemas"]["UserRow"][];
+        };
+        /** Waste */
+        Waste: {
+            allocated_since: number | null;
+            before_start: number;
+            /** @enum {string} */
+            by: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
+            coverage: number | null;
+            coverage_before: number | null;
+            currency: string;
+            end: number;
+            judged_hours: number;
+            known_since: number | null;
+            problem: string | null;
+            released_after_seconds: number;
+            rows: components["schemas"]["WasteRow"][];
+            smaller: components["schemas"]["SmallerModel"][];
+            start: number;
+            total: components["schemas"]["WasteRow"];
+        };
+        /** WasteRow */
+        WasteRow: {
+            gpu_hours: number;
+            idle: components["schemas"]["WastedHours"];
+            name: string | null;
+            oversized: components["schemas"]["WastedHours"];
+            released: components["schemas"]["WastedHours"];
+            unknown: boolean;
+            unused: components["schemas"]["WastedHours"];
+        };
+        /** WastedHours */
+        WastedHours: {
+            before: number | null;
+            cost: number | null;
+            hours: number | null;
         };
         /** WatchList */
         WatchList: {
@@ -5726,6 +5961,168 @@ export interface operations {
             };
         };
     };
+    ApiV1IdlePolicyReadIdlePolicy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IdlePolicyState"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1IdlePolicyDryRunDryRunIdlePolicy: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What would have happened, by user, and the newest steps */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyReport"];
+                };
+            };
+            /** @description A question that has no answer */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The hub keeps no history */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     ApiV1JobsListJobs: {
         parameters: {
             query?: {
@@ -6058,6 +6455,262 @@ export interface operations {
                 };
             };
             /** @description No such job, or it is no longer kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1KeepsListKeeps: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeepList"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1KeepsKeepGpu: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewKeep"];
+            };
+        };
+        responses: {
+            /** @description The keep; one of the same GPU before it has ended */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Keep"];
+                };
+            };
+            /** @description Too long */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description The GPU is not yours */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description You keep too many GPUs */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1KeepsNumberEndKeep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Its id */
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The keep as it was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Keep"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description It is not yours */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such keep */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9647,6 +10300,108 @@ export interface operations {
                 };
             };
             /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1WasteReadWaste: {
+        parameters: {
+            query?: {
+                /** @description What a row stands for, as of `/api/v1/usage` */
+                by?: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
+                /** @description The label, with by=label */
+                label?: string | null;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
+                end?: string | unknown | unknown | unknown;
+                /** @description Only this one */
+                user?: string | null;
+                /** @description Only this one */
+                host?: string | null;
+                /** @description Only this one */
+                model?: string | null;
+                /** @description Only this one */
+                group?: string | null;
+                /** @description Where days begin: an IANA name */
+                zone?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A row a user, group, host or model, or a name of jobs, and how much was observed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Waste"];
+                };
+            };
+            /** @description A question that has no answer: its code says why */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host, or the hub keeps no history */
             404: {
                 headers: {
                     [name: string]: unknown;

@@ -50,6 +50,14 @@ async function inZone<T extends object>(zone: string, question: (zone: string) =
   return isZone ? inZone('UTC', question) : answer
 }
 
+export type Waste = components['schemas']['Waste']
+export type WasteRow = components['schemas']['WasteRow']
+export type WastedHours = components['schemas']['WastedHours']
+
+export function readWaste(query: Omit<UsageQuestion, 'isDaily'>, signal?: AbortSignal): Promise<Answer<Waste>> {
+  return request('get', '/api/v1/waste', { query, timeoutMs: 2 * TIMEOUT_MS, signal })
+}
+
 /** Where the same is as a file for spreadsheets. */
 export function usageSheet(question: UsageQuestion): string {
   return addressOf('/api/v1/usage', { query: { ...asked(question), format: 'csv' } })

@@ -17,8 +17,11 @@ from gpudeck.history.base import (
     Heat,
     HeatQuery,
     HistoryRefused,
+    IdleEpisode,
+    IdleQuery,
     KnownGpu,
     KnownHost,
+    ModelSize,
     MomentQuery,
     Overview,
     OverviewQuery,
@@ -30,6 +33,7 @@ from gpudeck.history.base import (
     StoreStats,
     UsageQuery,
     VerdictQuery,
+    WasteFacts,
 )
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
@@ -38,6 +42,7 @@ from gpudeck.history.embedded.tables import key_of, open_to_read
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
+from gpudeck.history.idle_episodes import list_idle_episodes
 from gpudeck.history.live import Sample
 from gpudeck.history.moment import find_hosts
 from gpudeck.history.overview import answer_overview
@@ -46,6 +51,7 @@ from gpudeck.history.run_facts import EarlierRun
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.history.verdicts import judge_run
+from gpudeck.history.waste import find_waste
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
@@ -88,6 +94,7 @@ class EmbeddedStore:
         self.writer = EmbeddedWriter(
             path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
         )
+        self._keeps_samples = keep_samples
         self._thread = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._judged: dict[VerdictQuery, RunVerdict] = {}
@@ -140,6 +147,16 @@ class EmbeddedStore:
     def usage(self, query: UsageQuery) -> Usage:
         with self._view() as view:
             return usage(view, query, self._prices, self._find_group, self._now())
+
+    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
+        with self._view() as view:
+            return find_waste(view, query, sizes, self._prices, self._find_group, self._now())
+
+    def idle(self, query: IdleQuery) -> list[IdleEpisode]:
+        if not self._keeps_samples:
+            raise HistoryRefused("no_samples", "this hub keeps no samples itself", "history.kind has to be embedded.")
+        with self._view() as view:
+            return list_idle_episodes(view, query)
 
     def overview(self, query: OverviewQuery) -> Overview:
         """Of a large fleet until the last quarter hour that is over, from its summary."""

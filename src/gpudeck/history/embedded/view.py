@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, UsageAmounts, UseKey
+from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, RunSpan, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
 from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
@@ -56,6 +56,7 @@ T = TypeVar("T")
 _RunRow = tuple[int, int, str, str | None, float, float, int]
 _PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str]
 _PAST_RUNS: Final = list[_PastRunRow]
+_RunSpanRow = tuple[int, int, int, str, str | None, str | None, float, float]
 _RUNS_AT_ONCE: Final = 256
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
@@ -251,6 +252,20 @@ class HistoryView:
     def runs_between(self, start: float, end: float) -> Iterator[PastRun]:
         """Those that were there at some time from `start` until before `end`."""
         return self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
+
+    def run_spans(self, start: float, end: float) -> Iterator[RunSpan]:
+        """Those that were there at some time from `start` until before `end`, with their first and last sample."""
+        columns = "id, host, pid, gpus, user, job, first, last"
+        question = f"SELECT {columns} FROM runs WHERE first < ? AND (last >= ? OR NOT ended)"  # noqa: S608
+        for row in checkpointed(self.connection.execute(question, (end, start)).fetchall()):
+            try:
+                key, host, pid, gpus, user, job, first, last = msgspec.convert(row, _RunSpanRow)
+            except msgspec.ValidationError as error:
+                self.damage.note(f"run {row[0]}", error)
+                continue
+            live = self.live_run(host, pid, key)
+            there = split_gpus(gpus) if live is None else tuple(live.gpus)
+            yield RunSpan(host, there, user, job, first, last if live is None else self._keys.by_key[host].last)
 
     def _past_runs(self, where: str, values: Sequence[object], gpus: str = "gpus") -> Iterator[PastRun]:
         columns = f"id, host, pid, started_at, user, command, container, job, {gpus}"

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,9 @@ from gpudeck.history.base import (
     Answer,
     Heat,
     HeatQuery,
+    IdleEpisode,
+    IdleQuery,
+    ModelSize,
     MomentQuery,
     Overview,
     OverviewQuery,
@@ -24,6 +27,7 @@ from gpudeck.history.base import (
     StoreStats,
     UsageQuery,
     VerdictQuery,
+    WasteFacts,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.live import LiveBatch, Sample
@@ -133,6 +137,12 @@ class RemoteStore:
 
     def usage(self, query: UsageQuery) -> Usage:
         return self._usage_store.usage(query)
+
+    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
+        return self._usage_store.waste(query, sizes)
+
+    def idle(self, query: IdleQuery) -> list[IdleEpisode]:
+        return self._usage_store.idle(query)
 
     def overview(self, query: OverviewQuery) -> Overview:
         """The curves of the store, asked for at once; usage and map as the hub has them itself."""

@@ -1,0 +1,82 @@
+"""GET /api/v1/waste: idle, unused and over-sized GPUs, in hours and money."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get
+from litestar.params import QueryParameter
+from msgspec.structs import replace
+
+from gpudeck.api.access import access
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_time
+from gpudeck.api.history import TheHistory, answer_past
+from gpudeck.api.login import TheJobs
+from gpudeck.api.services import TheServices
+from gpudeck.fleet.state import FleetState
+from gpudeck.history.base import ModelSize, Store, UsageQuery
+from gpudeck.history.time_range import load_zone
+from gpudeck.history.waste import before_of, describe_waste
+from gpudeck.model.view import UsageBy
+from gpudeck.model.waste import Waste
+from gpudeck.schedulers.job_usage import JOB_NAMES
+
+_Time = Annotated[
+    str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
+]
+_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
+
+
+@get(
+    "/api/v1/waste",
+    opt=access("read"),
+    responses=documented(
+        Waste,
+        "A row a user, group, host or model, or a name of jobs, and how much was observed",
+        {400: "A question that has no answer: its code says why", 404: "No such host, or the hub keeps no history"},
+    ),
+)
+async def read_waste(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    jobs: TheJobs,
+    services: TheServices,
+    by: Annotated[UsageBy, QueryParameter(description="What a row stands for, as of `/api/v1/usage`")] = "user",
+    label: Annotated[str | None, QueryParameter(max_length=256, description="The label, with by=label")] = None,
+    start: _Time = "-30d",
+    end: _Time = "now",
+    user: _OnlyName = None,
+    host: _OnlyName = None,
+    model: _OnlyName = None,
+    group: _OnlyName = None,
+    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin: an IANA name")] = "UTC",
+) -> Response[bytes]:
+    """GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in
+    the period before, and what could have been released after an hour. Without a range, the last 30 days."""
+    history.check_kept()
+    now, where = history.now(), load_zone(zone)
+    moments = read_time("start", start, now, where), read_time("end", end, now, where)
+    query = UsageQuery(by, *moments, user, host, model, group, zone=zone, label=label)
+    before = replace(query, start=before_of(query.start, query.end), end=query.start)
+    sums = await jobs.read_sums(query, now)
+    is_before = sums is not None and before.start >= sums.since
+    earlier = await jobs.read_sums(before, now) if is_before else None
+    sizes = find_sizes(services.hub.fleet)
+
+    def describe(store: Store) -> bytes:
+        then = None if by in JOB_NAMES and earlier is None else jobs.add_allocated(store, before, earlier, now)
+        found = describe_waste(jobs.add_allocated(store, query, sums, now), then, store.waste(query, sizes))
+        return msgspec.json.encode(found)
+
+    return await answer_past(request, await history.ask(describe), is_over=query.end <= now)
+
+
+def find_sizes(fleet: FleetState) -> dict[str, ModelSize]:
+    """The models that the fleet has, by name, with the smallest memory that one of them reports."""
+    found: dict[str, ModelSize] = {}
+    for host in fleet.hosts.values():
+        for gpu in host.gpus.values():
+            memory = gpu.value("memory_total_bytes")
+            if memory and (gpu.name not in found or memory < found[gpu.name].memory_bytes):
+                found[gpu.name] = ModelSize(memory, gpu.vendor)
+    return found

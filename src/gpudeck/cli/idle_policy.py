@@ -1,0 +1,172 @@
+"""gpudeck policy: the idle policy now, and what it would have done; gpudeck keep: keep an idle GPU for a time."""
+
+import time
+from datetime import datetime, tzinfo
+
+import click
+
+from gpudeck.cli.hub_access import ask, machine_zone
+from gpudeck.cli.maintenance import read_place
+from gpudeck.cli.options import complete_hosts, hub_option
+from gpudeck.cli.period import local_zone, read_period
+from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
+from gpudeck.client.answers import read_answer
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.idle_policy import IdleLadder, IdlePolicyState, Keep, KeepList, PolicyReport, PolicyStep, PolicyUser
+from gpudeck.model.text import clean, show_length, without_maker
+from gpudeck.model.times import read_span, show_moment
+from gpudeck.views.table import Cell, Column, render
+
+_PATIENCE = 120.0
+_MOST_STEPS = 20
+_EXAMPLES = """\b
+Examples:
+  gpudeck policy                                 the idle GPUs, what was done, and what comes next
+  gpudeck policy --dry-run --since 30d           what would have happened, to whom, and what it would have saved
+  gpudeck policy --dry-run --json | jq '.total.saved_hours'
+"""
+_KEEP_EXAMPLES = """\b
+Examples:
+  gpudeck keep                                         what is kept
+  gpudeck keep gpu07:3 --for 8h --reason "demo at 4"   your GPU, although it is idle
+  gpudeck keep gpu07:3 --end
+"""
+
+
+@click.command("policy", epilog=_EXAMPLES)
+@click.option("--dry-run", is_flag=True, help="Report what the rules would have done in the past. Nothing is sent.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    help="With --dry-run: the start: 12h (ago), 2026-10-01, yesterday, last-month.",
+)
+@click.option("--until", metavar="TIME", help="With --dry-run: the end. [default: now]")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@hub_option
+def policy_command(*, dry_run: bool, since: str, until: str | None, as_json: bool, hub: str) -> None:
+    """Show the idle policy: idle GPUs with what was done and what comes next, or what the rules would have done."""
+    check_output()
+    now, zone = time.time(), machine_zone()
+    if not dry_run:
+        body = ask(hub, lambda client: client.get("/api/v1/idle-policy"))
+        click.echo(body if as_json else _show_state(read_answer(body, IdlePolicyState, hub), now, zone))
+        return
+    start, end = read_period(since, until, now, local_zone())
+    query = {"start": repr(start), "end": repr(end)}
+    body = ask(hub, lambda client: client.get("/api/v1/idle-policy/dry-run", query), _PATIENCE)
+    click.echo(body if as_json else _show_report(read_answer(body, PolicyReport, hub), now, zone))
+
+
+@click.command("keep", epilog=_KEEP_EXAMPLES)
+@click.argument("place", metavar="[HOST:GPU]", required=False, shell_complete=complete_hosts)
+@click.option("--for", "span", metavar="SPAN", help="For how long, from now on: 2h, 1d.")
+@click.option("--reason", metavar="TEXT", help="Why; visible to all users. Required with --for.")
+@click.option("--end", is_flag=True, help="End the keep of that GPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@hub_option
+def keep_command(
+    *, place: str | None, span: str | None, reason: str | None, end: bool, as_json: bool, hub: str
+) -> None:
+    """Keep a GPU that you use although it is idle: the idle policy does nothing to it. Without HOST:GPU, list
+    what is kept.
+
+    Admins can keep any GPU. How long and how many is bounded by the hub's settings.
+    """
+    now, zone = time.time(), machine_zone()
+    if place is None:
+        body = ask(hub, lambda client: client.get("/api/v1/keeps"))
+        found = read_answer(body, KeepList, hub).keeps
+        lines = [_describe_keep(one, now, zone) for one in found] or ["Nothing is kept."]
+        click.echo(body if as_json else "\n".join(lines))
+        return
+    host, gpu = read_place(place)
+    if gpu is None:
+        raise UsageError(f"{clean(place)[:80]} names no GPU.", "Such as gpu07:3.")
+    if end:
+        body = _end(host, gpu, hub)
+    elif span is None or not (reason or "").strip():
+        raise UsageError("--for and --reason are missing.", 'Such as --for 8h --reason "demo at 4".')
+    else:
+        wanted = {"host": host, "gpu": gpu, "for": read_span("--for", span), "reason": reason}
+        body = ask(hub, lambda client: client.post("/api/v1/keeps", wanted))
+    told = "The keep has ended: " if end else ""
+    click.echo(body if as_json else told + _describe_keep(read_answer(body, Keep, hub), now, zone))
+
+
+def _end(host: str, gpu: str, hub: str) -> bytes:
+    listed = read_answer(ask(hub, lambda client: client.get("/api/v1/keeps")), KeepList, hub).keeps
+    found = [one for one in listed if one.host.lower() == host.lower() and gpu in {one.gpu, one.label}]
+    if not found:
+        raise GpudeckError(f"{clean(host)}:{clean(gpu)} is not kept.", "`gpudeck keep` lists what is.")
+    return ask(hub, lambda client: client.delete(f"/api/v1/keeps/{found[0].id}"))
+
+
+def _describe_keep(one: Keep, now: float, zone: tzinfo) -> str:
+    until = show_moment(one.end, zone, now)
+    return f"{clean(one.host)}:{clean(one.label)} is kept by {clean(one.user)} until {until}: {clean(one.reason)}"
+
+
+def _show_state(state: IdlePolicyState, now: float, zone: tzinfo) -> str:
+    if not state.rules:
+        return "There is no idle policy: idle_policy.rules is empty in gpudeck.yaml."
+    lines = [f"Idle policy, mode {state.mode}. Rules: {', '.join(map(clean, state.rules))}."]
+    if state.ladders:
+        names = ("GPU", "USERS", "IDLE FOR", "DONE", "NEXT")
+        columns = [Column(name, keep=100 - at, widest=60) for at, name in enumerate(names)]
+        rows = [_ladder(one, now, zone) for one in state.ladders]
+        lines += ["", *render(columns, rows, terminal_width(), wants_colour())]
+    else:
+        lines += ["", "No GPU is idle that a rule is for."]
+    return "\n".join(lines)
+
+
+def _ladder(one: IdleLadder, now: float, zone: tzinfo) -> list[Cell]:
+    following = "–" if one.next is None else f"{one.next.kind} {show_moment(one.next.at, zone, now)} ({one.next.rule})"
+    if one.kept_until is not None:
+        following = f"kept until {show_moment(one.kept_until, zone, now)}"
+    cells = [
+        f"{one.host}:{one.label}",
+        ", ".join(one.users) or "(unknown)",
+        show_length(max(0.0, now - one.idle_since)),
+        ", ".join(f"{step.kind} {show_moment(step.at, zone, now)}" for step in one.done) or "–",
+        one.reason or following,
+    ]
+    return [(clean(cell), "") for cell in cells]
+
+
+def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
+    def show(at: float) -> str:
+        return f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}"
+
+    total, cost = report.total, clean(f"COST {report.currency}".rstrip())
+    lines = [f"Dry run of the idle policy, {show(report.start)} to {show(report.end)}. Nothing was sent or stopped."]
+    columns = [
+        Column("USER", keep=100, widest=40),
+        *(Column(name, keep=90 - at, align="right") for at, name in enumerate(("NOTIFIED", "WARNED", "ACTED"))),
+        Column("SAVED GPU-HOURS", keep=99, align="right"),
+        Column(cost, keep=80, align="right"),
+    ]
+    rows = [_user(row, row.user or "(unknown)") for row in report.users] + [_user(total, "total", "bold")]
+    lines += ["", *render(columns, rows if report.users else rows[-1:], terminal_width(), wants_colour())]
+    if report.steps:
+        lines += ["", f"The newest of {report.step_count:,} steps:"]
+        lines += [_describe_step(step, now, zone) for step in report.steps[:_MOST_STEPS]]
+    coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
+    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which no rule is for {report.exempt_hours:,.1f}."
+    return "\n".join([*lines, "", told, f"Coverage {coverage}."])
+
+
+def _user(row: PolicyUser, name: str, colour: str = "") -> list[Cell]:
+    saved = "–" if row.saved_cost is None else f"{row.saved_cost:,.2f}"
+    cells = [clean(name), str(row.notified), str(row.warned), str(row.acted), f"{row.saved_hours:,.1f}", saved]
+    return [(cell, colour) for cell in cells]
+
+
+def _describe_step(step: PolicyStep, now: float, zone: tzinfo) -> str:
+    whose = ", ".join(map(clean, step.users)) or "(unknown)"
+    saved = "" if step.saved_hours is None else f", saves {step.saved_hours:,.1f} GPU-hours"
+    place = f"{clean(step.host)}:{clean(step.label)} ({clean(without_maker(step.model))})"
+    at = show_moment(step.at, zone, now)
+    return f"  {at}  {step.kind:6}  {place} of {whose}, idle for {show_length(step.idle_seconds)}{saved}"

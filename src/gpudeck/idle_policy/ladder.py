@@ -1,0 +1,207 @@
+"""The ladder of an idle GPU: which step is due when. Pure: the running policy and the dry run ask the same functions.
+
+    idle spans − exempt times − keeps, in the hours of each rule → counted time → notify, warn, act
+
+Only time that was observed counts. A gap of up to ten minutes, in which a GPU cannot have become idle again after work,
+adds nothing and begins nothing anew; a longer one counts as work. Work, a keep and other users begin the ladder anew.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+from fnmatch import fnmatchcase
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from gpudeck.idle_policy.settings import DAYS, Exemptions, IdlePolicySettings, IdleRule, TimeOfDay, load_zone
+
+Spans = Sequence[tuple[float, float]]
+StepKind = Literal["notify", "warn", "act"]
+GAP_SECONDS: Final = 600.0
+_KINDS: Final[tuple[StepKind, ...]] = ("notify", "warn", "act")
+
+
+class Step(Struct, frozen=True):
+    """`at` is when it is due, or was done; `idle_seconds` is the counted time until then."""
+
+    kind: StepKind
+    rule: str
+    at: float
+    idle_seconds: float
+
+
+class IdleFacts(Struct, frozen=True):
+    """Whom and what an idle GPU belongs to, as far as rules and exemptions ask. `jobs` are ids and names."""
+
+    labels: dict[str, str]
+    model: str
+    users: Sequence[str]
+    jobs: Sequence[str] = ()
+
+
+class _Stretch(NamedTuple):
+    """Counted time in which one rule is in force."""
+
+    start: float
+    end: float
+    rule: IdleRule
+
+
+def find_rules(settings: IdlePolicySettings, facts: IdleFacts, group_of: Callable[[str], str | None]) -> list[IdleRule]:
+    """Those that may apply to a GPU, in their order; none where it is exempt."""
+    if _is_exempt(settings.exempt, facts):
+        return []
+    groups = {group_of(user) for user in facts.users} if any(rule.groups for rule in settings.rules) else set()
+    return [
+        rule
+        for rule in settings.rules
+        if all(fnmatchcase(facts.labels.get(name, ""), wanted) for name, wanted in rule.labels.items())
+        and (not rule.models or any(part.lower() in facts.model.lower() for part in rule.models))
+        and (not rule.groups or not groups.isdisjoint(rule.groups))
+    ]
+
+
+def _is_exempt(exempt: Exemptions, facts: IdleFacts) -> bool:
+    return any(fnmatchcase(user, wanted) for user in facts.users for wanted in exempt.users) or any(
+        fnmatchcase(job, wanted) for job in facts.jobs for wanted in exempt.jobs
+    )
+
+
+def climb(
+    spans: Spans,
+    rules: Sequence[IdleRule],
+    settings: IdlePolicySettings,
+    *,
+    keeps: Spans = (),
+    exempt: Spans = (),
+    done: Sequence[Step] = (),
+) -> list[Step]:
+    """The steps that are due in these spans after those that were `done`, which were at their own times. In `exempt`
+    times nothing counts; `keeps` begin the ladder anew."""
+    steps = list[Step]()
+    for episode in _split(spans, keeps):
+        # Later ones begin anew: what was done before their begin is of another ladder.
+        own = [step for step in done if episode[0][0] <= step.at]
+        steps = _climb_one(list(_stretch(episode, rules, settings, exempt)), own)
+    return steps
+
+
+def climb_all(
+    spans: Spans,
+    rules: Sequence[IdleRule],
+    settings: IdlePolicySettings,
+    *,
+    keeps: Spans = (),
+    exempt: Spans = (),
+) -> list[tuple[Step, Spans]]:
+    """The same for a whole past: the steps of every ladder, each with the spans of it. What follows the act is not
+    there: the GPU would have been released."""
+    found = list[tuple[Step, Spans]]()
+    for episode in _split(spans, keeps):
+        steps = _climb_one(list(_stretch(episode, rules, settings, exempt)), [])
+        found += [(step, episode) for step in steps]
+        if steps and steps[-1].kind == "act":
+            return found
+    return found
+
+
+def _split(spans: Spans, keeps: Spans) -> Iterator[list[tuple[float, float]]]:
+    """Ladders: cut where a gap was too long, and by keeps, which are left out."""
+    ladder = list[tuple[float, float]]()
+    for begin, end in spans:
+        start = begin
+        if ladder and start - ladder[-1][1] > GAP_SECONDS:
+            yield ladder
+            ladder = []
+        for kept_from, kept_until in sorted(keeps):
+            if kept_until <= start or kept_from >= end:
+                # A keep in a gap begins it anew too.
+                if ladder and ladder[-1][1] <= kept_from and kept_until <= start:
+                    yield ladder
+                    ladder = []
+                continue
+            if kept_from > start:
+                ladder.append((start, kept_from))
+            if ladder:
+                yield ladder
+            ladder, start = [], max(start, kept_until)
+        if start < end:
+            ladder.append((start, end))
+    if ladder:
+        yield ladder
+
+
+def _stretch(
+    spans: Spans, rules: Sequence[IdleRule], settings: IdlePolicySettings, exempt: Spans
+) -> Iterator[_Stretch]:
+    """What of them counts, and for which rule."""
+    zone = load_zone(settings.zone)
+    first, last = spans[0][0], spans[-1][1]
+    interactive = [span for part in settings.exempt.interactive for span in find_windows(part, first, last, zone)]
+    free = subtract(spans, [*interactive, *exempt])
+    found = list[_Stretch]()
+    for rule in rules:
+        own = free if rule.during is None else _intersect(free, list(find_windows(rule.during, first, last, zone)))
+        found += [_Stretch(start, end, rule) for start, end in own]
+        free = subtract(free, own)
+    yield from sorted(found, key=lambda one: one.start)
+
+
+def _climb_one(stretches: Sequence[_Stretch], done: Sequence[Step]) -> list[Step]:
+    steps, counted = list(done), 0.0
+    for start, end, rule in stretches:
+        while (step := _next(rule, steps, start, counted)) is not None and step.at < end:
+            steps.append(step)
+        counted += end - start
+    return steps[len(done) :]
+
+
+def _next(rule: IdleRule, steps: Sequence[Step], start: float, counted: float) -> Step | None:
+    """The next step, if the rule stays in force from `start` on, until when so much time has counted. Between two steps
+    lies at least the time that lies between them in the rule, also if the first was late."""
+    last = steps[-1] if steps else None
+    first = 0 if last is None else _KINDS.index(last.kind) + 1
+    after = dict(zip(_KINDS, (rule.notify_after, rule.warn_after, rule.act_after), strict=True))
+    kind = next((kind for kind in _KINDS[first:] if after[kind] is not None), None)
+    if kind is None or (wanted := after[kind]) is None or (kind == "act" and (last is None or last.kind != "warn")):
+        return None
+    at = start + max(0.0, wanted - counted)
+    if last is not None:
+        between = max(0.0, wanted - (after[last.kind] or wanted))
+        at = max(at, last.at + (max(between, rule.grace) if kind == "act" else between))
+    return Step(kind, rule.name, at, counted + at - start)
+
+
+def find_windows(part: TimeOfDay, start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
+    """When it is that time of day between two moments. On days on which clocks change it is as long as clocks say."""
+    first, last = part.minutes
+    over_night = 1 if last < first else 0
+    day = datetime.fromtimestamp(start, zone).date() - timedelta(days=1)
+    until = datetime.fromtimestamp(end, zone).date()
+    while day <= until:
+        if DAYS[day.weekday()] in part.days:
+            midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
+            # Arithmetic with a zone keeps what the clock on the wall says.
+            begin, stop = midnight + timedelta(minutes=first), midnight + timedelta(days=over_night, minutes=last)
+            window = max(start, begin.timestamp()), min(end, stop.timestamp())
+            if window[0] < window[1]:
+                yield window
+        day += timedelta(days=1)
+
+
+def subtract(spans: Spans, others: Spans) -> list[tuple[float, float]]:
+    """What of the spans is in none of the others."""
+    left = list(spans)
+    for begin, stop in others:
+        left = [
+            piece
+            for start, end in left
+            for piece in ((start, min(end, begin)), (max(start, stop), end))
+            if piece[0] < piece[1]
+        ]
+    return left
+
+
+def _intersect(spans: Spans, others: Spans) -> list[tuple[float, float]]:
+    pairs = ((max(start, begin), min(end, stop)) for start, end in spans for begin, stop in others)
+    return sorted(pair for pair in pairs if pair[0] < pair[1])

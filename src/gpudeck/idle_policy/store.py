@@ -1,0 +1,145 @@
+"""The idle policy in the database: how far each ladder has come, and what owners keep."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+from sqlalchemy import Executable, delete, func, insert, select, update
+
+from gpudeck.database.engine import Database, FleetStore
+from gpudeck.database.schema import REAL
+from gpudeck.database.schema import idle_keeps as keeps
+from gpudeck.database.schema import idle_ladders as ladders
+from gpudeck.idle_policy.ladder import Step
+from gpudeck.model.errors import GpudeckError
+from gpudeck.model.idle_policy import Keep
+from gpudeck.model.text import clean, show_length
+
+KEPT_SECONDS: Final = 90 * 86_400.0
+"""For how long a keep is known after its end: a dry run asks for it."""
+MOST_KEEPS: Final = 10_000
+_BATCH: Final = 500
+_NAMES: Final = [column.name for column in keeps.c if column.name != "fleet"]
+
+
+class LadderRecord(Struct):
+    """An idle GPU: when it was seen idle with these users and jobs, and the steps that were taken. `stopped` is why no
+    more are."""
+
+    gpu: str
+    users: list[str]
+    jobs: list[str]
+    spans: list[tuple[float, float]]
+    done: list[Step] = field(default_factory=list)
+    stopped: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The same after a restart of the hub."""
+        return f"{self.gpu} {self.spans[0][0]:.0f}"
+
+
+class LadderStore(FleetStore):
+    """All of it raises Temporary where the database does not answer, or another hub has the duty."""
+
+    async def load(self) -> dict[str, LadderRecord]:
+        rows = await self._database.execute(select(ladders.c.body).where(ladders.c.fleet == self._fleet))
+        found = [msgspec.json.decode(body, type=LadderRecord) for (body,) in rows]
+        return {one.gpu: one for one in found}
+
+    async def write(
+        self, records: Sequence[LadderRecord], gone: Collection[str] = (), audit: Executable | None = None
+    ) -> None:
+        """In one transaction. `audit` adds an entry to the audit log."""
+        async with self._database.begin() as connection:
+            changed = [*gone, *(one.gpu for one in records)]
+            for at in range(0, len(changed), _BATCH):
+                some = changed[at : at + _BATCH]
+                await connection.execute(delete(ladders).where(ladders.c.fleet == self._fleet, ladders.c.gpu.in_(some)))
+            rows = [
+                {"fleet": self._fleet, "gpu": one.gpu, "body": msgspec.json.encode(one).decode()} for one in records
+            ]
+            if rows:
+                await connection.execute(insert(ladders), rows)
+            if audit is not None:
+                await connection.execute(audit)
+
+
+class KeepRefused(GpudeckError):
+    """A keep that is not possible. `status` and `code` are for programs."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+class KeepDraft(Struct, frozen=True):
+    """What is asked for; the GPU is one that there is. `logins` are the caller's: empty, where nothing bounds them."""
+
+    gpu: str
+    host: str
+    label: str
+    by: str
+    seconds: float
+    reason: str
+
+
+class Keeps(FleetStore):
+    """`all` are those that count, or ended lately. All that asks the database raises Temporary."""
+
+    def __init__(self, database: Database, fleet: str = REAL) -> None:
+        super().__init__(database, fleet)
+        self.all: list[Keep] = []
+
+    async def load(self, now: float) -> None:
+        self.all = await self.list_since(now - 86_400.0)
+
+    async def list_since(self, since: float) -> list[Keep]:
+        """Those that had not ended by then."""
+        columns = [keeps.c[name] for name in _NAMES]
+        wanted = select(*columns).where(keeps.c.fleet == self._fleet, keeps.c.end > since).order_by(keeps.c.start)
+        rows = (await self._database.execute(wanted)).mappings()
+        return [Keep(**dict(row)) for row in rows]
+
+    def open_at(self, now: float) -> list[Keep]:
+        return [one for one in self.all if one.start <= now < one.end]
+
+    def find(self, gpu: str, now: float) -> Keep | None:
+        return next((one for one in self.open_at(now) if one.gpu == gpu), None)
+
+    async def add(self, draft: KeepDraft, now: float, most: int | None, audit: Executable) -> Keep:
+        """A keep of the same GPU that counts now ends. `most` bounds how many `by` can have. Raises KeepRefused."""
+        async with self._database.begin() as connection:
+            is_open = (keeps.c.fleet == self._fleet) & (keeps.c.end > now)
+            own = is_open & (keeps.c.user == draft.by) & (keeps.c.gpu != draft.gpu)
+            for wanted, bound in ((own, most), (is_open, MOST_KEEPS)):
+                count = (await connection.execute(select(func.count()).select_from(keeps).where(wanted))).scalar_one()
+                if bound is not None and count >= bound:
+                    hint = "`gpudeck keep` lists them; end one with `gpudeck keep HOST:GPU --end`."
+                    raise KeepRefused(409, "too_many", f"{clean(draft.by)} keeps {count} GPUs already.", hint)
+            await connection.execute(update(keeps).where(is_open, keeps.c.gpu == draft.gpu).values(end=now))
+            row: dict[str, Any] = {"user": draft.by, "start": now, "end": now + draft.seconds, "reason": draft.reason}
+            row |= {"fleet": self._fleet, "gpu": draft.gpu, "host": draft.host, "label": draft.label}
+            number = (await connection.execute(insert(keeps).values(row).returning(keeps.c.id))).scalar_one()
+            await connection.execute(audit)
+        await self.load(now)
+        return next(one for one in self.all if one.id == number)
+
+    async def end(self, keep: Keep, now: float, audit: Executable) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(update(keeps).where(keeps.c.id == keep.id).values(end=now))
+            await connection.execute(audit)
+        await self.load(now)
+
+    async def trim(self, before: float) -> None:
+        await self._database.execute(delete(keeps).where(keeps.c.end < before - KEPT_SECONDS))
+
+
+def check_length(seconds: float, longest: float, *, is_admin: bool) -> None:
+    """Raises KeepRefused."""
+    most = 30 * 86_400.0 if is_admin else longest
+    if not 60 <= seconds <= most:
+        told = f"a GPU can be kept for 1m to {show_length(most)}, not for {show_length(max(0.0, seconds))}."
+        raise KeepRefused(400, "bad_length", told, "See idle_policy.longest_keep.")

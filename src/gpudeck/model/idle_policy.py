@@ -1,0 +1,98 @@
+"""The idle policy as the API, the page and the command line show it."""
+
+from typing import Final, Literal
+
+from msgspec import Struct, field
+
+PolicyMode = Literal["dry-run", "notify", "act"]
+MOST_REASON: Final = 500
+
+
+class Keep(Struct, frozen=True, kw_only=True):
+    """A GPU that its owner, or an admin, keeps although it is idle: nothing happens to it until `end`."""
+
+    id: int
+    gpu: str
+    host: str
+    label: str
+    user: str
+    start: float
+    end: float
+    reason: str
+
+
+class KeepList(Struct, frozen=True):
+    """Those that count now."""
+
+    keeps: list[Keep]
+
+
+class PolicyStep(Struct, kw_only=True):
+    """A step of the ladder of a GPU. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their
+    cost, null without a price."""
+
+    kind: Literal["notify", "warn", "act"]
+    rule: str
+    at: float
+    idle_seconds: float
+    gpu: str
+    host: str
+    label: str
+    model: str
+    users: list[str]
+    jobs: list[str] = field(default_factory=list)
+    saved_hours: float | None = None
+    saved_cost: float | None = None
+
+
+class PolicyUser(Struct):
+    """What would have happened to one user; null: nobody knows whose GPU it was. The users of a GPU share what is
+    saved."""
+
+    user: str | None
+    notified: int = 0
+    warned: int = 0
+    acted: int = 0
+    saved_hours: float = 0.0
+    saved_cost: float | None = None
+
+
+class PolicyReport(Struct, kw_only=True):
+    """What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
+    `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for."""
+
+    start: float
+    end: float
+    currency: str
+    coverage: float | None
+    idle_hours: float
+    exempt_hours: float
+    users: list[PolicyUser]
+    total: PolicyUser
+    step_count: int
+    steps: list[PolicyStep] = field(default_factory=list)
+
+
+class IdleLadder(Struct, kw_only=True):
+    """A GPU that is idle now. `done` are the steps that were taken, `next` is the next one if it stays idle.
+    `kept_until` is when its keep ends; `reason` is why nothing happens to it."""
+
+    gpu: str
+    host: str
+    label: str
+    users: list[str]
+    idle_since: float
+    done: list[PolicyStep] = field(default_factory=list)
+    next: PolicyStep | None = None
+    kept_until: float | None = None
+    reason: str | None = None
+
+
+class IdlePolicyState(Struct, kw_only=True):
+    """The policy now. `ladders` are the idle GPUs that rules are for, `keeps` those that count."""
+
+    mode: PolicyMode
+    rules: list[str]
+    longest_keep_seconds: float
+    ladders: list[IdleLadder] = field(default_factory=list)
+    keeps: list[Keep] = field(default_factory=list)

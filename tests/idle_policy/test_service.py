@@ -1,0 +1,359 @@
+"""The running policy: each step once, in order, with its audit entry; restarts, gaps, clocks, keeps, hooks."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from fakes.api_app import make_auth
+from fakes.clock import FakeClock
+from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_process
+from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.auth.caller import LOCAL_ADMIN
+from gpudeck.demo.service import DemoInbox
+from gpudeck.events.log import EventLog
+from gpudeck.events.settings import EventSettings
+from gpudeck.fleet.hub import Hub
+from gpudeck.idle_policy.service import IdlePolicyService
+from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRule
+from gpudeck.idle_policy.store import KeepDraft, KeepRefused
+from gpudeck.model.allocation import Allocation, SchedulerMark
+from gpudeck.model.cluster import Duty
+from gpudeck.model.event import Event
+from gpudeck.reservations.calendar import ReservationCalendar
+from gpudeck.reservations.settings import ReservationSettings
+from gpudeck.reservations.store import ReservationStore
+
+NOW = 1_790_000_000.0
+MINUTE = 60.0
+BEAT = 20.0
+
+
+class Site:
+    """A hub with one GPU, whose clock is the test's. Another one in the same folder is the same hub after a restart."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: IdlePolicySettings,
+        clock: FakeClock,
+        *,
+        has_inbox: bool = True,
+        is_alone: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.hub = Hub(now=clock)
+        self.auth = make_auth(folder)
+        self.told: list[Event] = []
+        self.is_held = is_alone
+        events = EventLog(self.auth.database, EventSettings(), now=clock)
+        events.subscribe(self.told.append)
+        inbox = DemoInbox(events) if has_inbox else None
+        self.messages = MessageService(self.hub, self.auth, NotifySettings(), events, inbox=inbox, now=clock)
+        calendar = ReservationCalendar(ReservationStore(self.auth.database), ReservationSettings())
+        self.service = IdlePolicyService(
+            self.hub,
+            self.auth,
+            settings,
+            events,
+            self.messages,
+            calendar,
+            duty=Duty("alerts", lambda: self.is_held),
+        )
+        self.sequence = 0
+
+    async def pass_time(self, minutes: float, state: str | None = "idle", user: str = "alice") -> None:
+        """`state` None: its host is silent."""
+        until = self.clock.now + minutes * MINUTE
+        while self.clock.now < until:
+            self.clock.advance(BEAT)
+            if state is not None:
+                self.report(state, user)
+            self.hub.fleet.age(self.clock.now)
+            await self.look()
+
+    async def look(self) -> None:
+        self.service.on_second()
+        if self.service.task is not None:
+            await self.service.task
+
+    def report(self, state: str, user: str = "alice") -> None:
+        self.sequence += 1
+        held = {"metrics": {"memory_used_bytes": 9 * GIB}, "processes": [make_process(user=user)]}
+        gpu = {
+            "idle": make_gpu(idle_seconds=9000.0, **held),
+            "busy": make_busy_gpu(user=user),
+            "free": make_gpu(idle_seconds=9000.0),
+        }[state]
+        envelope = make_envelope(gpus=[gpu], sequence=self.sequence, run_id=f"run {id(self)}", host_id="id-1")
+        self.hub.fleet.apply(envelope, via="push", now=self.clock.now)
+
+    def kinds(self) -> list[str]:
+        return [event.kind.removeprefix("idle_policy_") for event in self.told if event.kind.startswith("idle_policy")]
+
+    async def audit(self) -> list[str]:
+        return [entry.action for entry in reversed(await self.auth.audit.list()) if entry.who == "idle policy"]
+
+    async def sent(self) -> int:
+        """How many messages were put into the outbox, also by hubs before."""
+        await self.messages.outbox.flush()
+        return int((await self.auth.local.execute(text("SELECT count(*) FROM outbox"))).scalar_one())
+
+
+Scene = Callable[[Callable[..., Site]], Awaitable[None]]
+
+
+def rule(folder: Path, code: str = "", **changes: Any) -> IdleRule:
+    """Its hook writes the facts that it is given beside what was there, and runs `code`."""
+    write = f"open({str(folder / 'acted')!r}, 'a').write(json.dumps(dict(os.environ)) + chr(10))"
+    program = f"import json, os; {write}; {code}"
+    known = {"notify_after": 60.0, "warn_after": 120.0, "act_after": 240.0, "grace": 60.0}
+    return IdleRule(name="usual", hook=[sys.executable, "-c", program], **known | changes)
+
+
+def acted(folder: Path) -> list[dict[str, str]]:
+    file = folder / "acted"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def play(folder: Path, scene: Scene, settings: IdlePolicySettings | None = None, **others: Any) -> None:
+    clock = FakeClock(NOW)
+    policy = settings or IdlePolicySettings(mode="act", rules=[rule(folder)])
+
+    async def run() -> None:
+        opened: list[Site] = []
+
+        async def start(**more: Any) -> Site:
+            site = Site(folder, policy, clock, **others | more)
+            opened.append(site)
+            await site.messages.outbox.open()
+            await site.service.open()
+            return site
+
+        await scene(start)
+
+    asyncio.run(run())
+
+
+def test_an_owner_is_notified_then_warned_and_then_the_hook_runs_once(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        site.report("busy")
+        await site.pass_time(20)
+        assert site.kinds() == ["notify", "warn", "act", "hook"]
+        assert await site.audit() == ["idle policy: notify", "idle policy: warn", "idle policy: act"]
+        [facts] = acted(tmp_path)
+        assert (facts["GPUDECK_HOST"], facts["GPUDECK_GPU"], facts["GPUDECK_USERS"]) == ("gpu01", "0", "alice")
+        assert (facts["GPUDECK_JOB"], facts["GPUDECK_RULE"]) == ("", "usual")
+        assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 2 * BEAT
+
+    play(tmp_path, scene)
+
+
+def test_work_begins_the_ladder_anew(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(3)
+        await site.pass_time(1, "busy")
+        # The hub calls it idle ten minutes after the last work.
+        await site.pass_time(11.5)
+        assert site.kinds() == ["notify", "warn", "notify"]
+        assert acted(tmp_path) == []
+
+    play(tmp_path, scene)
+
+
+def test_a_dry_run_tells_nobody_and_does_nothing(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(20)
+        assert (site.kinds(), await site.audit(), acted(tmp_path)) == ([], [], [])
+        [ladder] = site.service.show().ladders
+        assert (ladder.next and ladder.next.kind, ladder.done) == ("notify", [])
+
+    play(tmp_path, scene, IdlePolicySettings(rules=[rule(tmp_path)]))
+
+
+def test_with_mode_notify_no_hook_runs(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(20)
+        assert site.kinds() == ["notify", "warn"]
+
+    play(tmp_path, scene, IdlePolicySettings(mode="notify", rules=[rule(tmp_path)]))
+    assert acted(tmp_path) == []
+
+
+def test_after_a_restart_nothing_is_said_twice_and_the_ladder_goes_on(tmp_path: Path) -> None:
+    """The hub is replaced without a word between all steps, as after a kill -9."""
+
+    async def scene(start: Any) -> None:
+        kinds = []
+        for _ in range(6):
+            site = await start()
+            await site.pass_time(100 / 60)
+            kinds += site.kinds()
+        assert kinds == ["notify", "warn", "act", "hook"]
+        assert await site.audit() == ["idle policy: notify", "idle policy: warn", "idle policy: act"]
+
+    play(tmp_path, scene)
+    assert len(acted(tmp_path)) == 1
+
+
+def test_a_hub_that_ends_after_its_message_was_kept_sends_it_once(tmp_path: Path) -> None:
+    """Between the message and the note about it: the next hub puts the same message into the outbox."""
+
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(1)
+
+        kept = site.messages.outbox.flush
+
+        async def flush_and_die() -> None:
+            await kept()
+            raise RuntimeError("the hub is gone")
+
+        site.messages.outbox.flush = flush_and_die
+        await site.pass_time(1)
+        assert site.kinds() == []
+        after = await start()
+        await after.pass_time(0.5)
+        assert after.kinds() == ["notify"]
+        assert await after.sent() == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_hub_that_was_away_for_long_begins_anew(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(3)
+        site.clock.advance(3600)
+        after = await start()
+        await after.pass_time(3)
+        assert (site.kinds(), after.kinds()) == (["notify", "warn"], ["notify", "warn"])
+
+    play(tmp_path, scene)
+
+
+def test_a_silent_host_is_not_idle(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(3)
+        await site.pass_time(8, None)
+        assert site.kinds() == ["notify", "warn"]
+        await site.pass_time(0.5)
+        assert site.kinds() == ["notify", "warn"]
+        await site.pass_time(2)
+        assert site.kinds() == ["notify", "warn", "act", "hook"]
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("jump", [7200.0, -7200.0])
+def test_a_clock_that_is_set_leads_to_no_act(tmp_path: Path, jump: float) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(3)
+        site.clock.advance(jump)
+        await site.pass_time(3)
+        assert site.kinds() == ["notify", "warn", "notify", "warn"]
+
+    play(tmp_path, scene)
+    assert acted(tmp_path) == []
+
+
+def test_an_owner_who_cannot_be_warned_is_not_acted_on(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(20)
+        assert site.kinds() == ["notify", "stopped"]
+        assert await site.audit() == ["idle policy: notify", "idle policy: stop"]
+        [ladder] = site.service.show().ladders
+        assert "cannot be warned" in (ladder.reason or "")
+
+    play(tmp_path, scene, has_inbox=False)
+    assert acted(tmp_path) == []
+
+
+def test_a_kept_gpu_is_left_alone(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(1.5)
+        entry = site.auth.audit.entry
+        draft = KeepDraft("GPU-0", "gpu01", "0", "alice", 10 * MINUTE, "a demo")
+        keep = await site.service.keeps.add(draft, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
+        await site.pass_time(9.5)
+        assert site.kinds() == ["notify"]
+        assert site.service.show().ladders[0].kept_until == keep.end
+        another = KeepDraft("GPU-1", "gpu01", "1", "alice", MINUTE, "too many")
+        with pytest.raises(KeepRefused, match="keeps 1 GPUs already"):
+            await site.service.keeps.add(another, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
+        await site.pass_time(3)
+        assert site.kinds() == ["notify", "notify", "warn"]
+
+    play(tmp_path, scene)
+
+
+def test_a_hook_that_fails_or_hangs_is_an_event_and_runs_once(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(10)
+        [hook] = [event for event in site.told if event.kind == "idle_policy_hook"]
+        assert hook.severity == "warning"
+        assert "did not answer within 1 s" in hook.detail
+
+    slow = rule(tmp_path, "import time; time.sleep(60)", hook_timeout=1.0)
+    play(tmp_path, scene, IdlePolicySettings(mode="act", rules=[slow]))
+    assert len(acted(tmp_path)) == 1
+
+
+def test_a_hook_gets_the_job_and_none_of_the_hubs_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUDECK_TOKEN", "a secret")
+    strange = "4711; rm -rf $HOME"
+
+    async def scene(start: Any) -> None:
+        site = await start()
+        site.report("free")
+        mark = SchedulerMark(Allocation("slurm", strange, name="train", user="alice"))
+        site.hub.fleet.allocate({"GPU-0": mark}, site.clock.now)
+        await site.pass_time(10, "free")
+        assert site.kinds() == ["notify", "warn", "act", "hook"]
+
+    play(tmp_path, scene)
+    [facts] = acted(tmp_path)
+    assert (facts["GPUDECK_JOB"], facts["GPUDECK_SCHEDULER"], facts["GPUDECK_USERS"]) == (strange, "slurm", "alice")
+    assert "GPUDECK_TOKEN" not in facts
+
+
+def test_exempt_users_are_left_alone(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(10)
+        assert (site.kinds(), site.service.show().ladders) == ([], [])
+
+    exempt = Exemptions(users=["al*"])
+    play(tmp_path, scene, IdlePolicySettings(mode="act", rules=[rule(tmp_path)], exempt=exempt))
+
+
+def test_of_two_hubs_one_acts_and_the_other_goes_on_from_there(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        first, second = await start(), await start(is_alone=False)
+        for _ in range(5):
+            await first.pass_time(0.5)
+            second.report("idle")
+            await second.look()
+        assert (first.kinds(), second.kinds()) == (["notify", "warn"], [])
+        first.is_held, second.is_held = False, True
+        await second.pass_time(3)
+        await first.look()
+        assert (first.kinds(), second.kinds()) == (["notify", "warn"], ["act", "hook"])
+
+    play(tmp_path, scene)
+    assert len(acted(tmp_path)) == 1
