@@ -272,7 +272,7 @@ def test_a_low_mean_alone_is_held_against_nobody_who_waits_for_others() -> None:
     ]
     assert ratings == ["poor", "could_be_better", "could_be_better"]
     short = judge_run(make(line((20, 0.0), (10, 90.0)), samples=30))
-    assert short.reason == "5m are too short to judge a mean utilization of 30 %"
+    assert short.reason == "5m is too short to judge a mean utilization of 30 %"
 
 
 def test_at_most_three_suggestions_the_most_important_first() -> None:

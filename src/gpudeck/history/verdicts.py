@@ -382,7 +382,7 @@ RULES: Final = (
         "idle_after_work",
         "It holds GPUs after their work is done, or between work",
         "30 min without work before its end, or in 20 % of its time, in stretches of 10 min and more",
-        "End the process when its work is done, and do long work of the CPU in a process without a GPU.",
+        "End the process when its work is done, and do long CPU work in a process without a GPU.",
         "utilization",
         find_idle,
         is_major=True,
@@ -451,9 +451,9 @@ RULES: Final = (
     ),
     VerdictRule(
         "waiting_for_data",
-        "The GPU waits between steps, probably for data",
+        "The GPU waits between steps: for data, offloading or requests",
         "20 % of the samples in dips below 25 % of up to 30 s, 20 of them, evenly over the time",
-        "Use more loader workers, prefetching and pinned memory, faster storage or larger files.",
+        "Profile a few steps. If it loads data: more workers and prefetching; if it offloads: offload less.",
         "utilization",
         find_waiting,
     ),
@@ -534,7 +534,7 @@ def _summarize(facts: RunFacts, found: list[tuple[VerdictRule, str]]) -> RunVerd
     elif level is None:
         return _unknown("its utilization is not known")
     elif level < _GOOD_PERCENT and facts.wall < STRETCH_SECONDS:
-        return _unknown(f"{show_span(facts.wall)} are too short to judge a mean utilization of {level:.0f} %")
+        return _unknown(f"{show_span(facts.wall)} is too short to judge a mean utilization of {level:.0f} %")
     else:
         waits = facts.is_interactive or facts.is_serving
         is_poor = level < _POOR_PERCENT and not waits
