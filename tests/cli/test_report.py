@@ -263,7 +263,7 @@ def test_waste_is_a_table_with_what_could_have_been_saved(tmp_path: Path) -> Non
     assert lines[3] == ["vision", "10.0", "4.0", "8.0", "1.0", "3.0", "2.0"]
     assert lines[4][:2] == ["no", "group"]
     assert "If idle GPUs had been released after 1h: 2.0 GPU-hours (4.00 EUR)." in done.stdout
-    assert "3.0 hours on H200 would have fitted on L40S." in done.stdout
+    assert "3.0 hours on H200 would have fitted in the memory of L40S." in done.stdout
     assert "Over-sized hours are of the 8.0 GPU-hours with known memory." in done.stdout
     assert done.stdout.endswith("Coverage 50.0 %.\n")
 

@@ -160,7 +160,7 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
 
 def _user(row: PolicyUser, name: str, colour: str = "") -> list[Cell]:
     saved = "–" if row.saved_cost is None else f"{row.saved_cost:,.2f}"
-    cells = [clean(name), str(row.notified), str(row.warned), str(row.acted), f"{row.saved_hours:,.1f}", saved]
+    cells = [clean(name), f"{row.notified:,}", f"{row.warned:,}", f"{row.acted:,}", f"{row.saved_hours:,.1f}", saved]
     return [(cell, colour) for cell in cells]
 
 

@@ -58,10 +58,15 @@ def _columns(waste: Waste) -> list[Column | None]:
 
 
 def _row(row: WasteRow, name: str, colour: str = "") -> list[Cell]:
-    idle, unused, oversized = row.idle, row.unused, row.oversized
-    hours = [idle.hours, idle.cost, idle.before, unused.hours, unused.cost, unused.before]
-    cells = [row.gpu_hours, *hours, oversized.hours, oversized.cost, row.released.hours]
+    idle, unused, over = row.idle, row.unused, row.oversized
+    hours = [idle.hours, _price(idle), idle.before, unused.hours, _price(unused), unused.before]
+    cells = [row.gpu_hours, *hours, over.hours, _price(over), row.released.hours]
     return [(name, colour), *((_number(cell), colour) for cell in cells)]
+
+
+def _price(one: WastedHours) -> float | None:
+    """No hours cost nothing, also where no price is known."""
+    return 0.0 if one.hours == 0 else one.cost
 
 
 def _savings(waste: Waste) -> list[str]:
@@ -73,7 +78,7 @@ def _savings(waste: Waste) -> list[str]:
     for one in waste.smaller[:_MOST_MODELS]:
         model, smaller = clean(without_maker(one.model)), clean(without_maker(one.smaller))
         saved = _cost(one.cost, waste.currency)
-        found.append(f"{one.hours:,.1f} hours on {model} would have fitted on {smaller}{saved}.")
+        found.append(f"{one.hours:,.1f} hours on {model} would have fitted in the memory of {smaller}{saved}.")
     return found
 
 
