@@ -526,7 +526,9 @@ def _summarize(facts: RunFacts, found: list[tuple[VerdictRule, str]]) -> RunVerd
         Suggestion(rule.name, rule.text, evidence, rule.threshold, rule.fix)
         for rule, evidence in found[:MOST_SUGGESTIONS]
     ]
-    level = facts.mean_utilization
+    mean = facts.mean_utilization
+    # As the sentence says it: a mean that reads 50 % is not below 50 %.
+    level = None if mean is None else round(mean)
     rating: Rating
     if found:
         rating = "poor" if any(rule.is_major for rule, _ in found) else "could_be_better"
