@@ -118,7 +118,7 @@ def _show_state(state: IdlePolicyState, now: float, zone: tzinfo) -> str:
         rows = [_ladder(one, now, zone) for one in state.ladders]
         lines += ["", *render(columns, rows, terminal_width(), wants_colour())]
     else:
-        lines += ["", "No GPU is idle that a rule is for."]
+        lines += ["", "No idle GPU is covered by a rule."]
     return "\n".join(lines)
 
 
@@ -154,7 +154,7 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
         lines += ["", f"The newest of {report.step_count:,} steps:"]
         lines += [_describe_step(step, now, zone) for step in report.steps[:_MOST_STEPS]]
     coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
-    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which no rule is for {report.exempt_hours:,.1f}."
+    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which {report.exempt_hours:,.1f} without a rule."
     return "\n".join([*lines, "", told, f"Coverage {coverage}."])
 
 
