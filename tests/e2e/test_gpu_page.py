@@ -279,6 +279,22 @@ def test_the_details_of_a_gpu_lead_to_its_page(still: HubProcess, visit: Visits)
     expect(page.get_by_role("heading", level=1)).to_contain_text("GPU 0")
 
 
+def test_an_idle_gpu_is_kept_from_the_idle_policy_and_given_back(still: HubProcess, visit: Visits) -> None:
+    wait_until(lambda: json.loads(still.get("/api/v1/idle-policy"))["ladders"], "the policy's turn", seconds=60)
+    page = visit(f"{still.url}/#/gpu/GPU-gpu01-2", width=390, height=844)
+    expect(page.get_by_text("Idle policy (dry run, nothing is sent): next: notify the owner")).to_be_visible()
+    page.get_by_role("button", name="Keep…").click()
+    page.get_by_role("textbox", name="Reason").fill("demo at 4")
+    assert serious_violations(page) == []
+    page.get_by_role("button", name="Keep", exact=True).click()
+    expect(page.get_by_text("Kept until")).to_contain_text("demo at 4")
+    (kept,) = json.loads(still.get("/api/v1/keeps"))["keeps"]
+    assert (kept["gpu"], kept["reason"], kept["end"] - kept["start"]) == ("GPU-gpu01-2", "demo at 4", 8 * 3600)
+    page.get_by_role("button", name="End now").click()
+    expect(page.get_by_role("button", name="Keep…")).to_be_visible()
+    assert json.loads(still.get("/api/v1/keeps"))["keeps"] == []
+
+
 def test_names_from_outside_are_shown_harmlessly(empty: HubProcess, visit: Visits) -> None:
     processes = [make_process(user=HOSTILE[:60], container=HOSTILE[:200])]
     send_and_record(empty, make_envelope(gpus=[make_gpu(uuid="GPU-odd", processes=processes)]))

@@ -83,6 +83,22 @@ def test_the_table_tells_what_the_api_tells(past: HubProcess, visit: Visits) -> 
     assert end - start == 86_400
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_waste_is_what_the_api_tells(past: HubProcess, visit: Visits, width: int) -> None:
+    page = visit(f"{past.url}/#/history?range=24h", width=width)
+    with page.expect_response(re.compile(r"api/v1/waste\?"), timeout=PATIENCE_MS) as answer:
+        page.get_by_role("button", name="Waste", exact=True).click()
+    assert page.url.endswith("#/history?range=24h&show=waste")
+    waste = answer.value.json()
+    expect(page.locator(".usage tbody tr")).to_have_count(len(waste["rows"]), timeout=PATIENCE_MS)
+    assert [row[1] for row in rows(page)] == [written(row["gpu_hours"]) for row in waste["rows"]]
+    expect(page.locator(".saved b")).to_have_text(f"{written(waste['total']['released']['hours'])} GPU-hours")
+    # The files are those of usage.
+    expect(page.get_by_role("link", name="CSV")).to_have_count(0)
+    assert not is_wider_than_its_window(page)
+    assert serious_violations(page) == []
+
+
 def test_charts_and_map_are_drawn(past: HubProcess, visit: Visits) -> None:
     page = visit(f"{past.url}/#/history?range=24h")
     for title in ("GPUs by state", "Utilization of all GPUs", "Power"):

@@ -18,9 +18,10 @@ HOSTS = 24
 
 @contextlib.contextmanager
 def running_still_hub(folder: Path) -> Iterator[HubProcess]:
-    """A hub with that fleet, for tests that only look at it."""
+    """A hub with that fleet, for tests that only look at it. Its idle policy is a dry run."""
     # Tests look far more often than people do, and all from one address.
-    (folder / "gpudeck.yaml").write_text("demo: never\nlocal: never\nlimits: {unlimited: [127.0.0.1]}\n")
+    rules = "idle_policy: {rules: [{name: all, notify_after: 1h, warn_after: 2h}]}"
+    (folder / "gpudeck.yaml").write_text(f"demo: never\nlocal: never\nlimits: {{unlimited: [127.0.0.1]}}\n{rules}\n")
     with running_hub(folder) as hub:
         for envelope in still_reports():
             send(hub, envelope)
