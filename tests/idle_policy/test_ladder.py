@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpudeck.idle_policy.ladder import IdleFacts, Step, climb, climb_all, find_rules, find_windows, subtract
+from gpudeck.idle_policy.ladder import IdleFacts, LadderStep, climb, climb_all, find_rules, find_windows, subtract
 from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRule, TimeOfDay
 
 HOUR = 3600.0
@@ -23,7 +23,7 @@ def hours(*spans: tuple[float, float]) -> list[tuple[float, float]]:
     return [(T0 + start * HOUR, T0 + end * HOUR) for start, end in spans]
 
 
-def shown(steps: list[Step]) -> list[tuple[str, float]]:
+def shown(steps: list[LadderStep]) -> list[tuple[str, float]]:
     """Each with the hour after T0."""
     return [(step.kind, round((step.at - T0) / HOUR, 4)) for step in steps]
 
@@ -55,7 +55,7 @@ def test_a_long_gap_counts_as_work() -> None:
 
 
 def test_what_was_done_is_not_done_again() -> None:
-    done = [Step("notify", "usual", T0 + HOUR, HOUR)]
+    done = [LadderStep("notify", "usual", T0 + HOUR, HOUR)]
     assert steps_of((0, 2.5), done=done) == [("warn", 2)]
     # It was of a ladder before.
     assert steps_of((0, 1.5), (2, 3.5), done=done) == [("notify", 3)]
@@ -63,7 +63,7 @@ def test_what_was_done_is_not_done_again() -> None:
 
 def test_a_late_step_moves_those_after_it() -> None:
     """The hub was away when the warning was due: its owner has all of the time that the rule promises."""
-    done = [Step("notify", "usual", T0 + HOUR, HOUR), Step("warn", "usual", T0 + 3.5 * HOUR, 3.5 * HOUR)]
+    done = [LadderStep("notify", "usual", T0 + HOUR, HOUR), LadderStep("warn", "usual", T0 + 3.5 * HOUR, 3.5 * HOUR)]
     assert steps_of((0, 5), done=done) == []
     assert steps_of((0, 6), done=done) == [("act", 5.5)]
 
@@ -75,7 +75,7 @@ def test_a_grace_longer_than_the_rules_own_time_counts() -> None:
 
 def test_nothing_acts_without_a_warning() -> None:
     """Another rule, of before, had no warning."""
-    done = [Step("notify", "other", T0 + HOUR, HOUR)]
+    done = [LadderStep("notify", "other", T0 + HOUR, HOUR)]
     rule = IdleRule(name="r", notify_after=HOUR, warn_after=3 * HOUR, act_after=4 * HOUR, hook=["/bin/release"])
     assert steps_of((0, 6), settings=policy(rule), done=done) == [("warn", 3), ("act", 4)]
 
@@ -124,7 +124,7 @@ def test_in_the_past_nothing_follows_an_act_and_each_ladder_begins_with_its_firs
 
 def test_both_agree_on_an_episode_that_is_looked_at_every_minute() -> None:
     """The running policy sees what there is by then; the dry run everything at once."""
-    settings, done = policy(), list[Step]()
+    settings, done = policy(), list[LadderStep]()
     for minute in range(1, 10 * 60):
         spans = [
             (start, min(end, T0 + minute * 60)) for start, end in hours((0, 1.5), (1.6, 9)) if start < T0 + minute * 60

@@ -21,7 +21,7 @@ GAP_SECONDS: Final = 600.0
 _KINDS: Final[tuple[StepKind, ...]] = ("notify", "warn", "act")
 
 
-class Step(Struct, frozen=True):
+class LadderStep(Struct, frozen=True):
     """`at` is when it is due, or was done; `idle_seconds` is the counted time until then."""
 
     kind: StepKind
@@ -74,11 +74,11 @@ def climb(
     *,
     keeps: Spans = (),
     exempt: Spans = (),
-    done: Sequence[Step] = (),
-) -> list[Step]:
+    done: Sequence[LadderStep] = (),
+) -> list[LadderStep]:
     """The steps that are due in these spans after those that were `done`, which were at their own times. In `exempt`
     times nothing counts; `keeps` begin the ladder anew."""
-    steps = list[Step]()
+    steps = list[LadderStep]()
     for episode in _split(spans, keeps):
         # Later ones begin anew: what was done before their begin is of another ladder.
         own = [step for step in done if episode[0][0] <= step.at]
@@ -93,10 +93,10 @@ def climb_all(
     *,
     keeps: Spans = (),
     exempt: Spans = (),
-) -> list[tuple[Step, Spans]]:
+) -> list[tuple[LadderStep, Spans]]:
     """The same for a whole past: the steps of every ladder, each with the spans of it. What follows the act is not
     there: the GPU would have been released."""
-    found = list[tuple[Step, Spans]]()
+    found = list[tuple[LadderStep, Spans]]()
     for episode in _split(spans, keeps):
         steps = _climb_one(list(_stretch(episode, rules, settings, exempt)), [])
         found += [(step, episode) for step in steps]
@@ -147,7 +147,7 @@ def _stretch(
     yield from sorted(found, key=lambda one: one.start)
 
 
-def _climb_one(stretches: Sequence[_Stretch], done: Sequence[Step]) -> list[Step]:
+def _climb_one(stretches: Sequence[_Stretch], done: Sequence[LadderStep]) -> list[LadderStep]:
     steps, counted = list(done), 0.0
     for start, end, rule in stretches:
         while (step := _next(rule, steps, start, counted)) is not None and step.at < end:
@@ -156,7 +156,7 @@ def _climb_one(stretches: Sequence[_Stretch], done: Sequence[Step]) -> list[Step
     return steps[len(done) :]
 
 
-def _next(rule: IdleRule, steps: Sequence[Step], start: float, counted: float) -> Step | None:
+def _next(rule: IdleRule, steps: Sequence[LadderStep], start: float, counted: float) -> LadderStep | None:
     """The next step, if the rule stays in force from `start` on, until when so much time has counted. Between two steps
     lies at least the time that lies between them in the rule, also if the first was late."""
     last = steps[-1] if steps else None
@@ -169,7 +169,7 @@ def _next(rule: IdleRule, steps: Sequence[Step], start: float, counted: float) -
     if last is not None:
         between = max(0.0, wanted - (after[last.kind] or wanted))
         at = max(at, last.at + (max(between, rule.grace) if kind == "act" else between))
-    return Step(kind, rule.name, at, counted + at - start)
+    return LadderStep(kind, rule.name, at, counted + at - start)
 
 
 def find_windows(part: TimeOfDay, start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from gpudeck.history.base import IdleEpisode
-from gpudeck.idle_policy.ladder import IdleFacts, Spans, Step, climb_all, find_rules, subtract
+from gpudeck.idle_policy.ladder import IdleFacts, LadderStep, Spans, climb_all, find_rules, subtract
 from gpudeck.idle_policy.settings import HOUR, IdlePolicySettings
 from gpudeck.model.idle_policy import Keep, PolicyReport, PolicyStep, PolicyUser
 from gpudeck.model.reservation import Reservation
@@ -57,7 +57,7 @@ def simulate(
 
 
 def _describe(  # noqa: PLR0917 - what a step says
-    one: IdleEpisode, users: list[str], jobs: list[str], step: Step, ladder: Spans, price: float | None
+    one: IdleEpisode, users: list[str], jobs: list[str], step: LadderStep, ladder: Spans, price: float | None
 ) -> PolicyStep:
     hours = None
     if step.kind == "act":

@@ -26,7 +26,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
-from gpudeck.idle_policy.ladder import GAP_SECONDS, IdleFacts, Spans, Step, climb, find_rules
+from gpudeck.idle_policy.ladder import GAP_SECONDS, IdleFacts, LadderStep, Spans, climb, find_rules
 from gpudeck.idle_policy.report import reserved_spans
 from gpudeck.idle_policy.settings import IdlePolicySettings, IdleRule
 from gpudeck.idle_policy.store import Keeps, LadderRecord, LadderStore
@@ -170,7 +170,7 @@ class IdlePolicyService(Service):
         due = self._due(record, rules, now)
         if not due or record.stopped is not None or self.settings.mode == "dry-run":
             return
-        step = Step(due[0].kind, due[0].rule, now, due[0].idle_seconds)
+        step = LadderStep(due[0].kind, due[0].rule, now, due[0].idle_seconds)
         rule = next(one for one in rules if one.name == step.rule)
         if step.kind == "act":
             if self.settings.mode == "act":
@@ -187,7 +187,7 @@ class IdlePolicyService(Service):
         detail = f"to {', '.join(message.accounts)}" if is_sent else "no owner can be notified"
         await self._note(place, record, step, detail)
 
-    def _due(self, record: LadderRecord, rules: Sequence[IdleRule], now: float, ahead: float = 0.0) -> list[Step]:
+    def _due(self, record: LadderRecord, rules: Sequence[IdleRule], now: float, ahead: float = 0.0) -> list[LadderStep]:
         """None while it is kept. With `ahead`, as if it stayed idle for so long."""
         if self.keeps.find(record.gpu, now) is not None:
             return []
@@ -201,7 +201,9 @@ class IdlePolicyService(Service):
         accounts = {self._auth.users.account_of(user) or user for user in record.users}
         return reserved_spans(self.settings, found, sorted({*record.users, *accounts}))
 
-    async def _note(self, place: Place, record: LadderRecord, step: Step, detail: str, *, is_bad: bool = False) -> None:
+    async def _note(
+        self, place: Place, record: LadderRecord, step: LadderStep, detail: str, *, is_bad: bool = False
+    ) -> None:
         """In the database, with its audit entry. What the database does not take was not done."""
         whose = ", ".join(record.users) or "nobody who is known"
         told = f"{step.rule}: {whose}, idle for {show_length(step.idle_seconds)}; {detail}"
@@ -211,7 +213,7 @@ class IdlePolicyService(Service):
         title = f"Idle policy: {_WORDS[step.kind]} GPU {place[1].label} of {place[0].name}"
         self._add_event(place, f"idle_policy_{step.kind}", title, told, is_bad=is_bad)
 
-    async def _stop(self, place: Place, record: LadderRecord, step: Step) -> None:
+    async def _stop(self, place: Place, record: LadderRecord, step: LadderStep) -> None:
         """Nothing happens to a GPU without a warning."""
         why = f"{', '.join(record.users) or 'its owner'} cannot be warned: no channel, so nothing happens to it"
         entry = self._auth.audit.entry(_POLICY, "idle policy: stop", _name(place), details=f"{step.rule}: {why}")
@@ -220,7 +222,7 @@ class IdlePolicyService(Service):
         title = f"Idle policy: nobody can be warned of GPU {place[1].label} of {place[0].name}"
         self._add_event(place, "idle_policy_stopped", title, f"{step.rule}: {why}", is_bad=True)
 
-    async def _act(self, place: Place, record: LadderRecord, rule: IdleRule, step: Step) -> None:
+    async def _act(self, place: Place, record: LadderRecord, rule: IdleRule, step: LadderStep) -> None:
         """Written down first: a hub that is killed now does not run it a second time."""
         facts = hook_facts(place, record, step)
         await self._note(place, record, step, f"runs {rule.hook[0]}", is_bad=True)
@@ -259,7 +261,7 @@ class IdlePolicyService(Service):
             )
         )
 
-    def _write_message(self, place: Place, record: LadderRecord, rule: IdleRule, step: Step) -> Message:
+    def _write_message(self, place: Place, record: LadderRecord, rule: IdleRule, step: LadderStep) -> Message:
         host, gpu = place
         found = (self._auth.users.account_of(user) for user in record.users)
         accounts = tuple(dict.fromkeys(one for one in found if one is not None and self._messages.reaches(one)))
@@ -315,7 +317,7 @@ class IdlePolicyService(Service):
 _WORDS: Final = {"notify": "notified the owner of", "warn": "warned the owner of", "act": "acts on"}
 
 
-def _show_step(place: Place, record: LadderRecord, step: Step) -> PolicyStep:
+def _show_step(place: Place, record: LadderRecord, step: LadderStep) -> PolicyStep:
     host, gpu = place
     return PolicyStep(
         kind=step.kind,
@@ -352,7 +354,7 @@ def find_jobs(gpu: GpuState) -> list[str]:
     return sorted(set(found))
 
 
-def hook_facts(place: Place, record: LadderRecord, step: Step) -> dict[str, str]:
+def hook_facts(place: Place, record: LadderRecord, step: LadderStep) -> dict[str, str]:
     """For the environment of a hook. What is not known is empty."""
     host, gpu = place
     allocation = gpu.scheduling.allocation

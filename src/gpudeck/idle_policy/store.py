@@ -11,7 +11,7 @@ from gpudeck.database.engine import Database, FleetStore
 from gpudeck.database.schema import REAL
 from gpudeck.database.schema import idle_keeps as keeps
 from gpudeck.database.schema import idle_ladders as ladders
-from gpudeck.idle_policy.ladder import Step
+from gpudeck.idle_policy.ladder import LadderStep
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.idle_policy import Keep
 from gpudeck.model.text import clean, show_length
@@ -31,7 +31,7 @@ class LadderRecord(Struct):
     users: list[str]
     jobs: list[str]
     spans: list[tuple[float, float]]
-    done: list[Step] = field(default_factory=list)
+    done: list[LadderStep] = field(default_factory=list)
     stopped: str | None = None
 
     @property
