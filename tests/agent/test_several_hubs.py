@@ -277,4 +277,4 @@ def test_token_of_a_login_goes_only_to_hubs_of_that_login() -> None:
 def test_client_without_any_hub_names_the_first() -> None:
     ports = [free_port(), free_port()]
     with pytest.raises(Unreachable, match=f"127.0.0.1:{ports[0]}"):
-        Client(",".join(f"http://127.0.0.1:{port}" for port in ports)).fleet()
+        Client(",".join(f"http://127.0.0.1:{port}" for port in ports)).get("/api/v1/fleet")

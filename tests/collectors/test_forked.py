@@ -86,6 +86,6 @@ def test_driver_that_hangs_leaves_the_host_reporting() -> None:
 def test_whoever_waits_for_a_driver_that_hangs_can_press_ctrl_c(driver: FakeDriver, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpudeck", "show", "--local"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as shell:
-        wait_until(lambda: "nvmlDeviceGetMigMode" in driver.calls, "the first question to the driver", 60)
+        wait_until(lambda: "nvmlGpmQueryDeviceSupport" in driver.calls, "the first question to the driver", 60)
         shell.send_signal(signal.SIGINT)
         assert shell.wait(timeout=20.0) != 0

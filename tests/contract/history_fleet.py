@@ -128,10 +128,14 @@ def cut_up(taken: Iterable[HostSample], pick: Pick, step: float) -> Steps:
     return found
 
 
-def points_of(steps: Steps, device: str) -> list[Point]:
+def points_of(steps: Steps, device: str, rollup: Rollup = Rollup.MEAN) -> list[Point]:
     """One device by itself."""
     shown = [(begin, devices[device]) for begin, devices in sorted(steps.items()) if device in devices]
-    return [(begin, sum(values) / len(values), min(values), max(values)) for begin, values in shown]
+    is_last = rollup is Rollup.LAST
+    return [
+        (begin, values[-1] if is_last else sum(values) / len(values), min(values), max(values))
+        for begin, values in shown
+    ]
 
 
 def points_of_all(steps: Steps, rollup: Rollup) -> list[Point]:

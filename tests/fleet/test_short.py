@@ -146,7 +146,7 @@ def test_short_reports_make_the_same_document_stream_events_and_history_as_whole
     assert list(as_host_samples(whole.samples)) == list(as_host_samples(short.samples))
     assert whole.events == short.events
     assert whole.fleet.counters == short.fleet.counters
-    assert short.short > 5
+    assert short.short > 0
 
 
 @pytest.fixture

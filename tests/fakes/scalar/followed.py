@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fakes.scalar.gpu import GpuState as ScalarGpu
 from fakes.scalar.host import HostState as ScalarHost
 from gpudeck.fleet.baseline import HostBaseline
-from gpudeck.fleet.host import HostState
+from gpudeck.fleet.host import HostState, ReportOrder
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.allocation import SchedulerMark
@@ -59,6 +59,12 @@ class OldHost:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
+
+    @property
+    def order(self) -> ReportOrder:
+        order = ReportOrder()
+        order.run = (self.state.boot_id, "")
+        return order
 
     def fork(
         self,

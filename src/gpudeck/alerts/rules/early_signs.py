@@ -73,11 +73,11 @@ def why_not_compared(host: HostSnapshot, gpu: str, _: str) -> str | None:
 def find_near_slowdown(
     host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, _: FleetContext
 ) -> Sequence[RuleFinding]:
-    """The limits are below zero: so far from the slowdown."""
+    """The limits are below zero: so far from the slowdown. `gpu_throttled` is about GPUs that are slow already."""
     found = []
     for gpu in gpus:
         margin = gpu.temperature_margin_celsius
-        if margin is not None and -margin >= limits.end:
+        if margin is not None and -margin >= limits.end and not gpu.throttled_thermal:
             title = f"GPU {gpu.label} of {host.name} is {margin:.0f} °C below the temperature at which it slows down"
             found.append(find_at(gpu, title, is_bad=-margin >= limits.begin))
     return found
@@ -177,6 +177,6 @@ EARLY_RULES = (
         resolved="{place} has cooled down",
         resolved_many="{count} GPUs have cooled down",
         needs=("temperature_margin_celsius",),
-        reads=("temperature_margin_celsius",),
+        reads=("temperature_margin_celsius", "throttled_thermal"),
     ),
 )
