@@ -2,8 +2,6 @@
 
 import json
 import tempfile
-import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +14,6 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.waiting import wait_until
 
 IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
-RESERVED = 24
-"""The fleet of this size has reservations."""
 PAST_SECONDS = 1_200
 """How long the making of a past may take on a slow machine."""
 
@@ -59,30 +55,6 @@ OF_24 = (
     Shot("about.png", lambda _: "#/about", height=465),
 )
 OF_1000 = (Shot("thousand.png", lambda _: ""),)
-RESERVATIONS = (
-    ("mira", 2, [0, 1], 9, 30, "ablations for the rebuttal"),
-    ("jonas", 2, [4], 14, 8, "profiling"),
-    ("aylin", 2, [5, 6], 33, 47, "fine-tuning, second try"),
-    ("leila", 2, [2], 60, 24, ""),
-    ("ivan", 3, [0, 1, 2, 3], 20, 52, "pretraining"),
-    ("mira", 3, [0, 1], 84, 30, "evaluation"),
-    ("ruth", 4, [1], 6, 10, "course"),
-    ("ruth", 4, [1], 30, 10, "course"),
-    ("ruth", 4, [1], 54, 10, "course"),
-    ("jonas", 4, [2, 3], 40, 70, "sweep"),
-)
-"""Who, on which host of the fleet, on which of its GPUs, hours from now, for how many, why."""
-
-
-def reserve(hub: HubProcess) -> None:
-    hosts = fleet_of(hub)["hosts"]
-    for user, host, indexes, begin, hours, note in RESERVATIONS:
-        start = (time.time() // 3600 + begin) * 3600
-        uuids = [hosts[host]["gpus"][index]["uuid"] for index in indexes]
-        body = {"gpus": uuids, "start": start, "for": f"{hours}h", "note": note, "user": user}
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{hub.url}/api/v1/reservations", json.dumps(body).encode(), headers)
-        urllib.request.urlopen(request, timeout=10).close()
 
 
 def hosts_up(hub: HubProcess) -> int:
@@ -113,8 +85,6 @@ def take_all(browser: Browser, hosts: int, days: int, shots: tuple[Shot, ...]) -
         wait_until(lambda: hosts_up(hub) > 0.9 * hosts, "a fleet that is up", seconds=90)
         log = Path(folder) / "log"
         wait_until(lambda: days == 0 or "simulated past" in log.read_text(), "its past", seconds=PAST_SECONDS)
-        if hosts == RESERVED:
-            reserve(hub)
         for shot in shots:
             take(browser, hub, shot)
 
@@ -123,7 +93,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGUMENTS)
-        take_all(browser, RESERVED, 9, OF_24)
+        take_all(browser, 24, 9, OF_24)
         take_all(browser, 1000, 0, OF_1000)
         browser.close()
 
