@@ -1,7 +1,7 @@
 """The demo's past: sixty days of the simulated fleet.
 
-A child makes the history's file, at the lowest priority: the last day before the hub opens it, which takes about two
-seconds, the weeks before in the seconds that follow. The simulator answers about any moment, so a demo that was stopped
+A child makes the history's file, at the lowest priority: the last day before the hub opens it, which takes some
+seconds, the weeks before in the minute that follows. The simulator answers about any moment, so a demo that was stopped
 for a while gets its whole past anew.
 """
 

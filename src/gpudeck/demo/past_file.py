@@ -11,31 +11,33 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import READY, SEED, remove_file
-from gpudeck.demo.columns import RunColumns, SampledHosts, read_columns
 from gpudeck.demo.past import DAY, HOUR, Slice, past_events, sample_span
-from gpudeck.history.codec import Bytes, Floats
 from gpudeck.history.embedded.keys import HostKeys
 from gpudeck.history.embedded.past_writer import PastSpan, PastWriter
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.embedded.tables import HOURS_A_ROW
 from gpudeck.history.hour import QUARTER, Hour, RunSlice
-from gpudeck.history.sample import ProcessSample
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, ProcessSample
 
 _MOST_HOST_HOURS: Final = 36_000
 _FINE_HOST_HOURS: Final = 600
 """Of a large fleet the past is shorter, and so is the part with samples."""
-_FINE_STEP: Final = 60
+_FINE_STEP: Final = 120
 _MANY_HOSTS: Final = 64
 _RUNS_A_HOST: Final = 50_000
 """Numbers that are set apart for the runs of each host."""
+_SPAN_SECONDS: Final = HOURS_A_ROW * HOUR
+_ProcessRun = tuple[ProcessSample, RunSlice]
 
 
 class PastFile:
@@ -57,7 +59,7 @@ class PastFile:
         writer.reserve({*self._fleet.logins, *(slot.name for one in self._hosts for slot in one.station.host.slots)})
         for host in self._hosts:
             host.introduce(writer, self.start, self._now - _FINE_STEP)
-            host.write(writer, np.arange(self._edge, self._now, _FINE_STEP), _FINE_STEP, keep_samples=True)
+            host.write(writer, Slice(self._edge, self._now, _FINE_STEP), keep_samples=True)
         writer.close()
         self._write_open_hour(path)
 
@@ -66,7 +68,7 @@ class PastFile:
         if self.start < self._edge:
             writer = PastWriter(path)
             for host in self._hosts:
-                host.write(writer, np.arange(self.start, self._edge, QUARTER), QUARTER, keep_samples=False)
+                host.write(writer, Slice(self.start, self._edge, QUARTER), keep_samples=False)
                 writer.flush()
             writer.close()
 
@@ -84,9 +86,10 @@ class PastFile:
 class _HostPast:
     def __init__(self, fleet: SimulatedFleet, number: int) -> None:
         self.station = fleet.station(number)
+        self._fleet = fleet
         self._number = number
         self._gpus: list[int] = []
-        self._runs: dict[tuple[int, float], int] = {}
+        self._runs: dict[tuple[int, float | None], int] = {}
 
     def introduce(self, writer: PastWriter, first: float, last: float) -> None:
         """The host and its GPUs get their numbers."""
@@ -99,71 +102,70 @@ class _HostPast:
             self._gpus.append(gpu)
             writer.keys.see_gpu(gpu, first, last)
 
-    def write(self, writer: PastWriter, times: Floats, step: int, *, keep_samples: bool) -> None:
-        columns, key = read_columns(self.station, times), writer.keys.hosts[self.station.host.id]
-        self._add_runs(writer, key, columns)
-        each, parts = int(HOURS_A_ROW * HOUR / step), columns.stack()
-        for first in range(0, len(times), each):
-            span = self._span(columns, parts, slice(first, first + each), step)
-            writer.add(key, span, int(len(span.times) * step / HOUR), keep_samples=keep_samples)
+    def write(self, writer: PastWriter, span: Slice, *, keep_samples: bool) -> None:
+        key = writer.keys.hosts[self.station.host.id]
+        spans = [
+            Slice(start, min(start + _SPAN_SECONDS, span.end), span.step)
+            for start in np.arange(span.start, span.end, _SPAN_SECONDS).tolist()
+        ]
+        parts = [self._read(one) for one in spans]
+        self._add_runs(writer, key, parts, span.end - span.step)
+        for one, (hour, runs) in zip(spans, parts, strict=True):
+            hour.runs = [replace(part, run=self._runs[process.pid, process.started_at]) for process, part in runs]
+            writer.add(key, hour, int((one.end - one.start) / HOUR), keep_samples=keep_samples)
 
-    def _add_runs(self, writer: PastWriter, host: HostKeys, columns: SampledHosts) -> None:
+    def _read(self, span: Slice) -> tuple[Hour, list[_ProcessRun]]:
+        """Hours in a row as one, and who was on which GPU, without the numbers of their runs."""
+        samples = sample_span(self._fleet, self._number, span)
+        table = np.array([[gpu.values for gpu in one.gpus] for one in samples], np.float64)
+        own = np.array([one.values for one in samples], np.float64)
+        hour = Hour(
+            int(span.start),
+            np.array([one.at for one in samples]),
+            np.full(len(samples), float(span.step)),
+            self._gpus,
+            np.array([[gpu.state for gpu in one.gpus] for one in samples], np.uint8).T,
+            {name: table[:, :, place].T for place, name in enumerate(GPU_NAMES)},
+            {name: own[:, place] for place, name in enumerate(HOST_NAMES)},
+        )
+        return hour, _find_processes(samples)
+
+    def _add_runs(
+        self, writer: PastWriter, host: HostKeys, parts: list[tuple[Hour, list[_ProcessRun]]], newest: float
+    ) -> None:
         """By pid and start, with the moments at which they were seen."""
-        found: dict[tuple[int, float], list[tuple[int, RunColumns, Floats]]] = {}
-        for row, gpu in enumerate(columns.gpus):
-            for run in gpu.runs:
-                seen = columns.times[run.places][run.present]
-                found.setdefault((run.pid, run.job.start), []).append((row, run, seen))
-        for key, parts in found.items():
-            job, (first, last) = (
-                parts[0][1].job,
-                (float(pick(seen[at] for _, _, seen in parts)) for pick, at in ((min, 0), (max, -1))),
-            )
+        found: dict[tuple[int, float | None], tuple[ProcessSample, set[int], list[float]]] = {}
+        for hour, runs in parts:
+            for process, part in runs:
+                _, gpus, seen = found.setdefault((process.pid, process.started_at), (process, set(), []))
+                gpus.add(self._gpus[part.gpu])
+                places = np.flatnonzero(part.present)
+                seen += hour.times[places[[0, -1]]].tolist()
+        for key, (process, gpus, seen) in found.items():
             if key in self._runs:
-                writer.extend_run(self._runs[key], job.user, first)
+                writer.extend_run(self._runs[key], process.user, min(seen))
                 continue
             self._runs[key] = self._number * _RUNS_A_HOST + len(self._runs) + 1
-            process = ProcessSample(key[0], job.start, job.user, job.command, job.container, job.job, None, None)
-            gpus = {self._gpus[row] for row, _, _ in parts}
-            seen_at = PastSpan(first, last, last < columns.times[-1])
-            writer.add_run(self._runs[key], host, process, gpus, seen_at)
+            last = max(seen)
+            writer.add_run(self._runs[key], host, process, gpus, PastSpan(min(seen), last, last < newest))
 
-    def _span(
-        self, columns: SampledHosts, parts: tuple[Bytes, dict[str, Floats], dict[str, Floats]], mine: slice, step: float
-    ) -> Hour:
-        times, (states, tables, own) = columns.times[mine], parts
-        return Hour(
-            int(times[0]),
-            times,
-            np.full(len(times), float(step)),
-            self._gpus,
-            states[:, mine],
-            {name: table[:, mine] for name, table in tables.items()},
-            {name: line[mine] for name, line in own.items()},
-            [
-                one
-                for row, gpu in enumerate(columns.gpus)
-                for run in gpu.runs
-                if run.places.start < mine.stop and run.places.stop > mine.start
-                for one in [self._slice(row, run, mine.start, len(times))]
-            ],
-        )
 
-    def _slice(self, row: int, run: RunColumns, first: int, count: int) -> RunSlice:
-        """A run's part of a span of so many samples from `first` on."""
-        begin, end = max(run.places.start, first), min(run.places.stop, first + count)
-        there = slice(begin - first, end - first)
-        own = slice(begin - run.places.start, end - run.places.start)
-        part = RunSlice(
-            self._runs[run.pid, run.job.start],
-            row,
-            np.zeros(count, np.bool_),
-            np.full(count, np.nan),
-            np.full(count, np.nan),
-        )
-        part.present[there], part.memory[there] = run.present[own], run.memory[own]
-        part.utilization[there] = run.utilization[own]
-        return part
+def _find_processes(samples: Sequence[HostSample]) -> list[_ProcessRun]:
+    """In the order in which they were first seen."""
+    found: dict[tuple[int, int, float | None], _ProcessRun] = {}
+    for place, sample in enumerate(samples):
+        for row, gpu in enumerate(sample.gpus):
+            for process in gpu.processes or ():
+                key = row, process.pid, process.started_at
+                if key not in found:
+                    blank = np.zeros(len(samples), np.bool_), *(np.full(len(samples), np.nan) for _ in range(2))
+                    found[key] = process, RunSlice(0, row, *blank)
+                _, part = found[key]
+                part.present[place] = True
+                part.memory[place] = np.nan if process.memory_bytes is None else process.memory_bytes
+                percent = process.utilization_percent
+                part.utilization[place] = np.nan if percent is None else percent
+    return list(found.values())
 
 
 def main() -> None:
