@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL, a Prometheus, a VictoriaMetrics, a NATS server, an HAProxy and a Slurm cluster. Installed where we may, else named.
+# What the tests want from the system: a real browser, a C compiler for the fake driver, an sshd to log in to, ip for networks, a PostgreSQL, a Prometheus, a VictoriaMetrics, a NATS server, an HAProxy, an Alertmanager, an OpenLDAP server and a Slurm cluster. Installed where we may, else named.
 set -u
 
 # Debian 12 has no Consul, Debian 11 has one that runs anywhere: taken from the mirror that apt is set up with, checked
@@ -37,6 +37,8 @@ command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v caddy >/dev/null || missing+=(caddy)
 command -v slurmctld >/dev/null || [ -x /usr/sbin/slurmctld ] || missing+=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
 command -v slurmdbd >/dev/null || [ -x /usr/sbin/slurmdbd ] || missing+=(slurmdbd mariadb-server)
+command -v prometheus-alertmanager >/dev/null || missing+=(prometheus-alertmanager)
+command -v slapd >/dev/null || [ -x /usr/sbin/slapd ] || missing+=(slapd ldap-utils)
 command -v sqlite3 >/dev/null || missing+=(sqlite3)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 command -v ansible-playbook >/dev/null || missing+=(ansible-core)

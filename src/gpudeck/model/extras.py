@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpudeck.model.errors import UsageError
 
-Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise", "cluster"]
+Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise", "cluster", "export", "mcp"]
 _NEEDED: dict[Extra, tuple[str, ...]] = {
     "hub": ("litestar", "sqlalchemy", "numpy"),
     "ssh": ("asyncssh",),
@@ -16,6 +16,8 @@ _NEEDED: dict[Extra, tuple[str, ...]] = {
     "postgresql": ("asyncpg",),
     "apprise": ("apprise",),
     "cluster": ("nats", "asyncpg"),
+    "export": ("pyarrow",),
+    "mcp": ("mcp",),
 }
 
 
