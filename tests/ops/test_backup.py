@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import os
 import socket
 import sqlite3
 import stat
@@ -385,6 +386,17 @@ def test_a_running_hub_is_not_restored_under(data_dir: Path, tmp_path: Path) -> 
             restore(tmp_path / "b.tar.gz", None)
         assert snapshot(data_dir) == before
     restore(tmp_path / "b.tar.gz", None)
+
+
+def test_lock_ends_with_its_holder_even_if_a_child_process_has_the_descriptor(data_dir: Path) -> None:
+    held = lock_for_hub(data_dir)
+    descriptor = os.dup(held.fileno())  # as in a child process until it runs its program
+    try:
+        held.close()
+        with lock_exclusively(data_dir):
+            pass
+    finally:
+        os.close(descriptor)
 
 
 def test_no_hub_starts_while_a_backup_is_restored(data_dir: Path) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import getpass
+import io
 import logging
 import os
 import shutil
@@ -99,8 +100,17 @@ def _finish(data_dir: Path) -> None:
         ) from error
 
 
+class _LockFile(io.FileIO):
+    def close(self) -> None:
+        """Unlocks: a child process of another thread has the descriptor too, until it runs its program."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self, fcntl.LOCK_UN)
+        super().close()
+
+
 def _lock(file: Path, kind: int, problem: str, hint: str) -> IO[bytes]:
-    opened = os.fdopen(_open(file), "r+b")
+    opened = _LockFile(_open(file), "r+")
     try:
         fcntl.flock(opened, kind | fcntl.LOCK_NB)
     except OSError as error:
