@@ -19,10 +19,11 @@ ROLES: tuple[AccountRole, ...] = ("viewer", "user", "admin")
 _Name = Annotated[str, Meta(pattern=ACCOUNT_NAME, extra={"config_words": f"an account's name: {NAME_WORDS}"})]
 _Login = Annotated[str, Meta(pattern=r"^\S{1,128}$(?!\n)", extra={"config_words": "a login, such as ada"})]
 
+_MAIL = r"^[^\s@<>,;:\"'\\/?&%]{1,64}@[^\s@<>,;:\"'\\/?&%]{1,190}$(?!\n)"
 _Mail = Annotated[
     str,
     Meta(
-        pattern=r"^[^\s@<>,;:\"'\\/?&%]{1,64}@[^\s@<>,;:\"'\\/?&%]{1,190}$(?!\n)",
+        pattern=_MAIL,
         extra={"config_words": "a mail address, such as ada@example.org"},
     ),
 ]
@@ -77,6 +78,42 @@ class ProxySettings(Struct, frozen=True):
             raise ValueError("header is accepted only from the proxy: set addresses, such as 127.0.0.1")
 
 
+_Claim = Annotated[str, Meta(min_length=1, max_length=256)]
+_Pattern = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class MappingSettings(Struct, frozen=True):
+    """How users of a provider (OIDC, LDAP) become accounts here. Patterns of groups are names in which `*` stands for
+    any text."""
+
+    name_claim: _Claim = "preferred_username"
+    """The claim (LDAP: the attribute) that names the account, and thereby the user's login on the hosts; `users` can
+    name other logins."""
+    name_pattern: _Pattern = r"(.+?)(?:@.*)?"
+    """A regular expression for all of that claim; its first group is the name. The default takes the part before @."""
+    groups_claim: _Claim = "groups"
+    """The claim with the list of groups; a dot leads into an object, as in realm_access.roles."""
+    roles: dict[AccountRole, list[_Pattern]] = field(default_factory=dict)
+    """By role, the groups whose members have it; the highest role counts, at each login. Without any, admins of the
+    hub give roles."""
+    default_role: AccountRole | None = "user"
+    """The role of users in none of these groups, and of new accounts; none: such users are refused."""
+    admins: list[_Name] = field(default_factory=list)
+    """Accounts that are admins whatever their groups are, such as the first admin."""
+    groups: dict[_Pattern, Annotated[str, Meta(min_length=1, max_length=64)]] = field(default_factory=dict)
+    """By pattern of the provider's groups, the group of gpudeck for usage reports and notifications; the first line
+    that fits counts. A `*` in the group is what the first `*` of the pattern stands for."""
+    link_accounts: bool = False
+    """Whether a user takes over an existing account of the same name. Only for providers whose users cannot choose
+    their names."""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.name_pattern)
+        except re.error as error:
+            raise ValueError(f"name_pattern: {self.name_pattern!r} is no regular expression: {error}") from None
+
+
 class AuthSettings(Struct, frozen=True):
     """How people log in, and for how long."""
 
@@ -96,6 +133,11 @@ def read_name(text: str) -> str | None:
     # Some letters of other scripts become those of ours in lower case, such as the sign for kelvin.
     name = text.lower() if text.isascii() else ""
     return name if re.match(ACCOUNT_NAME, name) else None
+
+
+def read_mail(text: str) -> str | None:
+    """The mail address; None for text that is none."""
+    return text if re.match(_MAIL, text) else None
 
 
 def read_user(account: str, entry: list[str] | UserSettings) -> UserSettings:
