@@ -30,7 +30,7 @@ from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Service
 from gpudeck.history.service import HistoryService
-from gpudeck.history.usage import find_groups
+from gpudeck.history.usage import find_groups, unix_group
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import MaintenanceService
 from gpudeck.model.cluster import Duty
@@ -115,7 +115,7 @@ class HubServices:
             add_event=events.add,
             demo=demo,
             prepare=None if past is None else past.wait,
-            find_group=None if demo is None else SimulatedFleet(demo, SEED).group_of,
+            find_group=partial(_find_group, auth) if demo is None else SimulatedFleet(demo, SEED).group_of,
             hub_name=hub_name or None,
         )
         store = self.history.store
@@ -316,6 +316,11 @@ class HubServices:
     def _check_database(self) -> None:
         problem = self._auth.problem
         self._hub.fleet.set_problems("database", [] if problem is None else [problem])
+
+
+def _find_group(auth: Auth, login: str) -> str | None:
+    """What a provider says, else what this machine says."""
+    return auth.users.group_of(login) or unix_group(login)
 
 
 def _make_cluster(hub: Hub, auth: Auth, settings: Settings, plan: Plan, data_dir: Path) -> "ClusterService | None":

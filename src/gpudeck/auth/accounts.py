@@ -274,6 +274,13 @@ class Accounts:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
             return await _complete(connection, account.name, also) if changed.rowcount else None
 
+    async def note_external_login(self, account: Account, also: Also = _nothing) -> Account | None:
+        """Record a log-in that a provider vouches for. None when the account was removed or disabled meanwhile."""
+        is_it = (_table.c.id == account.id) & (_table.c.is_disabled == 0)
+        async with self.database.begin() as connection:
+            changed = await connection.execute(update(_table).where(is_it).values(last_login_at=self._now()))
+            return await _complete(connection, account.name, also) if changed.rowcount else None
+
     async def replace_password(
         self, account: Account, password_hash: str, password: str, also: Also = _nothing
     ) -> Account | None:

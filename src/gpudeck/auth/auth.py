@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from sqlalchemy import Executable
 
 from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, Kind, read_proxied_name
+from gpudeck.auth.identities import Identities
 from gpudeck.auth.login import FirstAdmin, Login, LoginThrottle
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings, UserEntries, UserSettings, read_name, read_user, users_problem
@@ -49,6 +51,9 @@ class Auth:
         self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(), self.audit)
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
+        self.identities = Identities(
+            database, self.accounts, self.sessions, self.audit, learn=self.users.learn, now=now
+        )
         self._proxy = settings.proxy
 
     @property
@@ -59,6 +64,7 @@ class Auth:
     async def load(self) -> None:
         """Raises Temporary."""
         await self.tokens.load()
+        await self.identities.refresh()
         self.has_accounts = await self.accounts.count() > 0
 
     def note_account(self) -> None:
@@ -77,6 +83,7 @@ class Auth:
         """See what other processes changed, and write down which tokens were used. Raises Temporary."""
         await self.tokens.flush()
         await self.tokens.refresh()
+        await self.identities.refresh()
         self.has_accounts = await self.accounts.count() > 0
 
     async def find_session(self, secret: str) -> Caller | None:
@@ -145,6 +152,7 @@ class UserDirectory:
 
     def __init__(self, entries: UserEntries | None = None) -> None:
         """Raises UsageError where a login or a Slack ID belongs to two accounts."""
+        self._learned: dict[str, UserSettings] = {}
         self.take(entries or {})
 
     def take(self, known: UserEntries) -> None:
@@ -170,9 +178,21 @@ class UserDirectory:
         is_own_name = read_name(login) == login and login not in self._logins
         return login if is_own_name else None
 
+    def learn(self, known: dict[str, UserSettings]) -> None:
+        """What providers say about accounts; it fills in what the entries leave out."""
+        self._learned = known
+
     def user_of(self, account_name: str) -> UserSettings:
-        """How they are reached and what they muted; an empty one for an account without an entry."""
-        return self._users.get(account_name, _NOBODY)
+        """How they are reached and what they muted; an empty one for an account of which nothing is known."""
+        user, learned = self._users.get(account_name), self._learned.get(account_name)
+        if user is None or learned is None:
+            return user or learned or _NOBODY
+        return replace(user, mail=user.mail or learned.mail, group=user.group or learned.group)
+
+    def group_of(self, login: str) -> str | None:
+        """The group of the account with that login on the hosts; None where none is known."""
+        account = self.account_of(login)
+        return None if account is None else self.user_of(account).group
 
     def account_of_slack(self, slack_id: str) -> str | None:
         """The account of a Slack member; None where no entry names one."""

@@ -64,6 +64,33 @@ sessions = Table(
 )
 """Who is logged in, by the hash of the cookie."""
 
+identities = Table(
+    "identities",
+    metadata,
+    Column("provider", String(255), primary_key=True),  # the issuer, or ldap
+    Column("subject", String(255), primary_key=True),
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
+    Column("user_group", String(64), nullable=True),
+    Column("mail", String(256), nullable=True),
+    Column("created_at", Float(53), nullable=False),
+    Column("checked_at", Float(53), nullable=False),  # when the provider last said so
+    Index("ix_identities_account_id", "account_id"),
+)
+"""Users whom a provider identifies, and what it says about them."""
+
+provider_sessions = Table(
+    "provider_sessions",
+    metadata,
+    Column("hash", String(64), ForeignKey("sessions.hash", ondelete="CASCADE"), primary_key=True),
+    Column("provider", String(255), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("sid", String(255), nullable=True),  # the provider's own id of the session
+    Column("sealed", Text, nullable=False, server_default=""),  # its tokens, encrypted
+    Column("due_at", Float(53), nullable=False),  # when the provider is asked again
+    Index("ix_provider_sessions_due_at", "due_at"),
+)
+"""Sessions that a provider began, and can end."""
+
 tokens = Table(
     "tokens",
     metadata,

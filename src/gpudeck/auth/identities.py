@@ -1,0 +1,176 @@
+"""Users whom a provider (OIDC, LDAP) identifies: which account each has, and what the provider last said about them.
+
+A user is known by the provider's own, unchangeable id; the name counts only when the account is made. So renaming
+somebody at the provider, or giving a name to somebody else, gives no one another's account.
+"""
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+from sqlalchemy import Executable, func, select
+
+from gpudeck.auth.accounts import Account, Accounts, hash_secret, read_account
+from gpudeck.auth.audit import Audit
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.claims import MappedUser
+from gpudeck.auth.sessions import Sessions
+from gpudeck.auth.settings import UserSettings
+from gpudeck.database import schema
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.errors import Refused, UsageError
+
+log = logging.getLogger(__name__)
+
+SUBJECT_LENGTH = 255
+_table, _accounts = schema.identities, schema.accounts
+_MARK = select(func.count(), func.max(_table.c.checked_at))
+_KNOWN = select(_accounts.c.name, _table.c.user_group, _table.c.mail).join_from(_table, _accounts)
+
+
+class ProviderUser(Struct, frozen=True):
+    """`provider` is the issuer of an OIDC provider, or "ldap"; `subject` is the id that never changes there. `shown` is
+    what the configuration calls the provider."""
+
+    provider: str
+    subject: str
+    shown: str
+    mapped: MappedUser
+    link_accounts: bool = False
+
+
+class Identities:
+    """All of them. Everything raises Temporary when the database does not answer."""
+
+    def __init__(
+        self,
+        database: Database,
+        accounts: Accounts,
+        sessions: Sessions,
+        audit: Audit,
+        *,
+        learn: Callable[[dict[str, UserSettings]], None],
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        """`learn` takes group and mail address of all accounts that a provider knows, whenever one has changed."""
+        self._database = database
+        self._accounts_store = accounts
+        self._sessions = sessions
+        self._audit = audit
+        self._learn = learn
+        self._now = now
+        self._mark: object = None
+
+    async def log_in(
+        self,
+        user: ProviderUser,
+        address: str,
+        user_agent: str,
+        also: Callable[[str], Executable] | None = None,
+    ) -> tuple[Account, str]:
+        """The account, made if need be, and the secret of its new session. `also` is written with it; it gets the hash
+        of the session. Raises Refused, in words for the user."""
+        if not 0 < len(user.subject) <= SUBJECT_LENGTH:
+            raise Refused(f"{user.shown} sends no usable id of the user.")
+        secret, start = self._sessions.begin(address, user_agent)
+
+        def begin(account: Account) -> list[Executable]:
+            entry = self._entry(account, "log in", user.shown, address)
+            extra = [] if also is None else [also(hash_secret(secret))]
+            return [self._write(user, account), *start(account), *extra, entry]
+
+        account = await self._find(user)
+        if account is None:
+            account = await self._find_by_name(user)
+        if account is None:
+            return await self._add(user, address, begin), secret
+        if account.is_disabled:
+            await self._audit.record(Caller(address=address), "log in", account.name, outcome="refused")
+            raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
+        account = await self._change_role(account, user)
+        entered = await self._accounts_store.note_external_login(account, begin)
+        self._sessions.forget(account.id)
+        if entered is None:
+            raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
+        await self.refresh()
+        return entered, secret
+
+    async def confirm(self, user: ProviderUser) -> Account | None:
+        """The provider still knows this user: role, group and mail address follow it. None: no account is theirs."""
+        account = await self._find(user)
+        if account is None or account.is_disabled:
+            return None
+        account = await self._change_role(account, user)
+        async with self._database.begin() as connection:
+            await connection.execute(self._write(user, account))
+        await self.refresh()
+        return account
+
+    async def refresh(self) -> None:
+        """See what any hub has learned from a provider."""
+        mark = (await self._database.execute(_MARK)).one()
+        if mark == self._mark:
+            return
+        rows = await self._database.execute(_KNOWN.order_by(_table.c.checked_at))
+        self._learn({row.name: UserSettings(mail=row.mail, group=row.user_group) for row in rows})
+        self._mark = mark
+
+    async def _find(self, user: ProviderUser) -> Account | None:
+        is_it = (_table.c.provider == user.provider) & (_table.c.subject == user.subject)
+        row = (await self._database.execute(select(_accounts).join_from(_table, _accounts).where(is_it))).one_or_none()
+        return None if row is None else read_account(row)
+
+    async def _find_by_name(self, user: ProviderUser) -> Account | None:
+        """An account to link. Raises Refused where it must not be taken over."""
+        account = await self._accounts_store.find(user.mapped.name)
+        if account is not None and not user.link_accounts:
+            await self._audit.record(Caller(), "log in", account.name, outcome="refused", details=f"by {user.shown}")
+            raise Refused(
+                f"there is an account {account.name} already that is not of {user.shown}.",
+                "An admin can remove it, or set `link_accounts` for this provider.",
+            )
+        return account
+
+    async def _add(self, user: ProviderUser, address: str, begin: Callable[[Account], list[Executable]]) -> Account:
+        role = user.mapped.role or user.mapped.role_if_new
+        if role is None:
+            raise Refused(f"{user.mapped.name} has no role on this hub.", "Ask an admin of this hub.")
+
+        def also(account: Account) -> list[Executable]:
+            return [self._entry(account, "add account", user.shown, address), *begin(account)]
+
+        try:
+            account = await self._accounts_store.add(user.mapped.name, role, None, also, logs_in=True)
+        except UsageError as error:
+            # Of two first log-ins at once the other one made it.
+            raise Refused("this account was made a moment ago.", "Log in again.") from error
+        await self.refresh()
+        return account
+
+    async def _change_role(self, account: Account, user: ProviderUser) -> Account:
+        role = user.mapped.role
+        if role is None or role == account.role:
+            return account
+
+        def also(changed: Account) -> list[Executable]:
+            return [self._entry(changed, "change account", f"{user.shown}: {account.role} to {role}", "")]
+
+        try:
+            return await self._accounts_store.change(account.name, role=role, also=also)
+        except UsageError as error:
+            log.warning("%s keeps the role %s: %s", account.name, account.role, error)
+            return account
+
+    def _write(self, user: ProviderUser, account: Account) -> Executable:
+        """A mail address that the provider does not send stays, and so does a group where it sends no groups at all."""
+        mapped, now = user.mapped, self._now()
+        told = {"checked_at": now} | ({} if mapped.mail is None else {"mail": mapped.mail})
+        told |= {} if mapped.groups is None else {"user_group": mapped.group}
+        own = {"provider": user.provider, "subject": user.subject, "account_id": account.id, "created_at": now}
+        row = self._database.insert(_table).values(**own, **told)
+        return row.on_conflict_do_update(index_elements=[_table.c.provider, _table.c.subject], set_=told)
+
+    def _entry(self, account: Account, action: str, details: str, address: str) -> Executable:
+        caller = Caller("account", account.role, account.name, account.id, address=address)
+        return self._audit.entry(caller, action, account.name, details=f"by {details}")
