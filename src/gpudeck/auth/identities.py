@@ -165,7 +165,8 @@ class Identities:
     def _write(self, user: ProviderUser, account: Account) -> Executable:
         """A mail address that the provider does not send stays, and so does a group where it sends no groups at all."""
         mapped, now = user.mapped, self._now()
-        told = {"checked_at": now} | ({} if mapped.mail is None else {"mail": mapped.mail})
+        told: dict[str, object] = {"checked_at": now}
+        told |= {} if mapped.mail is None else {"mail": mapped.mail}
         told |= {} if mapped.groups is None else {"user_group": mapped.group}
         own = {"provider": user.provider, "subject": user.subject, "account_id": account.id, "created_at": now}
         row = self._database.insert(_table).values(**own, **told)
