@@ -12,7 +12,7 @@ import msgspec
 from docs.references import commands_page, metrics_page, routes_page
 from docs.settings_reference import reference
 from generated_dashboard import dashboard
-from generated_rules import alert_rules, recording_rules
+from generated_rules import alert_rules, dcgm_rules, recording_rules
 from gpudeck.api.app import read_routes
 from gpudeck.api.schema import complete_schema
 from gpudeck.model.catalog import CATALOG
@@ -51,6 +51,7 @@ GENERATED = {
     "docs/routes.md": api_routes,
     "deploy/prometheus/gpudeck.rules.yml": recording_rules,
     "deploy/prometheus/gpudeck.alerts.yml": alert_rules,
+    "deploy/prometheus/gpudeck.dcgm.yml": dcgm_rules,
     "deploy/grafana/gpudeck.json": dashboard,
 }
 

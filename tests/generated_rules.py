@@ -6,14 +6,20 @@ while the hub's own engine is off. Whatever needs more than they tell (a reserva
 """
 
 import json
+import tomllib
+from functools import reduce
+from pathlib import Path
 
+from gpudeck import sources
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, Limits
 from gpudeck.model.availability import FleetSettings
+from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.exposition import expose
 
 HUB = 'job="gpudeck"'
 _HEAD = "# Made from gpudeck's own rules by `make generated`: what is changed here is lost. See docs/prometheus.md.\n"
-_GPU = "GPU {{ $labels.index }} of {{ $labels.host }}"
+_GPU = "GPU {{ $labels.gpu }} of {{ $labels.host }}"
 
 RECORDED = {
     "gpudeck:gpus:sum": f"sum(gpudeck_gpus{{{HUB}}})",
@@ -96,6 +102,36 @@ def _ask() -> dict[str, tuple[str, str]]:
 
 
 ASKED = _ask()
+
+
+def _dcgm_series() -> dict[str, str]:
+    """The names of dcgm-exporter, and what is asked for each: the table with which the hub reads that exporter, the
+    other way round. What one name alone does not say, and a share of time that is of another kind, is left out."""
+    with (Path(sources.__file__).parent / "exporters" / "dcgm-exporter.toml").open("rb") as file:
+        table = tomllib.load(file)["gpu"]
+    memory = [f"gpudeck_gpu_memory_{what}_bytes{{{HUB}}}" for what in ("total", "used")]
+    found = {"DCGM_FI_DEV_FB_FREE": f"({' - '.join(memory)}) / {2**20}"}
+    for entry in table:
+        series, name = entry["series"], entry["to"]
+        if len(series) == 1 and "bits" not in entry and (name != "utilization_percent" or not entry.get("by_instance")):
+            exposed = expose(GPU_METRICS[name])
+            times, per = exposed.per, exposed.times * entry.get("factor", 1)
+            scale = f" * {times / per:g}" if times > per else f" / {per / times:.10g}" if per > times else ""
+            found[series[0]] = f"{exposed.name}{{{HUB}}}{scale}"
+    return found
+
+
+DCGM = _dcgm_series()
+
+
+def dcgm_rules() -> str:
+    """For dashboards of dcgm-exporter, as they are."""
+    names = (("uuid", "UUID"), ("model", "modelName"), ("host", "Hostname"), ("host", "instance"))
+    rules = ""
+    for name, asked in sorted(DCGM.items()):
+        named = reduce(lambda inner, one: f'label_replace({inner}, "{one[1]}", "$1", "{one[0]}", "(.*)")', names, asked)
+        rules += f"      - record: {name}\n        expr: {json.dumps(named)}\n"
+    return f"{_HEAD}groups:\n  - name: gpudeck-dcgm\n    rules:\n{rules}"
 
 
 def recording_rules() -> str:

@@ -26,7 +26,7 @@ def samples_of(envelope: Envelope, now: float = NOW) -> dict[str, list[tuple[dic
 
 def test_every_metric_of_the_catalog_is_told_with_its_labels() -> None:
     samples = samples_of(make_envelope(gpus=[make_gpu(3)]))
-    labels = {"host": "gpu01", "gpu": "GPU-3", "index": "3", "model": "NVIDIA A100-SXM4-80GB"}
+    labels = {"host": "gpu01", "gpu": "3", "uuid": "GPU-3", "model": "NVIDIA A100-SXM4-80GB"}
     for values, metrics, own in ((IDLE, GPU_METRICS, labels), (HOST, HOST_METRICS, {"host": "gpu01"})):
         told = {name: expose(metrics[name]) for name in values}
         assert {name: samples[told[name].name] for name in values} == {
@@ -38,7 +38,7 @@ def test_every_metric_of_the_catalog_is_told_with_its_labels() -> None:
 def test_what_is_unknown_or_cannot_be_is_left_out_and_not_zero(value: Any) -> None:
     gpus = [make_gpu(0, metrics={"fan_percent": value}), make_gpu(1, metrics={"fan_percent": 30})]
     samples = samples_of(make_envelope(gpus=gpus))
-    assert [(labels["gpu"], fan) for labels, fan in samples["gpudeck_gpu_fan_ratio"]] == [("GPU-1", 0.3)]
+    assert [(labels["uuid"], fan) for labels, fan in samples["gpudeck_gpu_fan_ratio"]] == [("GPU-1", 0.3)]
 
 
 def test_users_are_told_and_processes_are_not() -> None:
@@ -53,7 +53,7 @@ def test_users_are_told_and_processes_are_not() -> None:
     assert [(labels["user"], size) for labels, size in samples] == [("alice", 5 * GIB), ("bob", GIB)]
     assert "train" not in write_metrics(envelope, NOW)
     assert {name for found in samples_of(envelope).values() for labels, _ in found for name in labels} == {
-        *("host", "gpu", "index", "model", "user", "version", "simulated"),
+        *("host", "gpu", "uuid", "model", "vendor", "user", "version", "simulated"),
     }
 
 
@@ -67,7 +67,7 @@ def test_a_missing_gpu_is_told_as_missing() -> None:
     gpus = [make_gpu(0), make_gpu(1, missing="fell off the bus", metrics=dict.fromkeys(IDLE))]
     samples = samples_of(make_envelope(gpus=gpus))
     assert [value for _, value in samples["gpudeck_gpu_missing"]] == [0, 1]
-    assert [labels["gpu"] for labels, _ in samples["gpudeck_gpu_power_watts"]] == ["GPU-0"]
+    assert [labels["uuid"] for labels, _ in samples["gpudeck_gpu_power_watts"]] == ["GPU-0"]
 
 
 def test_what_was_read_long_ago_is_told_by_its_age_alone() -> None:

@@ -121,7 +121,7 @@ def test_health_needs_no_token_and_tells_nothing_else(listener: Listener) -> Non
 def test_metrics_are_text_for_prometheus(listener: Listener) -> None:
     status, body, headers = ask_once(listener, "/metrics", **BEARER)
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    assert b'gpudeck_gpu_power_watts{host="gpu01",gpu="GPU-0",index="0",model="NVIDIA A100-SXM4-80GB"} 60.5\n' in body
+    assert b'gpudeck_gpu_power_watts{host="gpu01",gpu="0",uuid="GPU-0",model="NVIDIA A100-SXM4-80GB"} 60.5\n' in body
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/reports", "/../etc/passwd", "/api/v1/report/", "http://x/metrics", "*"])

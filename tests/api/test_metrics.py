@@ -57,7 +57,7 @@ class Page:
         return found
 
     def of_gpu(self, name: str) -> dict[str, float]:
-        return {labels["gpu"]: value for labels, value in self.samples().get(f"gpudeck_gpu_{name}", [])}
+        return {labels["uuid"]: value for labels, value in self.samples().get(f"gpudeck_gpu_{name}", [])}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def by(samples: Samples, name: str, label: str) -> dict[str, float]:
 def test_every_metric_of_the_catalog_is_told_with_its_labels(page: Page) -> None:
     page.report(gpus=[make_gpu(3)])
     samples = page.samples()
-    labels = {"host": "gpu01", "gpu": "GPU-3", "index": "3", "model": "NVIDIA A100-SXM4-80GB"}
+    labels = {"host": "gpu01", "gpu": "3", "uuid": "GPU-3", "model": "NVIDIA A100-SXM4-80GB"}
     for values, metrics, own in ((IDLE, GPU_METRICS, labels), (HOST, HOST_METRICS, {"host": "gpu01"})):
         told = {name: expose(metrics[name]) for name in values}
         assert {name: samples[told[name].name] for name in values} == {
@@ -82,7 +82,7 @@ def test_every_metric_of_the_catalog_is_told_with_its_labels(page: Page) -> None
 
 def test_what_a_gpu_is_doing_is_one_series_of_its_state(page: Page) -> None:
     page.report(gpus=[make_gpu(0), make_busy_gpu(1)])
-    states = [(labels["gpu"], labels["state"], value) for labels, value in page.samples()["gpudeck_gpu_state"]]
+    states = [(labels["uuid"], labels["state"], value) for labels, value in page.samples()["gpudeck_gpu_state"]]
     assert states == [("GPU-0", "free", 1), ("GPU-1", "busy", 1)]
 
 
@@ -101,7 +101,7 @@ def test_a_silent_host_has_no_values_but_is_told_of(page: Page) -> None:
     assert by(samples, "gpudeck_host_up", "host") == {"gpu01": 0, "gpu02": 1}
     assert by(samples, "gpudeck_host_report_age_seconds", "host") == {"gpu01": 30.001, "gpu02": 0.001}
     assert by(samples, "gpudeck_host_cpu_ratio", "host") == {"gpu02": 0.125}
-    assert by(samples, "gpudeck_gpu_power_watts", "gpu") == {"GPU-1": 60.5}
+    assert by(samples, "gpudeck_gpu_power_watts", "uuid") == {"GPU-1": 60.5}
     assert "gpudeck_gpu_users" not in samples
 
 
@@ -134,7 +134,7 @@ def test_users_are_told_and_processes_are_not(page: Page) -> None:
     processes = [own, make_process(12, "bob"), make_process(13, None)]
     page.report(gpus=[make_busy_gpu(0), make_gpu(1, processes=processes, metrics={"memory_used_bytes": 2**34})])
     samples = page.samples()["gpudeck_gpu_users"]
-    assert [(labels["gpu"], labels["user"], value) for labels, value in samples] == [
+    assert [(labels["uuid"], labels["user"], value) for labels, value in samples] == [
         ("GPU-0", "alice", 1),
         ("GPU-1", "alice", 1),
         ("GPU-1", "bob", 1),
@@ -167,7 +167,7 @@ def test_hostile_names_stay_within_their_labels(page: Page) -> None:
     page.report(gpus=[gpu])
     samples = page.samples()
     labels = samples["gpudeck_gpu_power_watts"][0][0]
-    assert (labels["gpu"], labels["model"]) == (escape(HOSTILE), escape(HOSTILE))
+    assert (labels["uuid"], labels["model"]) == (escape(HOSTILE), escape(HOSTILE))
     assert samples["gpudeck_gpu_users"][0][0]["user"] == escape(HOSTILE)
     assert not any(name.startswith("evil") for name in samples)
 
@@ -185,17 +185,19 @@ def write_slowly(hub: Hub) -> Samples:
     """What is told of hosts and GPUs, one value at a time."""
     found: Samples = {}
     for host in hub.fleet.ordered():
-        own = {"host": host.name}
+        own = {"host": host.name, **host.facts.labels}
         found.setdefault("gpudeck_host_up", []).append((own, int(host.status == "up")))
         for metric in HOST_METRICS.values():
             if host.status == "up" and (value := host.value(metric.name)) is not None:
                 found.setdefault(expose(metric).name, []).append((own, expose(metric).scale(value)))
         for gpu in host.current_gpus() if host.status == "up" else ():
-            labels = {**own, "gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name}
+            labels = {**own, "gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.name}
             for metric in GPU_METRICS.values():
                 if (value := gpu.value(metric.name)) is not None:
                     found.setdefault(expose(metric).name, []).append((labels, expose(metric).scale(value)))
             found.setdefault("gpudeck_gpu_state", []).append(({**labels, "state": gpu.availability}, 1))
+            info = {"vendor": gpu.vendor} | ({"pci_address": gpu.pci_address} if gpu.pci_address else {})
+            found.setdefault("gpudeck_gpu_info", []).append(({**labels, **info}, 1))
             for user in gpu.users:
                 found.setdefault("gpudeck_gpu_users", []).append(({**labels, "user": user}, 1))
     return found
@@ -223,7 +225,32 @@ def test_labels_follow_a_gpu_that_is_called_otherwise(page: Page) -> None:
     page.text()
     page.report(sequence=2, gpus=[make_gpu(5, uuid="GPU-0", name="NVIDIA H200")])
     labels, _ = page.samples()["gpudeck_gpu_power_watts"][0]
-    assert (labels["index"], labels["model"]) == ("5", "NVIDIA H200")
+    assert (labels["gpu"], labels["model"]) == ("5", "NVIDIA H200")
+
+
+def test_labels_of_a_host_are_labels_of_its_series_and_follow_it(page: Page) -> None:
+    page.report(gpus=[make_gpu(0)])
+    target = Target(
+        name="gpu01", origin="test", labels={"rack": "r1", "data-center": "north", "model": "own", "no": ""}
+    )
+    page.hub.fleet.expect([target])
+    samples = page.samples()
+    host = {"host": "gpu01", "rack": "r1", "data_center": "north", "label_model": "own"}
+    gpu = {"gpu": "0", "uuid": "GPU-0", "model": "NVIDIA A100-SXM4-80GB"}
+    assert samples["gpudeck_host_up"] == [(host, 1)]
+    assert samples["gpudeck_host_cpu_ratio"] == [(host, 0.125)]
+    assert samples["gpudeck_gpu_power_watts"] == [(host | gpu, 60.5)]
+    assert samples["gpudeck_gpu_info"] == [(host | gpu | {"vendor": "nvidia"}, 1)]
+    page.hub.fleet.expect([Target(name="gpu01", origin="test", labels={"rack": "r2"})])
+    page.report(sequence=2, gpus=[make_gpu(0)])
+    assert page.samples()["gpudeck_gpu_power_watts"] == [({"host": "gpu01", "rack": "r2"} | gpu, 60.5)]
+
+
+def test_a_gpu_is_found_by_its_uuid_with_a_join(page: Page) -> None:
+    """Also a MIG instance, whose number is the index of its board and its own."""
+    page.report(gpus=[make_gpu(2, uuid="MIG-1", instance=3, parent="GPU-2"), make_gpu(1)])
+    found = {labels["uuid"]: (labels["host"], labels["gpu"]) for labels, _ in page.samples()["gpudeck_gpu_info"]}
+    assert found == {"MIG-1": ("gpu01", "2.3"), "GPU-1": ("gpu01", "1")}
 
 
 def test_hosts_that_leave_while_the_fleet_is_read_or_written_mix_with_no_others(page: Page) -> None:

@@ -43,21 +43,30 @@ def write_example(folder: Path, hub: str, token: Path) -> Path:
     for file in FOLDER.iterdir():
         shutil.copy(file, folder)
     example = folder / "prometheus.yml"
-    text = example.read_text().replace("/etc/prometheus/gpudeck-agent.token", str(token))
+    text = example.read_text()
+    shown = "    # authorization:\n    #   credentials_file: /etc/prometheus/gpudeck-agent.token\n"
+    assert shown in text
+    text = text.replace(shown, f"    authorization:\n      credentials_file: {token}\n")
+    text = text.replace("# - gpudeck.dcgm.yml", "- gpudeck.dcgm.yml")
     example.write_text(text.replace("127.0.0.1:8042", hub).replace("15s", "1s").replace("1m", "1s"))
     return example
 
 
 @needs_promtool
-def test_promtool_takes_the_example_and_its_rules(tmp_path: Path) -> None:
+def test_promtool_takes_the_example_as_it_is_shipped() -> None:
+    assert promtool("check", "config", "prometheus.yml", folder=FOLDER) == "fine"
+    assert promtool("check", "rules", *sorted(file.name for file in FOLDER.glob("*.*.yml")), folder=FOLDER) == "fine"
+
+
+@needs_promtool
+def test_promtool_takes_the_example_with_a_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
     write_example(tmp_path, "hub.example:8042", token)
     assert promtool("check", "config", "prometheus.yml", folder=tmp_path) == "fine"
-    assert promtool("check", "rules", "gpudeck.rules.yml", "gpudeck.alerts.yml", folder=tmp_path) == "fine"
 
 
-GPU = 'job="gpudeck",host="gpu01",gpu="GPU-0",index="0",model="H200"'
+GPU = 'job="gpudeck",host="gpu01",gpu="0",uuid="GPU-0",model="H200"'
 CASES: list[tuple[str, dict[str, str], str, str, int]] = [
     # The alert, series with their values once a minute, at what minute it is looked at, and how many fire.
     ("gpu_hot", {f"gpudeck_gpu_temperature_celsius{{{GPU}}}": "88x20"}, "4m", "just begun", 0),
@@ -126,6 +135,36 @@ CASES: list[tuple[str, dict[str, str], str, str, int]] = [
     ("hub_degraded", {f'gpudeck_hub_part_up{{{HUB},part="database"}}': "0x9"}, "6m", "no database", 1),
     ("hub_degraded", {f'gpudeck_hub_part_up{{{HUB},part="database"}}': "1x9"}, "6m", "all is well", 0),
 ]
+
+
+@needs_promtool
+def test_series_of_dcgm_exporter_are_in_its_units(tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "gpudeck.dcgm.yml", tmp_path)
+    series = {
+        f"gpudeck_gpu_utilization_ratio{{{GPU}}}": "0.25x5",
+        f"gpudeck_gpu_memory_used_bytes{{{GPU}}}": f"{3 * 2**20}x5",
+        f"gpudeck_gpu_memory_total_bytes{{{GPU}}}": f"{10 * 2**20}x5",
+        f"gpudeck_gpu_clock_sm_hertz{{{GPU}}}": "1980000000x5",
+        f"gpudeck_gpu_energy_joules_total{{{GPU}}}": "7x5",
+    }
+    told = {"GPU_UTIL": 25, "FB_USED": 3, "FB_FREE": 7, "SM_CLOCK": 1980, "TOTAL_ENERGY_CONSUMPTION": 7000}
+    labels = '{Hostname="gpu01",UUID="GPU-0",gpu="0",host="gpu01",instance="gpu01",modelName="H200"}'
+    asked = [
+        {
+            "expr": f"sum by (Hostname, UUID, gpu, host, instance, modelName) (DCGM_FI_DEV_{name})",
+            "eval_time": "2m",
+            "exp_samples": [{"labels": labels, "value": value}],
+        }
+        for name, value in told.items()
+    ]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": asked,
+    }
+    rules = {"rule_files": ["gpudeck.dcgm.yml"], "evaluation_interval": "1m", "tests": [case]}
+    (tmp_path / "test.yml").write_text(json.dumps(rules))
+    assert promtool("test", "rules", "test.yml", folder=tmp_path) == "fine"
 
 
 @needs_promtool
@@ -288,7 +327,9 @@ def check_numbers(hub: HubProcess, prometheus: Prometheus) -> None:
             and all(fleet["totals"][word] == count for word, count in totals.items())
             and all(
                 {gpu["uuid"]: round(gpu[name], 3) for gpu in gpus if gpu[name] is not None}
-                == {uuid: round(value * scale, 3) for uuid, value in prometheus.by(f"{series}{{{HUB}}}", "gpu").items()}
+                == {
+                    uuid: round(value * scale, 3) for uuid, value in prometheus.by(f"{series}{{{HUB}}}", "uuid").items()
+                }
                 for name, (series, scale) in FIGURES.items()
             )
         )
@@ -299,8 +340,15 @@ def check_numbers(hub: HubProcess, prometheus: Prometheus) -> None:
 def check_questions(prometheus: Prometheus) -> None:
     names = {labels["__name__"] for labels, _ in prometheus.ask('{__name__=~"gpudeck_.*",job="gpudeck"}')}
     # These have series only once something fails, or is refused; traffic over PCIe is not simulated.
-    quiet = {"gpudeck_alerts_firing", "gpudeck_reports_refused_total"}
+    quiet = {"gpudeck_alerts_firing", "gpudeck_reports_refused_total", "gpudeck_gpu_nvlink_error_link"}
     quiet |= {f"gpudeck_gpu_pcie_{way}_bytes_per_second" for way in ("receive", "transmit")}
+    # Each of the exporter's names comes with the labels that its dashboards ask for.
+    joined = 'gpudeck_gpu_power_watts{job="gpudeck"} * on (uuid) group_left (vendor) gpudeck_gpu_info{job="gpudeck"}'
+    assert {labels["vendor"] for labels, _ in prometheus.ask(joined)} == {"nvidia"}
+    wait_until(lambda: prometheus.ask("DCGM_FI_DEV_FB_USED"), "a series by its name in dcgm-exporter", 60)
+    of_dcgm, _ = prometheus.ask("DCGM_FI_DEV_FB_USED")[0]
+    assert of_dcgm["UUID"] == of_dcgm["uuid"]
+    assert of_dcgm["Hostname"] == of_dcgm["instance"] == of_dcgm["host"]
     questions = [*expressions(), *RECORDED.values(), *(asked for asked, _ in ASKED.values())]
     assert {name for asked in questions for name in SERIES.findall(asked)} - names <= quiet
     for asked in questions:

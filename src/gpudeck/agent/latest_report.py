@@ -42,7 +42,7 @@ def write_metrics(envelope: Envelope, now: float) -> str:
 
 def _write_values(envelope: Envelope, host: dict[str, str]) -> list[str]:
     report = envelope.report
-    gpus = [(host | {"gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name}, gpu) for gpu in report.gpus or ()]
+    gpus = [(host | _label(gpu), gpu) for gpu in report.gpus or ()]
     lines = []
     for metric in HOST_METRICS.values():
         lines += _write_metric(metric, [(host, report.metrics.get(metric.name))])
@@ -50,11 +50,18 @@ def _write_values(envelope: Envelope, host: dict[str, str]) -> list[str]:
         lines += _write_metric(metric, [(labels, gpu.metrics.get(metric.name)) for labels, gpu in gpus])
     missing = [(labels, int(gpu.missing is not None)) for labels, gpu in gpus]
     users = [sample for labels, gpu in gpus for sample in _memory_by_user(labels, gpu)]
+    infos = [(labels | {"vendor": gpu.vendor}, 1) for labels, gpu in gpus]
     return [
         *lines,
+        *exposition.write_family(exposition.GPU_INFO, "gauge", "1: which GPU a UUID is", infos),
         *exposition.write_family("gpudeck_gpu_missing", "gauge", "1: belongs here and cannot be read at all", missing),
         *exposition.write_family(exposition.USER_MEMORY, "gauge", "Memory used by a user's processes", users),
     ]
+
+
+def _label(gpu: GpuReading) -> dict[str, str]:
+    label = str(gpu.index) if gpu.instance is None else f"{gpu.index}.{gpu.instance}"
+    return {"gpu": label, "uuid": gpu.uuid, "model": gpu.name}
 
 
 def _write_metric(metric: Metric, samples: Iterable[tuple[dict[str, str], Number | None]]) -> list[str]:

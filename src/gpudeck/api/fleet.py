@@ -5,7 +5,6 @@ With `?shape=columns` the fleet is one array for each field over all hosts, and 
 quick to write and to read, as numbers are never objects in between and each set of reasons stands there once.
 """
 
-import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import isnan
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -55,6 +54,7 @@ from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import MomentQuery
 from gpudeck.model.availability import Availability
+from gpudeck.model.exposition import label_name
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
 from gpudeck.model.target import Target
 from gpudeck.model.text import AMOUNT, parse_memory
@@ -200,7 +200,6 @@ def _write_column(name: bytes, blocks: Iterator[list[Any]]) -> Iterator[bytes]:
 _REPORT = "/api/v1/report"
 SETTLED_SECONDS = 300
 """After so long hardly any report of a moment is still on its way: its answer may be cached."""
-_NO_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @get(
@@ -416,7 +415,7 @@ def _describe_agent(target: Target, port: int) -> TargetGroup:
 
 
 def _name_labels(labels: dict[str, str]) -> dict[str, str]:
-    return {f"__meta_gpudeck_label_{_NO_LABEL.sub('_', name)}": value for name, value in sorted(labels.items())}
+    return {f"__meta_gpudeck_label_{label_name(name)}": value for name, value in sorted(labels.items())}
 
 
 @get("/api/v1/sd", opt=access("read"))

@@ -32,11 +32,13 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.exposition import (
     CONTENT_TYPE,
+    GPU_INFO,
     OPENMETRICS_END,
     OPENMETRICS_TYPE,
     ExposedMetric,
     Sample,
     expose,
+    name_host_labels,
     rewrite_heads,
     wants_openmetrics,
     write_family,
@@ -69,12 +71,14 @@ _Numbers = tuple[Sequence[bytes], Floats]
 
 
 class _Labels(NamedTuple):
-    """Of a host and of its GPUs in their order: until it is called otherwise, or its GPUs are others."""
+    """Of a host and of its GPUs in their order: until it or its GPUs are called otherwise. `infos` ends the samples
+    that describe each GPU."""
 
-    name: str
+    own_labels: dict[str, str]
     version: int
     own: bytes
     gpus: list[bytes]
+    infos: list[bytes]
 
 
 class _MetricsBlock(NamedTuple):
@@ -86,6 +90,7 @@ class _MetricsBlock(NamedTuple):
     gpus: _Numbers
     states: _Texts
     users: _Texts
+    infos: _Texts
 
 
 class MetricsPage:
@@ -143,6 +148,7 @@ class MetricsPage:
         is_current = table.gpus.last_seen[rows] == NONE
         gpus = list(compress((gpu for host in up for gpu in host.gpus.values()), is_current))
         shown = list(compress((label for host in up for label in labels[host.id].gpus), is_current))
+        infos = list(compress((info for host in up for info in labels[host.id].infos), is_current))
         rows, open_labels = rows[is_current], [label[:-2] for label in shown]
         users = [(label, user) for label, gpu in zip(open_labels, gpus, strict=True) for user in gpu.users]
         return _MetricsBlock(
@@ -152,20 +158,26 @@ class MetricsPage:
             gpus=(shown, table.gpus.values[rows]),
             states=(open_labels, [_STATES[code] for code in table.gpus.availability[rows].tolist()]),
             users=([label for label, _ in users], [_write_user(user) for _, user in users]),
+            infos=(open_labels, infos),
         )
 
     def _label(self, host: HostState) -> _Labels:
         """With a name that is this host's alone: Prometheus takes no series twice."""
         name = host.name if len(self._hub.fleet.called(host.name)) == 1 else f"{host.name}/{host.id}"
+        own = {"host": name, **name_host_labels(host.facts.labels)}
         version, kept = int(self._hub.fleet.table.hosts.devices_version[host.row]), self._labels.get(host.id)
-        if kept is not None and kept.name == name and kept.version == version:
+        if kept is not None and kept.own_labels == own and kept.version == version:
             return kept
-        gpus = [
-            write_labels({"host": name, "gpu": gpu.uuid, "index": str(gpu.index), "model": gpu.name})
-            for gpu in host.gpus.values()
-        ]
-        own = write_labels({"host": name})
-        return _Labels(name, version, f"{own} ".encode(), [f"{labels} ".encode() for labels in gpus])
+        gpus = list(host.gpus.values())
+        written = [write_labels(own | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.name}) for gpu in gpus]
+        infos = [{"vendor": gpu.vendor, "pci_address": gpu.pci_address or ""} for gpu in gpus]
+        return _Labels(
+            own,
+            version,
+            f"{write_labels(own)} ".encode(),
+            [f"{labels} ".encode() for labels in written],
+            [_write_more({name: value for name, value in info.items() if value}) for info in infos],
+        )
 
     def _write_hub(self) -> Iterator[str]:
         stream, fleet = self._hub.stream, self._hub.fleet
@@ -252,7 +264,12 @@ def _write_messages(outbox: MessageOutbox) -> Iterator[str]:
 
 @lru_cache(4096)
 def _write_user(user: str) -> bytes:
-    return f",{write_labels({'user': user})[1:]} 1".encode()
+    return _write_more({"user": user})
+
+
+def _write_more(labels: Mapping[str, str]) -> bytes:
+    """The end of a sample of 1: labels after those of the GPU."""
+    return f",{write_labels(labels)[1:]} 1".encode() if labels else b"} 1"
 
 
 def _write_fleet(blocks: Sequence[_MetricsBlock]) -> Iterator[bytes]:
@@ -265,6 +282,7 @@ def _write_fleet(blocks: Sequence[_MetricsBlock]) -> Iterator[bytes]:
             _known(labels, values[:, place], metric, exposed) for labels, values in (block.hosts for block in blocks)
         )
         yield from _write(exposed.name, exposed.kind, metric.label, columns)
+    yield from _write(GPU_INFO, "gauge", "1: which GPU a UUID is", (block.infos for block in blocks))
     for place, (metric, exposed) in enumerate(_GPU_SERIES):
         columns = (
             _known(labels, values[:, place], metric, exposed) for labels, values in (block.gpus for block in blocks)

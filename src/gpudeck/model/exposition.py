@@ -5,6 +5,7 @@ hertz, counters end in `_total`. Everything is written in the old text format; `
 it for those who ask.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -21,6 +22,12 @@ USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
 """Memory of a user's processes on a GPU: on an agent's page, and in the store of a large site."""
 UNITS: Final = ("bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz")
 """With which names end. One that ends with another is a number of things, or a yes or no."""
+GPU_INFO: Final = "gpudeck_gpu_info"
+"""1: which GPU a UUID is, for joins."""
+_OWN = ("host", "gpu", "uuid", "model", "state", "user", "vendor", "pci_address")
+"""Labels of our series: `gpu` is the index, or index and instance of a MIG instance, such as 0.3."""
+_RESERVED = {*_OWN, "job", "instance", "le", "quantile", "alertname", "severity"}
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\""})
 _COUNTED = {"cpu_count": "cpus", "nvlink_active_count": "nvlinks_active", "nvlink_inactive_count": "nvlinks_inactive"}
 """Numbers of things that go up and down: `_count` is how Prometheus ends the names of histograms."""
@@ -57,6 +64,24 @@ def expose(metric: Metric) -> ExposedMetric:
     if metric.kind is Kind.COUNTER and metric.rollup is not Rollup.LAST:
         return ExposedMetric(f"{start}{name.removesuffix('_count')}_total", "counter")
     return ExposedMetric(start + _COUNTED.get(name, name), "gauge")
+
+
+def label_name(text: str) -> str:
+    """The characters that Prometheus takes in the name of a label."""
+    return _NO_NAME.sub("_", text)
+
+
+def name_host_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that a site gave a host, as labels of its series. One that is called like a label of ours, or of
+    Prometheus, begins with `label_`. Of two that have one name the first counts; one without a value is none."""
+    found: dict[str, str] = {}
+    for name, value in sorted(labels.items()):
+        plain = label_name(name)
+        if plain in _RESERVED or plain.startswith("__") or not plain or plain[0].isdigit():
+            plain = f"label_{plain}"
+        if value:
+            found.setdefault(plain, value)
+    return found
 
 
 def write_family(name: str, kind: str, about: str, samples: Sequence[Sample]) -> list[str]:

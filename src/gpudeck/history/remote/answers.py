@@ -91,22 +91,22 @@ class DeviceDirectory:
         wanted = list(uuids)
         found = {uuid: self._labels[uuid] for uuid in wanted if uuid in self._labels}
         missing = [uuid for uuid in wanted if uuid not in found]
-        return found | {labels["gpu"]: labels.get("index", "") for labels in self._find_gpus(missing)}
+        return found | {labels["uuid"]: labels.get("gpu", "") for labels in self._find_gpus(missing)}
 
     def hosts_of(self, uuids: Iterable[str]) -> list[str]:
         """The ids of the hosts that these GPUs are in, or were before the hub started."""
         wanted = list(uuids)
         for labels in self._find_gpus([uuid for uuid in wanted if uuid not in self._hosts]):
-            known = self._hosts.get(labels["gpu"], set())
-            self._hosts[labels["gpu"]] = {*known, labels.get("host_id", "")}
+            known = self._hosts.get(labels["uuid"], set())
+            self._hosts[labels["uuid"]] = {*known, labels.get("host_id", "")}
         return sorted({host for uuid in wanted for host in self._hosts.get(uuid, ())})
 
     def count_gpus(self, host_id: str) -> int:
         """How many GPUs the host ever had."""
-        return len({labels.get("gpu") for labels in self._find_labels(select(STATE, {"host_id": host_id}))})
+        return len({labels.get("uuid") for labels in self._find_labels(select(STATE, {"host_id": host_id}))})
 
     def _find_gpus(self, uuids: list[str]) -> list[dict[str, str]]:
-        return self._find_labels(select(STATE, {}, any_of("gpu", uuids))) if uuids else []
+        return self._find_labels(select(STATE, {}, any_of("uuid", uuids))) if uuids else []
 
     def _find_labels(self, *selectors: str) -> list[dict[str, str]]:
         return self._reader.labels(selectors, 1.0, self._clock() + _DAY)
@@ -142,7 +142,7 @@ class RemoteAnswers:
         if subject == "gpu":
             uuid = query.gpu or ""
             series, is_one = Series([], gpu=uuid, label=self._devices.find_gpu(uuid)), True
-            where, hosts = {"gpu": uuid}, self._devices.hosts_of([uuid])
+            where, hosts = {"uuid": uuid}, self._devices.hosts_of([uuid])
         elif subject == "host":
             host_id, name = self._devices.find_host(query.host or "")
             series, is_one = Series([], host=host_id, label=name), metric.is_of_host
@@ -154,7 +154,7 @@ class RemoteAnswers:
             series, is_one = Series([], run=run.id), len(run.gpus) == 1
             its_gpus, hosts = run.gpus, self._devices.hosts_of(run.gpus)
             within = (run.seen_at, now if run.ended_at is None else run.ended_at)
-        more = [any_of("gpu", its_gpus)] if subject == "run" else []
+        more = [any_of("uuid", its_gpus)] if subject == "run" else []
         if query.by == "gpu":
             among = len(its_gpus) if subject == "run" else self._devices.count_gpus(hosts[0])
             return self._by_gpu(query, metric, where, *more, among=among, hosts=hosts, within=within)
@@ -179,7 +179,7 @@ class RemoteAnswers:
             raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
         grid = choose_grid(query.start, query.end, min(query.points, MOST_VALUES // max(1, among)))
         asked = of_each(metric, where, grid.step, *more)
-        found = {one.labels["gpu"]: one for one in self._stats(metric, asked, grid, hosts)}
+        found = {one.labels["uuid"]: one for one in self._stats(metric, asked, grid, hosts)}
         labels = self._devices.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         series = [
@@ -254,7 +254,7 @@ def memory_by_user(
     """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
     label = devices.find_gpu(query.gpu or "")
     grid = choose_grid(query.start, query.end, query.points)
-    where = {"gpu": query.gpu or ""}
+    where = {"uuid": query.gpu or ""}
     longer, told_by = find_lookback(reader, grid, devices.hosts_of([query.gpu or ""]))
     at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
@@ -262,7 +262,7 @@ def memory_by_user(
     for labels, values in reader.values(asked, longer):
         users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
     known = over(select(STATE, where, 'state!="unknown"'), grid.step)
-    moments = [values for _, values in reader.values(f"sum by (gpu) (count_over_time({known}))", longer)]
+    moments = [values for _, values in reader.values(f"sum by (uuid) (count_over_time({known}))", longer)]
     seen = (moments[0] if moments else np.full(longer.count, np.nan))[told_by]
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, metric) for user in order}

@@ -175,7 +175,7 @@ class SeriesEncoder:
 
 
 def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _SeriesHeads:
-    own = host | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
+    own = host | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.model}
     return _SeriesHeads(own, [encode_head(series.name, own) for series in GPU_SERIES])
 
 
@@ -260,7 +260,7 @@ def make_columns(
     for row, key in enumerate(hour.gpus):
         gpu = gpus.get(key)
         if gpu is not None:
-            labels = own | {"gpu": gpu.uuid, "index": gpu.label, "model": gpu.model}
+            labels = own | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.model}
             columns += _gpu_columns(hour, row, labels, find_owner)
     for column in columns:
         known = column.known & np.isfinite(column.values)

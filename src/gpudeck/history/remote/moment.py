@@ -96,12 +96,12 @@ def _ask(reader: PromReader, query: MomentQuery) -> _Found:
     for labels, _ in states:
         gpus = found.gpus.setdefault(labels["host_id"], {})
         state = STATE_NUMBERS.get(labels.get("state", ""), _UNKNOWN)
-        gpus[labels.get("gpu", "")] = labels.get("index", ""), labels.get("model", ""), state
+        gpus[labels.get("uuid", "")] = labels.get("gpu", ""), labels.get("model", ""), state
     for labels, size in memory:
-        found.memory.setdefault((labels["host_id"], labels.get("gpu", "")), {})[labels.get("user", "")] = size
+        found.memory.setdefault((labels["host_id"], labels.get("uuid", "")), {})[labels.get("user", "")] = size
     for (name, is_host), rows in zip(wanted, values, strict=True):
         for labels, value in rows:
-            found.values[labels["host_id"], "" if is_host else labels.get("gpu", ""), name] = value
+            found.values[labels["host_id"], "" if is_host else labels.get("uuid", ""), name] = value
     return found
 
 

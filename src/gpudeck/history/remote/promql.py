@@ -5,7 +5,7 @@ also scrapes that page keeps them apart. The state of a GPU is a sample of value
 samples in a window gives the share of each state and the unobserved time.
 
 All questions are over windows as long as a step, never instant values: an instant value may be five minutes old, and
-gaps must stay gaps. A device is identified by `gpu` or `host_id` alone, so that renaming a host does not duplicate its
+gaps must stay gaps. A device is identified by `uuid` or `host_id` alone, so that renaming a host does not duplicate its
 GPUs.
 """
 
@@ -71,7 +71,7 @@ def any_of(label: str, values: list[str]) -> str:
 
 
 def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
-    """Each device by itself: GPUs by `gpu`, hosts by `host_id`."""
+    """Each device by itself: GPUs by `uuid`, hosts by `host_id`."""
     by = _device(metric)
     if metric.state is not None:
         return _states(metric, where, window, more, by)
@@ -124,9 +124,9 @@ def _each(at: str, by: str) -> Stats:
 def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
     """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
     those that were in it at all. `low` and `high` are left out where they are 0."""
-    seen = f"sum by (gpu) (count_over_time({over(select(STATE, where, *more), window)}))"
+    seen = f"sum by (uuid) (count_over_time({over(select(STATE, where, *more), window)}))"
     in_it = select(STATE, {**where, "state": STATE_WORDS[metric.name]}, *more)
-    inside = f"sum by (gpu) (count_over_time({over(in_it, window)}))"
+    inside = f"sum by (uuid) (count_over_time({over(in_it, window)}))"
     return {
         "mean": f"(sum by ({by}) ({inside} / {seen}) or 0 * sum by ({by}) ({seen}))",
         "low": f"count by ({by}) ({inside} == {seen})",
@@ -135,7 +135,7 @@ def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: 
 
 
 def _device(metric: HistoryMetric) -> str:
-    return "host_id" if metric.is_of_host else "gpu"
+    return "host_id" if metric.is_of_host else "uuid"
 
 
 def _escape(found: re.Match[str]) -> str:
