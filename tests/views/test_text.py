@@ -28,6 +28,13 @@ def test_a_line_a_gpu_with_its_state_in_words() -> None:
     assert "alice" in lines[4]
 
 
+def test_the_state_is_a_whole_word_in_eighty_columns() -> None:
+    (host,) = fleet_of(("gpu01", [make_gpu()])).hosts
+    (gpu,) = host.gpus
+    hosts = [msgspec.structs.replace(host, gpus=[msgspec.structs.replace(gpu, availability="allocated")])]
+    assert "◇ allocated" in render_fleet(msgspec.structs.replace(fleet_of(), hosts=hosts), width=80)
+
+
 def test_unknown_is_a_dash_and_never_a_zero() -> None:
     gpu = make_gpu(metrics={"utilization_percent": None, "temperature_celsius": None, "power_watts": None})
     line = render_fleet(fleet_of(("gpu01", [gpu]))).splitlines()[3]

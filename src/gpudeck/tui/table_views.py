@@ -81,14 +81,15 @@ def host_title(host: Host | None) -> str:
 
 
 def gpu_columns(hosts: Sequence[Host]) -> list[TableColumn]:
-    """As wide as the names in this fleet."""
+    """As wide as the names and states in this fleet."""
     names = measure([clean(host.display_name) for host in hosts], 4, 24)
     models = measure(list({gpu.display_name for host in hosts for gpu in host.gpus}), 5, 20)
+    states = measure(list({f"  {gpu.availability}" for host in hosts for gpu in host.gpus}), 9, 11)
     return [
         TableColumn("HOST", names, 100, sort="host"),
         TableColumn("GPU", 3, 98, "right"),
         TableColumn("MODEL", models, 45),
-        TableColumn("STATE", 9, 99, sort="state"),
+        TableColumn("STATE", states, 99, sort="state"),
         TableColumn("UTIL", 4, 90, "right", sort="utilization"),
         TableColumn("", _UTIL_BAR, 40, grow=1, widest=20, sort="utilization"),
         TableColumn("MEMORY", _MEMORY_BAR, 55, grow=1, widest=20, sort="memory"),

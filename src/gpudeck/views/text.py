@@ -50,7 +50,7 @@ HOST_COLUMN = Column("HOST", keep=100, widest=32)
 GPU_COLUMNS = (
     Column("GPU", keep=98, align="right", widest=8),
     Column("MODEL", keep=45, widest=24, least=10),
-    Column("STATE", keep=99, widest=9),
+    Column("STATE", keep=99, widest=11),
     Column("UTIL", keep=90, align="right", widest=6),
     Column("MEMORY", keep=55, widest=8),
     Column("GiB", keep=80, align="right", widest=15),
