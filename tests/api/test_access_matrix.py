@@ -92,7 +92,16 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("POST", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts"): (ADMINS, ADMINS),
     ("DELETE", "/api/v1/hosts/{host:str}"): (ADMINS, ADMINS),
+    ("POST", "/api/v1/device"): (EVERYBODY, EVERYBODY),
+    ("POST", "/api/v1/device/token"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/sessions"): (ADMINS, ADMINS),
+    ("DELETE", "/api/v1/sessions/{session_id:str}"): (ADMINS, ADMINS),
     # Tokens without an account have no self.
+    ("GET", "/api/v1/device/{user_code:str}"): (NOBODY, NOBODY),
+    ("POST", "/api/v1/device/{user_code:str}"): (NOBODY, NOBODY),
+    ("DELETE", "/api/v1/me/sessions/{session_id:str}"): (NOBODY, NOBODY),
+    ("GET", "/api/v1/me/tokens"): (NOBODY, NOBODY),
+    ("DELETE", "/api/v1/me/tokens/{token_id:int}"): (NOBODY, NOBODY),
     ("POST", "/api/v1/logout-everywhere"): (NOBODY, NOBODY),
     ("GET", "/api/v1/me/sessions"): (NOBODY, NOBODY),
     ("POST", "/api/v1/me/password"): (NOBODY, NOBODY),
@@ -167,6 +176,8 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         path.replace("{host:str}", "nobody")
         .replace("{name:str}", "nobody")
         .replace("{key:str}", "0")
+        .replace("{user_code:str}", "BCDF-GHJK")
+        .replace("{session_id:str}", "0123456789abcdef")
         .replace("{token_id:int}", "999")
         .replace("{run:int}", "999")
         .replace("{number:int}", "999")

@@ -61,10 +61,18 @@ ROUTES = {
     "PUT /api/v1/me/views": "save views",
     "POST /api/v1/me/token": "create token",
     "DELETE /api/v1/me/token": "revoke token",
+    "DELETE /api/v1/me/tokens/{token_id}": "revoke token",
+    "DELETE /api/v1/me/sessions/{session_id}": "end session",
+    "DELETE /api/v1/sessions/{session_id}": "end session",
+    "POST /api/v1/device/{user_code}": "confirm login",
+    "POST /api/v1/device/token": "create token",
 }
 """What the entry calls it. Reports are no changes: what they leave behind is the fleet."""
-QUESTIONS = {"POST /api/v1/reservations/preview": {"host": "gpu01", "for": "4h"}}
-"""Those with a body that change nothing."""
+QUESTIONS = {
+    "POST /api/v1/reservations/preview": {"host": "gpu01", "for": "4h"},
+    "POST /api/v1/device": {"name": "laptop"},
+}
+"""Those with a body that change nothing. Programs begin logins before anybody is known: confirming is the change."""
 
 
 class Desk:
@@ -175,6 +183,31 @@ def revoking_own_token(desk: Desk) -> httpx.Response:
     return desk.call("DELETE /api/v1/me/token", token=made.json()["secret"])
 
 
+def revoking_one_of_own_tokens(desk: Desk) -> httpx.Response:
+    desk.fill().call("POST /api/v1/me/token", {"name": "laptop"})
+    (token,) = desk.call("GET /api/v1/me/tokens").json()["tokens"]
+    return desk.call(f"DELETE /api/v1/me/tokens/{token['id']}")
+
+
+def ending_a_session(path: str) -> Callable[[Desk], httpx.Response]:
+    def call(desk: Desk) -> httpx.Response:
+        (session,) = desk.fill().call("GET /api/v1/me/sessions").json()["sessions"]
+        return desk.call(f"DELETE {path}/{session['id']}")
+
+    return call
+
+
+def confirming(desk: Desk) -> httpx.Response:
+    begun = desk.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
+    return desk.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
+
+
+def redeeming(desk: Desk) -> httpx.Response:
+    begun = desk.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
+    desk.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
+    return desk.call("POST /api/v1/device/token", {"device_code": begun["device_code"]})
+
+
 def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
     return lambda desk: desk.fill().call(route, body)
 
@@ -228,6 +261,11 @@ EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
     "PUT /api/v1/me/views": calling("PUT /api/v1/me/views", {"views": [{"name": "mine", "href": "?q=ada"}]}),
     "POST /api/v1/me/token": calling("POST /api/v1/me/token", {"name": "laptop"}),
     "DELETE /api/v1/me/token": revoking_own_token,
+    "DELETE /api/v1/me/tokens/{token_id}": revoking_one_of_own_tokens,
+    "DELETE /api/v1/me/sessions/{session_id}": ending_a_session("/api/v1/me/sessions"),
+    "DELETE /api/v1/sessions/{session_id}": ending_a_session("/api/v1/sessions"),
+    "POST /api/v1/device/{user_code}": confirming,
+    "POST /api/v1/device/token": redeeming,
 }
 
 

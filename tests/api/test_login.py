@@ -145,6 +145,44 @@ def test_sessions_are_listed_and_this_one_is_marked(hub: Station) -> None:
     assert len(sessions) == 2
 
 
+def test_one_session_is_ended_by_its_owner_or_by_an_admin_and_by_nobody_else(hub: Station) -> None:
+    for name, role in (("root", "admin"), ("bob", "user")):
+        hub.add(name, role)
+    ada, phone, bob, root = (Browser(hub) for _ in range(4))
+    for browser, name in ((ada, "ada"), (phone, "ada"), (bob, "bob"), (root, "root")):
+        browser.log_in(name)
+    listed = ada.call("GET", "/api/v1/me/sessions").json()["sessions"]
+    other = next(one["id"] for one in listed if not one["is_this"])
+    assert bob.call("DELETE", f"/api/v1/me/sessions/{other}").status_code == 404
+    assert bob.call("DELETE", f"/api/v1/sessions/{other}").status_code == 403
+    assert phone.fleet_status() == 200
+    assert ada.call("DELETE", f"/api/v1/me/sessions/{other}").status_code == 200
+    assert (ada.fleet_status(), phone.fleet_status()) == (200, 401)
+    found = root.call("GET", "/api/v1/sessions").json()["sessions"]
+    assert sorted(one["account"] for one in found) == ["ada", "bob", "root"]
+    ids = [one["id"] for one in found if one["account"] == "bob"]
+    assert root.call("DELETE", f"/api/v1/sessions/{ids[0]}").status_code == 200
+    assert bob.fleet_status() == 401
+    (entry, *_) = root.call("GET", "/api/v1/audit").json()["entries"]
+    assert (entry["who"], entry["action"], entry["subject"]) == ("root", "end session", "bob")
+
+
+def test_token_cannot_confirm_the_login_of_another_program(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    secret = ada.call("POST", "/api/v1/me/token", json={"name": "laptop"}).json()["secret"]
+    begun = Browser(hub).call("POST", "/api/v1/device", json={"name": "second"}).json()
+    token = {"Authorization": f"Bearer {secret}"}
+    path = f"/api/v1/device/{begun['user_code']}"
+    assert Browser(hub).call("GET", path, token).status_code == 403
+    assert Browser(hub).call("POST", path, token, json={"is_approved": True}).status_code == 403
+    waiting = Browser(hub).call("POST", "/api/v1/device/token", json={"device_code": begun["device_code"]})
+    assert (waiting.status_code, waiting.json()["error"]["code"]) == (400, "authorization_pending")
+    elsewhere = {"Origin": "http://evil.example"}
+    assert ada.call("POST", path, elsewhere, json={"is_approved": True}).status_code == 403
+    assert ada.call("POST", path, json={"is_approved": True}).json() == {"redirect": ""}
+
+
 @pytest.mark.parametrize(
     "headers",
     [

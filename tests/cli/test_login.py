@@ -1,16 +1,23 @@
 """gpudeck login, logout and whoami against a real hub, and which hub a command asks."""
 
+import contextlib
 import json
+import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from fakes.hubs import HubProcess, gpudeck, running_hub
+from fakes.forked import ForkedProcess
+from fakes.hubs import HubProcess, environment, gpudeck, running_hub
+from fakes.waiting import wait_until
 from gpudeck.agent.lock_files import announcing, find_agent_hubs
 from gpudeck.cli.hub_lookup import SavedLogin, find_hub, find_token, load_login, save_login
 from gpudeck.model.address import is_same_hub
 
+PASSWORD = "correct horse battery staple"
 CONFIG = "demo: never\nlocal: never\nread: login\nhistory: {kind: off}\n"
 
 
@@ -19,6 +26,31 @@ def log_in(hub: HubProcess, home: Path) -> tuple[int, str]:
     arguments = ("--name", "ada", "--password-file", "password", "--days", "7")
     done = gpudeck(home, "login", hub.url.removeprefix("http://"), *arguments)
     return done.returncode, done.stdout + done.stderr
+
+
+class WaitingCommand:
+    """A command that waits for something; `find` waits for what it says on standard error."""
+
+    def __init__(self, process: ForkedProcess, said: Path) -> None:
+        self.process = process
+        self._said = said
+
+    def find(self, pattern: str) -> str:
+        found = wait_until(lambda: re.search(pattern, self._said.read_text()))
+        assert found is not None, self._said.read_text()
+        return found[1]
+
+
+@contextlib.contextmanager
+def started(home: Path, *arguments: str, **variables: str) -> Iterator[WaitingCommand]:
+    said = home / "said"
+    with said.open("w") as log:
+        process = ForkedProcess(arguments, environment(home) | variables, home, log)
+    try:
+        yield WaitingCommand(process, said)
+    finally:
+        process.kill()
+        process.communicate(30)
 
 
 def test_login_saves_a_token_that_all_commands_use_until_logout(tmp_path: Path) -> None:
@@ -52,6 +84,37 @@ def test_login_saves_a_token_that_all_commands_use_until_logout(tmp_path: Path) 
             f"gpudeck: {hub.url} refused the request: the name or the password is wrong. "
             "Try again, or ask an admin for a new password.\n",
         )
+
+
+def test_login_is_confirmed_on_the_page_and_its_token_listed_and_ended(tmp_path: Path) -> None:
+    (tmp_path / "gpudeck.yaml").write_text(CONFIG)
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    home = tmp_path / "home"
+    home.mkdir()
+    assert gpudeck(tmp_path, "account", "add", "ada", "--password-file", "password").returncode == 0
+    with running_hub(tmp_path) as hub, httpx.Client(base_url=hub.url, headers={"Origin": hub.url}) as page:
+        assert page.post("/api/v1/login", json={"name": "ada", "password": PASSWORD}).is_success
+        with started(home, "login", hub.url) as terminal:
+            code = terminal.find(r"/#/device\?code=([A-Z]{4}-[A-Z]{4})\n")
+            assert page.post(f"/api/v1/device/{code}", json={"is_approved": True}).json() == {"redirect": ""}
+            assert terminal.process.wait(30) == 0
+        # The browser of this machine brings the confirmation to the command itself.
+        with started(home, "login", hub.url, "--browser", BROWSER="true") as terminal:
+            code = terminal.find(r"Confirm the code ([A-Z]{4}-[A-Z]{4}) in the browser")
+            redirect = page.post(f"/api/v1/device/{code}", json={"is_approved": True}).json()["redirect"]
+            assert httpx.get(redirect.replace("code=", "other=")).status_code == 404
+            assert "Confirmed" in httpx.get(redirect).text
+            assert terminal.process.wait(30) == 0
+        logins = json.loads(gpudeck(home, "sessions", "--json").stdout)["sessions"]
+        # That of the first login was revoked by the second.
+        assert sorted(one["kind"] for one in logins) == ["browser", "token"]
+        assert gpudeck(home, "sessions", "--all").returncode == 1
+        browser = next(one["id"] for one in logins if one["kind"] == "browser")
+        assert gpudeck(home, "sessions", "end", browser).stdout == f"{browser} is ended.\n"
+        assert page.get("/api/v1/me").json()["kind"] == "nobody"
+        token = next(one["id"] for one in logins if one["kind"] == "token")
+        assert gpudeck(home, "sessions", "end", token).returncode == 0
+        assert gpudeck(home, "show").returncode == 2
 
 
 def test_hub_without_accounts_names_the_link_of_the_first_admin(tmp_path: Path) -> None:

@@ -34,6 +34,14 @@ def call(hub: HubProcess, path: str, body: dict[str, Any], cookie: str = "") -> 
         return str(answer.headers.get("Set-Cookie", "")).partition(";")[0]
 
 
+def post(hub: HubProcess, path: str, body: dict[str, Any]) -> str:
+    """What the hub answers to a program."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{hub.url}/api/v1/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[HubProcess]:
     """A hub that shows nothing to strangers: the admin ada, the user uli, the viewer vera."""
@@ -294,3 +302,35 @@ def test_a_password_is_changed_and_somebody_logs_out(guarded: HubProcess, opened
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     assert page.context.cookies() == []
+
+
+def test_a_terminal_is_logged_in_with_a_code_on_a_phone(guarded: HubProcess, opened: Opens) -> None:
+    begun = json.loads(post(guarded, "device", {"name": "gpudeck login on laptop"}))
+    page = opened(f"{guarded.url}/#/device?code={begun['user_code'].lower()}", width=390, height=844)
+    # Logging in leads to where the link pointed.
+    log_in(page, "vera")
+    expect(page.get_by_text("gpudeck login on laptop wants to use this hub as vera (viewer)")).to_be_visible()
+    expect(page.get_by_text(begun["user_code"])).to_be_visible()
+    assert not is_wider_than_its_window(page)
+    page.get_by_role("button", name="Confirm").click()
+    expect(page.get_by_text("gpudeck login on laptop is logged in as vera. Go back to the terminal.")).to_be_visible()
+    made = json.loads(post(guarded, "device/token", {"device_code": begun["device_code"]}))
+    assert made["account"] == "vera"
+    page.goto(f"{guarded.url}/#/device?code=BCDF-GHJK")
+    expect(page.get_by_text("No login waits under this code")).to_be_visible()
+
+
+def test_an_admin_logs_somebody_else_out(guarded: HubProcess, opened: Opens) -> None:
+    vera, ada = opened(guarded.url), opened(guarded.url)
+    log_in(vera, "vera")
+    expect(vera.locator(".card").first).to_be_visible()
+    log_in(ada, "ada")
+    dialog = choose(ada, "ada", "Sessions")
+    buttons = dialog.get_by_role("button", name=re.compile("Log out vera"))
+    expect(buttons.first).to_be_visible()
+    for _ in range(buttons.count()):
+        before = buttons.count()
+        buttons.first.click()
+        expect(buttons).to_have_count(before - 1)
+    vera.reload()
+    expect(vera.get_by_role("heading")).to_have_text("Log in")

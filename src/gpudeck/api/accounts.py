@@ -193,10 +193,7 @@ async def revoke_token(
     known = next((token for token in await auth.tokens.list() if token.id == token_id), None)
     if known is None or not _is_theirs(known, caller):
         raise NotFoundException(f"there is no token {token_id}")
-    await auth.tokens.revoke(
-        token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
-    )
-    return Done()
+    return await _revoke(request, auth, token_id)
 
 
 class NewPersonalToken(Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,8 +246,36 @@ async def revoke_own_token(request: AuthRequest, auth: TheAuth) -> Done:
     caller = caller_of(request)
     if caller.token_id is None:
         raise NotFoundException("this request was made without a token")
+    return await _revoke(request, auth, caller.token_id)
+
+
+@get("/api/v1/me/tokens", opt=access("self"))
+async def list_own_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
+    """Your tokens with their last use; never their secrets."""
+    own = caller_of(request).account_id
+    return TokenList([token for token in await auth.tokens.list() if token.account_id == own])
+
+
+@delete(
+    "/api/v1/me/tokens/{token_id:int}",
+    status_code=200,
+    opt=access("self"),
+    responses=documented(Done, "It is worth nothing from now on", {404: "You have no such token"}),
+)
+async def revoke_one_of_own_tokens(
+    request: AuthRequest, token_id: Annotated[int, PathParameter(description="The token's number")], auth: TheAuth
+) -> Done:
+    """Take back one of your tokens."""
+    own = caller_of(request).account_id
+    if not any(token.id == token_id and token.account_id == own for token in await auth.tokens.list()):
+        raise NotFoundException(f"you have no token {token_id}")
+    return await _revoke(request, auth, token_id)
+
+
+async def _revoke(request: AuthRequest, auth: Auth, token_id: int) -> Done:
+    caller = caller_of(request)
     await auth.tokens.revoke(
-        caller.token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
+        token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
     )
     return Done()
 

@@ -19,6 +19,7 @@ from gpudeck.api import (
     alerts,
     ask,
     badge,
+    device_login,
     events,
     fleet,
     health,
@@ -74,7 +75,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
-    *(waste, idle_policy),
+    *(waste, idle_policy, device_login),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -7,16 +7,18 @@ GET /api/v1/me · /api/v1/me/sessions · /api/v1/me/views.
 import math
 from typing import Annotated, Any
 
-from litestar import Request, Response, get, post, put
+from litestar import Request, Response, delete, get, post, put
 from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
 from litestar.exceptions import (
     HTTPException,
+    NotFoundException,
     PermissionDeniedException,
     TooManyRequestsException,
 )
-from litestar.params import JSONBody
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct
+from sqlalchemy import Executable
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
 from gpudeck.api.answers import RequestRefused, documented
@@ -25,6 +27,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
+from gpudeck.auth.sessions import Session
 from gpudeck.schedulers.job_report import JobReporter
 
 TheAuth = NamedDependency[Auth]
@@ -75,8 +78,10 @@ class Me(Struct, frozen=True):
 
 
 class OneSession(Struct, frozen=True):
-    """One session of an account."""
+    """One session of an account. `id` is no secret."""
 
+    id: str
+    account: str
     created_at: float
     seen_at: float
     address: str
@@ -85,7 +90,12 @@ class OneSession(Struct, frozen=True):
 
 
 class SessionList(Struct, frozen=True):
+    """The one used last first."""
+
     sessions: list[OneSession]
+
+
+SessionId = Annotated[str, PathParameter(description="The session's id", max_length=64)]
 
 
 class Done(Struct, frozen=True):
@@ -140,12 +150,58 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
 @get("/api/v1/me/sessions", opt=access("self"))
 async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     """Where you are logged in."""
-    caller = caller_of(request)
-    found = await auth.sessions.list(caller.account_id) if caller.account_id is not None else []
+    return _show_sessions(request, await auth.sessions.list(_account_of(request)))
+
+
+@delete(
+    "/api/v1/me/sessions/{session_id:str}",
+    status_code=200,
+    opt=access("self"),
+    responses=documented(Done, "That browser is logged out", {404: "You have no such session"}),
+)
+async def end_own_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
+    """End one of your sessions."""
+    return await _end_session(request, auth, session_id, _account_of(request))
+
+
+@get("/api/v1/sessions", opt=access("admin"))
+async def list_all_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
+    """Who is logged in, and where."""
+    return _show_sessions(request, await auth.sessions.list())
+
+
+@delete(
+    "/api/v1/sessions/{session_id:str}",
+    status_code=200,
+    opt=access("admin"),
+    responses=documented(Done, "That browser is logged out", {404: "There is no such session"}),
+)
+async def end_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
+    """End a session of any account."""
+    return await _end_session(request, auth, session_id, None)
+
+
+def _show_sessions(request: AuthRequest, found: list[Session]) -> SessionList:
     own = hash_secret(_session_of(request))
     return SessionList(
-        [OneSession(one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)) for one in found]
+        [
+            OneSession(
+                one.id, one.account, one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)
+            )
+            for one in found
+        ]
     )
+
+
+async def _end_session(request: AuthRequest, auth: Auth, session_id: str, account_id: int | None) -> Done:
+    caller = caller_of(request)
+
+    def also(account: str) -> Executable:
+        return auth.audit.entry(caller, "end session", account)
+
+    if not await auth.sessions.end_one(session_id, also, account_id):
+        raise NotFoundException(f"there is no session {session_id[:64]}")
+    return Done()
 
 
 class KeptViews(Struct, frozen=True):

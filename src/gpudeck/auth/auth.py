@@ -8,6 +8,7 @@ from sqlalchemy import Executable
 from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, Kind, read_proxied_name
+from gpudeck.auth.device_login import DeviceLogins
 from gpudeck.auth.identities import Identities
 from gpudeck.auth.login import FirstAdmin, Login, LoginThrottle
 from gpudeck.auth.sessions import Sessions
@@ -47,6 +48,7 @@ class Auth:
         self.audit = Audit(database, now)
         self.sessions = Sessions(database, settings, now)
         self.tokens = Tokens(database, now)
+        self.devices = DeviceLogins(self.tokens, self.audit)
         self.users = UserDirectory(logins)
         self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(), self.audit)
         self.first_admin = FirstAdmin(self.accounts, now)

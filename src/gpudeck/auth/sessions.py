@@ -1,9 +1,10 @@
 """Login sessions. A session is a random secret in a cookie; the hub's database stores its hash."""
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Executable, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Executable, delete, insert, or_, select, true, update
 
 from gpudeck.auth.accounts import SECRET_LENGTH, Account, Also, hash_secret, make_secret, read_account
 from gpudeck.auth.settings import AuthSettings
@@ -22,15 +23,18 @@ SEEN_SECONDS = 60.0
 MOST_EACH = 50
 """Sessions of one account: past that many the one that was used least lately ends."""
 _MOST_CACHED = 10_000
+_ID_LENGTH = 16
+"""Of the characters of its hash; 64 random bits."""
 
 _table = schema.sessions
 
 
 class Session(Struct, frozen=True):
-    """A browser that is logged in, to be shown to its owner. `id` identifies the session and is no secret. `seen_at` is
-    up to a minute old. Times are Unix seconds."""
+    """A browser that is logged in, to be shown to its owner and to admins. `id` identifies the session and is no
+    secret. `seen_at` is up to a minute old. Times are Unix seconds."""
 
     id: str
+    account: str
     created_at: float
     seen_at: float
     address: str
@@ -89,11 +93,29 @@ class Sessions:
         """End all sessions of an account, and write `also` with it."""
         await self._delete(_table.c.account_id == account_id, *also)
 
-    async def list(self, account_id: int) -> list[Session]:
-        """Those that still count, the one used last first."""
-        wanted = select(_table).where(_table.c.account_id == account_id, ~self._is_over(self._now()))
+    async def end_one(self, session_id: str, also: Callable[[str], Executable], account_id: int | None = None) -> bool:
+        """End the session with that id, and write `also` of its account's name with it. False where no session of that
+        account, or of any, has it."""
+        if len(session_id) != _ID_LENGTH or not session_id.isalnum() or not session_id.isascii():
+            return False
+        accounts = schema.accounts
+        wanted = select(_table.c.hash, accounts.c.name).join_from(_table, accounts)
+        wanted = wanted.where(_table.c.hash.startswith(session_id), _is_of(account_id))
+        row = (await self.database.execute(wanted)).first()
+        if row is not None:
+            await self._delete(_table.c.hash == row.hash, also(row.name))
+        return row is not None
+
+    async def list(self, account_id: int | None = None) -> list[Session]:
+        """Those of an account, or all, that still count, the one used last first."""
+        accounts = schema.accounts
+        wanted = select(_table, accounts.c.name).join_from(_table, accounts)
+        wanted = wanted.where(_is_of(account_id), ~self._is_over(self._now()))
         rows = await self.database.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
-        return [Session(row.hash[:16], row.created_at, row.seen_at, row.address, row.user_agent) for row in rows]
+        return [
+            Session(row.hash[:_ID_LENGTH], row.name, row.created_at, row.seen_at, row.address, row.user_agent)
+            for row in rows
+        ]
 
     async def trim(self, now: float) -> int:
         """Delete what counts no more at that time. Returns how many."""
@@ -146,6 +168,10 @@ class Sessions:
 
     def _is_over(self, now: float) -> ColumnElement[bool]:
         return or_(_table.c.seen_at < now - self._settings.idle, _table.c.created_at < now - self._settings.expire)
+
+
+def _is_of(account_id: int | None) -> ColumnElement[bool]:
+    return true() if account_id is None else _table.c.account_id == account_id
 
 
 def _end_of_surplus(account_id: int) -> Any:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "login": "Log in to a hub; all further commands use it.",
     "logout": "Log out, and revoke the token of the login.",
     "whoami": "Show your account and role on the hub.",
+    "sessions": "List and end logins: browsers and personal tokens.",
     "reserve": "Reserve GPUs.",
     "reservations": "List current and future reservations.",
     "release": "End a reservation now.",

@@ -1,15 +1,19 @@
 """gpudeck login, logout and whoami: a personal token for this user on this machine."""
 
+import re
 import time
-from typing import TextIO
+import webbrowser
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, TextIO
+from urllib.parse import parse_qs, urlsplit
 
 import click
 
 from gpudeck.cli.hub_access import ask
 from gpudeck.cli.hub_lookup import SavedLogin, find_hub, forget_login, load_login, save_login
 from gpudeck.cli.options import hub_option
-from gpudeck.client import Client, Forbidden
-from gpudeck.client.answers import Identity
+from gpudeck.client import Client, Forbidden, LoginPending
+from gpudeck.client.answers import Identity, PersonalToken
 from gpudeck.collectors.host import host_name
 from gpudeck.model.address import is_same_hub
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -17,39 +21,46 @@ from gpudeck.model.text import clean, show_length
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck login http://hub:8042        asks for name and password
+  gpudeck login http://hub:8042        prints an address and a code to confirm in a browser
+  gpudeck login hub:8042 --browser     opens the browser of this machine
+  gpudeck login hub:8042 --name ada    asks for the password instead
   gpudeck login hub:8042 --days 7      log in for a week
   gpudeck whoami                       your account and role
   gpudeck logout                       revoke the token
 """
+_AGAIN = "Run `gpudeck login` again."
 
 
 @click.command("login", epilog=_EXAMPLES)
 @click.argument("url", required=False)
-@click.option("--name", metavar="NAME", help="Your account's name. [default: prompt]")
+@click.option("--browser", is_flag=True, help="Open the browser of this machine, which must run here.")
+@click.option("--name", metavar="NAME", help="Log in with this account and its password, without a browser.")
 @click.option(
     "--password-file", type=click.File(), help="Read the password from the first line of FILE; - is standard input."
 )
 @click.option(
     "--days", type=click.IntRange(1, 365), default=30, show_default=True, help="How many days the login lasts."
 )
-def command(url: str | None, *, name: str | None, password_file: TextIO | None, days: int) -> None:
+def command(url: str | None, *, browser: bool, name: str | None, password_file: TextIO | None, days: int) -> None:
     """Log in to a hub, and use it for all further commands.
 
-    The hub gives out a personal token, which is saved in ~/.config/gpudeck/login.json (mode 600) and sent only to
-    this hub. It expires after --days days; `gpudeck logout` revokes it.
+    Open the address that is printed on any machine, log in there, and confirm the code. With --browser, the browser of
+    this machine is opened instead.
+
+    The hub gives out a personal token, which is saved in ~/.config/gpudeck/login.json (mode 600) and sent only to this
+    hub. It expires after --days days; `gpudeck logout` revokes it.
     """
     hub = find_hub(url).url
     client = Client(hub)
     me = client.me()
     if not me.can_log_in:
         raise UsageError(f"{client.shown} has no accounts.", _without_accounts(me))
-    typed = name or click.prompt("Name", err=True)
-    if password_file is None:
-        password = click.prompt("Password", hide_input=True, err=True)
+    if browser and (name or password_file):
+        raise UsageError("--browser excludes --name and --password-file.")
+    if name or password_file:
+        made = _log_in_with_password(client, name, password_file, days)
     else:
-        password = password_file.readline().rstrip("\n")
-    made = client.log_in(typed, password, f"gpudeck login on {host_name()}", days * 86_400)
+        made = _log_in_here(client, days) if browser else _log_in_on_page(client, days)
     _revoke(load_login())
     try:
         file = save_login(SavedLogin(hub, made.account, made.secret, made.expires_at))
@@ -58,6 +69,94 @@ def command(url: str | None, *, name: str | None, password_file: TextIO | None, 
         reason = str(error.strerror).lower()
         raise GpudeckError(f"the login cannot be saved: {error.filename}: {reason}.") from error
     click.echo(f"Logged in to {client.shown} as {clean(made.account)} for {days} days ({file}).")
+
+
+def _log_in_with_password(client: Client, name: str | None, file: TextIO | None, days: int) -> PersonalToken:
+    typed = name or click.prompt("Name", err=True)
+    password = click.prompt("Password", hide_input=True, err=True) if file is None else file.readline().rstrip("\n")
+    return client.log_in(typed, password, _label(), days * 86_400)
+
+
+def _log_in_on_page(client: Client, days: int) -> PersonalToken:
+    """Waits until the code is confirmed on the page, in any browser."""
+    begun = client.begin_login(_label(), days * 86_400)
+    click.echo(f"Open {_page_of(client, begun.user_code)}", err=True)
+    click.echo(f"and confirm the code {clean(begun.user_code)}. Waiting…", err=True)
+    end = time.monotonic() + begun.expires_in
+    while True:
+        time.sleep(begun.interval)
+        try:
+            return client.redeem_login(begun.device_code)
+        except LoginPending:
+            if time.monotonic() > end:
+                raise GpudeckError("nobody confirmed the login in time.", _AGAIN) from None
+
+
+def _log_in_here(client: Client, days: int) -> PersonalToken:
+    """The browser of this machine brings the confirmation to a port on which only this machine is heard."""
+    with _Listener() as listener:
+        begun = client.begin_login(_label(), days * 86_400, listener.server_port)
+        page = _page_of(client, begun.user_code)
+        if not webbrowser.open(page):
+            raise GpudeckError("no browser can be opened on this machine.", "Log in without --browser.")
+        click.echo(f"Confirm the code {clean(begun.user_code)} in the browser: {page}", err=True)
+        code = listener.wait(begun.expires_in)
+    return client.redeem_login(begun.device_code, code)
+
+
+def _label() -> str:
+    return f"gpudeck login on {host_name()}"
+
+
+def _page_of(client: Client, user_code: str) -> str:
+    return f"{client.shown}/#/device?code={clean(user_code)}"
+
+
+class _Listener(HTTPServer):
+    """Waits for the browser with the confirmation."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Confirmation)
+        self.code: str | None = None
+
+    def wait(self, seconds: float) -> str:
+        """What the browser brought. Raises GpudeckError where it does not come in time, or with a refusal."""
+        end = time.monotonic() + seconds
+        while self.code is None and (left := end - time.monotonic()) > 0:
+            self.timeout = left
+            self.handle_request()
+        if not self.code:
+            why = "nobody confirmed the login in time." if self.code is None else "the login was denied on the page."
+            raise GpudeckError(why, _AGAIN)
+        return self.code
+
+
+class _Confirmation(BaseHTTPRequestHandler):
+    """One request of the browser. `code` is empty for a refusal; everything else is left unanswered."""
+
+    timeout = 5.0
+    server: _Listener
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        code = query.get("code", [""])[0]
+        is_code = re.fullmatch(r"[A-Za-z0-9_-]{43}", code) is not None
+        if is_code or "denied" in query:
+            self.server.code = code if is_code else ""
+            text = b"Confirmed. You can close this window and go back to the terminal.\n"
+            self._answer(200, text if is_code else b"Denied. You can close this window.\n")
+        else:
+            self._answer(404, b"There is nothing here.\n")
+
+    def _answer(self, status: int, text: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        """Not on the terminal: the address holds the code."""
 
 
 def _without_accounts(me: Identity) -> str:

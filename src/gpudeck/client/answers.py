@@ -38,6 +38,15 @@ class PersonalToken(Struct, frozen=True):
     expires_at: float
 
 
+class DeviceLogin(Struct, frozen=True):
+    """A login that waits for its confirmation on the page, for so many seconds. `device_code` is secret."""
+
+    device_code: str
+    user_code: str
+    expires_in: float
+    interval: float
+
+
 class _Versioned(Struct):
     version: str | None = None
 

@@ -13,7 +13,7 @@ import urllib3
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.client.answers import Identity, PersonalToken, read_answer
+from gpudeck.client.answers import DeviceLogin, Identity, PersonalToken, read_answer
 from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure
 from gpudeck.model.address import mask_password, split_hubs
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -50,6 +50,10 @@ class NotFound(GpudeckError):
 
 class Busy(GpudeckError):
     """The hub cannot do it now, and may a little later."""
+
+
+class LoginPending(Busy):
+    """The login is not confirmed yet: ask again."""
 
 
 class ReservationTaken(GpudeckError):
@@ -203,6 +207,18 @@ class Client:
         self._send("POST", "/api/v1/logout", others=cookie)
         return self.read(made.data, PersonalToken)
 
+    def begin_login(self, label: str, seconds: float, port: int | None = None) -> DeviceLogin:
+        """A login that the user confirms on the page, with `redeem_login` for the token. With `port` the confirmation
+        goes to that port of the browser's machine."""
+        wanted = {"name": label[:128], "expire_seconds": seconds, "port": port}
+        return self.read(self._send("POST", "/api/v1/device", wanted).data, DeviceLogin)
+
+    def redeem_login(self, device_code: str, code: str = "") -> PersonalToken:
+        """The token of a login that was confirmed. Raises LoginPending until then, and UsageError where it was denied
+        or has expired."""
+        wanted = {"device_code": device_code, "code": code}
+        return self.read(self._send("POST", "/api/v1/device/token", wanted).data, PersonalToken)
+
     def revoke_own_token(self) -> None:
         """Revoke the token that this client sends."""
         self._ask("DELETE", "/api/v1/me/token")
@@ -307,6 +323,8 @@ class Client:
             hint = self._how_to_log_in()
         if status in {401, 403}:
             message = f"{self.shown} refused the request: {message}"
+        if code in {"authorization_pending", "slow_down"}:
+            return LoginPending(f"{message}.", hint)
         if isinstance(refused, _ConflictBody):
             return ReservationTaken(f"{message}.", hint, refused.conflicts, refused.next_free)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)

@@ -110,6 +110,23 @@ tokens = Table(
 )
 """What agents, scripts and calendars show instead of a password."""
 
+device_logins = Table(
+    "device_logins",
+    metadata,
+    Column("hash", String(64), primary_key=True),  # of the secret that the program keeps
+    Column("user_code", String(16), nullable=False, unique=True),
+    Column("name", String(128), nullable=False),
+    Column("address", String(64), nullable=False, server_default=""),
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False),
+    Column("token_seconds", Float(53), nullable=False),
+    Column("port", Integer, nullable=True),  # where the program listens on the machine of the browser
+    Column("code_hash", String(64), nullable=True),  # of what the browser takes there
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=True),  # whoever decided
+    Column("is_denied", Integer, nullable=False, server_default="0"),
+)
+"""Logins of programs that wait for a user to confirm them on the page."""
+
 audit = Table(
     "audit",
     metadata,

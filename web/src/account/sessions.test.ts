@@ -12,6 +12,6 @@ test.each([
 ])('%s', (agent, name) => expect(browserName(agent)).toBe(name))
 
 test('the session of this browser is marked', () => {
-  const session = { created_at: NOW - 60, seen_at: NOW, address: '10.0.0.7', user_agent: 'curl/8', is_this: true }
+  const session = { id: '0123456789abcdef', account: 'ada', created_at: NOW - 60, seen_at: NOW, address: '10.0.0.7', user_agent: 'curl/8', is_this: true }
   expect(sessionLine(session, NOW)).toMatchObject({ isThis: true, where: 'curl, 10.0.0.7' })
 })

@@ -1,6 +1,6 @@
 /** Who somebody is to the hub, and what admins do about accounts, tokens and the audit log. */
 import { request, type Answer } from './request'
-import type { Account, AccountChange, AuditEntry, MadeToken, Me, PersonalMutes, NewAccount, NewToken, SavedView, Session, Token } from './types'
+import type { Account, AccountChange, AuditEntry, MadeToken, Me, PendingLogin, PersonalMutes, NewAccount, NewToken, SavedView, Session, Token } from './types'
 
 /** The page waits for this one before it shows anything. */
 const FIRST_TIMEOUT_MS = 5_000
@@ -17,6 +17,17 @@ export const readSavedViews = (): Promise<Answer<{ views: SavedView[] | null }>>
 /** From then on these, and no others. */
 export const keepSavedViews = (views: SavedView[]): Promise<Answer<object>> => request('put', '/api/v1/me/views', { body: { views } })
 export const listSessions = (): Promise<Answer<{ sessions: Session[] }>> => request('get', '/api/v1/me/sessions')
+export const listAllSessions = (): Promise<Answer<{ sessions: Session[] }>> => request('get', '/api/v1/sessions')
+/** `isAny`: that of any account, which only admins may end. */
+export function endSession(id: string, isAny: boolean): Promise<Answer<object>> {
+  const path = { session_id: id }
+  return isAny ? request('delete', '/api/v1/sessions/{session_id}', { path }) : request('delete', '/api/v1/me/sessions/{session_id}', { path })
+}
+/** The program that waits under a code. */
+export const readDeviceLogin = (code: string): Promise<Answer<PendingLogin>> => request('get', '/api/v1/device/{user_code}', { path: { user_code: code } })
+export function decideDeviceLogin(code: string, isApproved: boolean): Promise<Answer<{ redirect: string }>> {
+  return request('post', '/api/v1/device/{user_code}', { path: { user_code: code }, body: { is_approved: isApproved } })
+}
 
 /** `secret` is in the link that the hub printed. */
 export function makeFirstAdmin(secret: string, name: string, password: string): Promise<Answer<Me>> {

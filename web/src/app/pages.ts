@@ -43,6 +43,7 @@ const LOADERS: Record<PageName, () => Promise<{ default: Page }>> = {
   events: () => import('../events/Events.svelte'),
   about: () => import('./About.svelte'),
   kiosk: () => import('./Kiosk.svelte'),
+  device: () => import('../account/DeviceLogin.svelte'),
 }
 
 const loading = new Map<PageName, Promise<Page>>()

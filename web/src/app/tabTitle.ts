@@ -2,7 +2,7 @@
 import { plain } from '../ui/format'
 import type { Route } from '../ui/route'
 
-const PLACES: Partial<Record<Route['page'], string>> = { mine: 'Mine', people: 'People', history: 'History', reservations: 'Reservations', reliability: 'Reliability', compare: 'Compare', events: 'Events', about: 'About', kiosk: 'Kiosk' }
+const PLACES: Partial<Record<Route['page'], string>> = { mine: 'Mine', people: 'People', history: 'History', reservations: 'Reservations', reliability: 'Reliability', compare: 'Compare', events: 'Events', about: 'About', kiosk: 'Kiosk', device: 'Log in a terminal' }
 
 /** `free` is null when it is not known: nothing loaded yet, or the connection is lost. Which page it is comes second:
  * a narrow tab cuts off the end. */

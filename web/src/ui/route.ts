@@ -3,7 +3,7 @@
  * proxy: no server ever sees it. The fleet's own filters stay in the query part before it (fleet/address.ts).
  */
 
-export const PAGES = ['fleet', 'mine', 'host', 'gpu', 'people', 'user', 'history', 'reservations', 'reliability', 'compare', 'jobs', 'events', 'about', 'kiosk'] as const
+export const PAGES = ['fleet', 'mine', 'host', 'gpu', 'people', 'user', 'history', 'reservations', 'reliability', 'compare', 'jobs', 'events', 'about', 'kiosk', 'device'] as const
 export type PageName = (typeof PAGES)[number]
 
 export interface Route {

@@ -1,0 +1,138 @@
+"""Logging in programs (`gpudeck login`): POST /api/v1/device begins, the user confirms with /api/v1/device/{code} on
+the page, POST /api/v1/device/token gives out the token. The shape is that of RFC 8628."""
+
+from typing import Annotated
+
+from litestar import get, post
+from litestar.exceptions import NotFoundException, TooManyRequestsException
+from litestar.params import JSONBody, PathParameter
+from msgspec import Meta, Struct
+
+from gpudeck.api.access import access, caller_of
+from gpudeck.api.accounts import PersonalTokenMade
+from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.device_login import DeviceLogin, DeviceRefused, PendingLogin, TooManyLogins
+
+UserCode = Annotated[str, PathParameter(description="The code that the program shows", max_length=64)]
+
+
+class NewDeviceLogin(Struct, frozen=True, forbid_unknown_fields=True):
+    """`name` says where the token will be used; it expires after `expire_seconds`. `port`: where the program listens on
+    the machine of the browser, if it does."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    expire_seconds: Annotated[float, Meta(ge=60, le=365 * 86_400)] = 30 * 86_400.0
+    port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+
+
+class DeviceTokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """`code` is what arrived at the program's listener."""
+
+    device_code: Annotated[str, Meta(min_length=1, max_length=128)]
+    code: Annotated[str, Meta(max_length=128)] = ""
+
+
+class Decision(Struct, frozen=True, forbid_unknown_fields=True):
+    is_approved: bool
+
+
+class Decided(Struct, frozen=True):
+    """`redirect` is where the browser goes next; empty: the program asks by itself."""
+
+    redirect: str
+
+
+@post(
+    "/api/v1/device",
+    status_code=200,
+    opt=access("open"),
+    responses=documented(
+        DeviceLogin, "Begun", {400: "A name that will not do", 429: "Too many logins: see Retry-After"}
+    ),
+)
+async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> DeviceLogin:
+    """Begin to log a program in. Show the user its code, and the page `#/device` of this hub."""
+    try:
+        return await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
+    except TooManyLogins as error:
+        raise _wait(error) from error
+
+
+@post(
+    "/api/v1/device/token",
+    status_code=200,
+    opt=access("open"),
+    responses=documented(
+        PersonalTokenMade,
+        "The new token, with its secret",
+        {400: "`error.code` is authorization_pending, slow_down, access_denied or expired_token"},
+    ),
+)
+async def redeem_device_login(
+    request: AuthRequest, data: JSONBody[DeviceTokenRequest], auth: TheAuth
+) -> PersonalTokenMade:
+    """Ask for the token of a login that was begun, until the user has confirmed it."""
+    try:
+        token, secret = await auth.devices.redeem(data.device_code, data.code, _address_of(request))
+    except DeviceRefused as error:
+        raise RequestRefused(400, error.code, error.message, error.hint) from error
+    return PersonalTokenMade(token.account or "", secret, token.expires_at or 0.0)
+
+
+@get(
+    "/api/v1/device/{user_code:str}",
+    opt=access("self"),
+    responses=documented(
+        PendingLogin, "The program that waits", {404: "No login waits under this code", 429: "Too many codes tried"}
+    ),
+)
+async def read_device_login(request: AuthRequest, user_code: UserCode, auth: TheAuth) -> PendingLogin:
+    """Which program waits under a code."""
+    try:
+        found = await auth.devices.find(user_code, _owner(request).account_id or 0)
+    except TooManyLogins as error:
+        raise _wait(error) from error
+    if found is None:
+        raise _unknown()
+    return found
+
+
+@post(
+    "/api/v1/device/{user_code:str}",
+    status_code=200,
+    opt=access("self"),
+    responses=documented(Decided, "Decided", {404: "No login waits under this code", 429: "Too many codes tried"}),
+)
+async def decide_device_login(
+    request: AuthRequest, user_code: UserCode, data: JSONBody[Decision], auth: TheAuth
+) -> Decided:
+    """Let the program under a code act as you, or not."""
+    try:
+        redirect = await auth.devices.decide(user_code, _owner(request), is_approved=data.is_approved)
+    except TooManyLogins as error:
+        raise _wait(error) from error
+    if redirect is None:
+        raise _unknown()
+    return Decided(redirect)
+
+
+def _owner(request: AuthRequest) -> Caller:
+    """A token must not make other tokens that outlive it."""
+    caller = caller_of(request)
+    if caller.kind == "token":
+        raise RequestRefused(403, "forbidden", "a login is confirmed on the page, not with a token", "Open the page.")
+    return caller
+
+
+def _unknown() -> NotFoundException:
+    return NotFoundException("no login waits under this code: it is mistyped, expired, or was decided already")
+
+
+def _wait(error: TooManyLogins) -> TooManyRequestsException:
+    return TooManyRequestsException(str(error), headers={"Retry-After": str(int(error.retry_after) + 1)})
+
+
+def _address_of(request: AuthRequest) -> str:
+    return request.client.host if request.client else ""
