@@ -76,7 +76,7 @@ test-all: test slow ## everything
 
 # The base install: agent and command line, on Python 3.10 as well.
 BASE := $(addprefix src/gpudeck/,agent child_process.py cli client collectors config http_client.py model \
-  queueing/local_queue.py settings.py tui views wire) $(filter-out src/gpudeck/agent/% src/gpudeck/model/%,$(wildcard src/gpudeck/*/settings.py))
+  queueing/local_queue.py settings.py tui views wire.py) $(filter-out src/gpudeck/agent/% src/gpudeck/model/%,$(wildcard src/gpudeck/*/settings.py))
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

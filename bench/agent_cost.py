@@ -169,7 +169,7 @@ def report_of(environment: dict[str, str]) -> bytes:
     """One report of the fake machine, as it is sent."""
     code = """
 import sys, time
-from gpudeck.agent.report_loop import Reporter
+from gpudeck.agent.run import Reporter
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.collectors.machine import watch_this_machine
 machine = watch_this_machine(AgentSettings())

@@ -24,9 +24,9 @@ import uvloop
 from bench.history_size import BEAT, DAY, GPUS, HOUR, INTERVAL, Clock, LargeFleet, repeat_rows
 from bench.tables import Row, print_table
 from gpudeck.api.history import HistoryQueries
+from gpudeck.history.answers import OVERVIEW_METRICS
 from gpudeck.history.base import HeatQuery, OverviewQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.overview import OVERVIEW_METRICS
 from gpudeck.history.recorder import Recorder
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.cpu_budget import THREAD_SECONDS

@@ -21,8 +21,7 @@ from bench.processes import rss_mib
 from bench.tables import print_table
 from gpudeck.model.target import Target
 from gpudeck.sources.base import FetchedReport, PullSettings, Source
-from gpudeck.sources.poller import Poller, PollMethod
-from gpudeck.sources.pull import PullSource
+from gpudeck.sources.poller import Poller, PollMethod, PullSource
 
 HOSTS = 1_000
 PROCESSES = 4

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from bench.reports import GIB, HOST_METRICS, make_reading
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, LONGEST_PAUSE
-from gpudeck.agent.report_loop import Reporter
+from gpudeck.agent.run import Reporter
 from gpudeck.agent.spool import EncodedReport
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.report import GpuReading, Report

@@ -74,8 +74,11 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
     """Sends all ticks and waits until they are merged on the disk."""
     from gpudeck.history.remote.client import PromClient  # noqa: PLC0415 - only with a store to talk to
     from gpudeck.history.remote.encoder import SeriesEncoder  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.queue import DiskQueue  # noqa: PLC0415 - the same
-    from gpudeck.history.remote.writer import MOST_VALUES, RemoteWriteSender  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.writer import (  # noqa: PLC0415 - the same
+        MOST_VALUES,
+        DiskQueue,
+        RemoteWriteSender,
+    )
 
     with running() as victoria, tempfile.TemporaryDirectory() as folder:
         url = f"{victoria.url}/api/v1/write"

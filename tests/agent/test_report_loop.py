@@ -7,7 +7,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.reports import make_gpu
 from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.report_loop import Reporter, ReportLoop
+from gpudeck.agent.run import Reporter, ReportLoop
 from gpudeck.agent.spool import ReportTime
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import Report

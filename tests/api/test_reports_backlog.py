@@ -9,8 +9,7 @@ from fakes.api_app import AGENT_TOKEN, make_app
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
 from gpudeck.fleet.hub import Hub
-from gpudeck.history.live import Sample, count_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.wire import encode
 
 HEADERS = {

@@ -11,7 +11,7 @@ from fakes.reports import make_gpu
 from fakes.serving import serving
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import Sender
-from gpudeck.agent.report_loop import Reporter
+from gpudeck.agent.run import Reporter
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import JobCgroup, Report
 from gpudeck.model.settings import LimitsSettings

@@ -18,7 +18,7 @@ from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.postgres import PostgresServer, running_postgres
 from fakes.reports import make_envelope, make_gpu
 from fakes.waiting import wait_until
-from gpudeck.wire.codec import encode
+from gpudeck.wire import encode
 
 HOT = make_gpu(metrics={"temperature_celsius": 92})
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
-from gpudeck.model.job import JobGpu, JobReport, JobReports
-from gpudeck.model.verdict import RunVerdict, Suggestion
+from gpudeck.model.job import JobGpu, JobReport, JobReports, RunVerdict, Suggestion
 from gpudeck.views.usage import render_job, render_jobs
 
 START = 1_790_000_000.0

@@ -13,8 +13,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu, make_process
 from gpudeck.cluster.replication import FORMAT, WHOLE_SECONDS, Replicator, expand
 from gpudeck.fleet.hub import Hub
-from gpudeck.history.live import Sample, as_host_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.model.clock import SharedClock
 from gpudeck.model.report import Disk, Report
 from gpudeck.wire import Envelope, ShortReport, describe, encode, pack_numbers

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from gpudeck.collectors.disks import Disks, find_data_mounts
+from gpudeck.collectors.host import Disks, find_data_mounts
 from gpudeck.model.report import Disk
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "mountinfo"

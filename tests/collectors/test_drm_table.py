@@ -8,7 +8,7 @@ import pytest
 from fakes.drm_tree import lay_out, put
 from gpudeck.collectors.base import NO_VALUE
 from gpudeck.collectors.drm import DrmCollector
-from gpudeck.collectors.drm_table import NOT_IN_TABLE, ONLY_IN_TABLE, TABLE_METRICS, parse_table, read_table
+from gpudeck.collectors.drm_cards import NOT_IN_TABLE, ONLY_IN_TABLE, TABLE_METRICS, parse_table, read_table
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading
 

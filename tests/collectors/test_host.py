@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.collectors.host import HostCollector, boot_id, find_container, host_name, machine_id, read_os_name
-from gpudeck.collectors.network import RATES
+from gpudeck.collectors.host import RATES, HostCollector, boot_id, find_container, host_name, machine_id, read_os_name
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
 

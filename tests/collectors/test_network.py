@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.collectors.base import NEEDS_TWO
-from gpudeck.collectors.network import NO_INTERFACE, RATES, RESET, Network
+from gpudeck.collectors.host import NO_INTERFACE, RATES, RESET, Network
 
 HEAD = "Inter-|   Receive                |  Transmit\n face |bytes    packets|bytes    packets\n"
 CAPTURES = Path(__file__).parent.parent / "captures" / "net"

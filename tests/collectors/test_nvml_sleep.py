@@ -7,7 +7,7 @@ import pytest
 from fakes.nvml.driver import NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
 from fakes.reports import make_envelope
-from gpudeck.collectors.nvml_sleep import AGAIN_SECONDS, ASLEEP, IDLE_SECONDS, REST_SECONDS, SleepWatch
+from gpudeck.collectors.nvml import AGAIN_SECONDS, ASLEEP, IDLE_SECONDS, REST_SECONDS, SleepWatch
 from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.availability import FleetSettings

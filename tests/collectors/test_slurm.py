@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.collectors.slurm import SlurmCollector, find_addresses, parse_devices
+from gpudeck.collectors.containers import SlurmCollector, find_addresses, parse_devices
 
 PRINTED = """\
 slurmd: Gres Name=gpu Type=h100 Count=2 Index=0 ID=7696487 File=/dev/nvidia[1-2] (null)

@@ -23,7 +23,7 @@ from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings, Gpumonit
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.target import Target
 from gpudeck.sources.base import FetchedReport, PullSettings, ScrapeSettings, Source
-from gpudeck.sources.pull import PullSource
+from gpudeck.sources.poller import PullSource
 from gpudeck.sources.scrape import make as make_scrape_source
 from gpudeck.sources.ssh import make as make_ssh_sources
 from gpudeck.wire import decode, encode

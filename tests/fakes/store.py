@@ -22,7 +22,7 @@ from gpudeck.history.base import (
     VerdictQuery,
 )
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.model.verdict import RunVerdict, Suggestion
+from gpudeck.model.job import RunVerdict, Suggestion
 from gpudeck.model.view import Usage, UsageRow
 
 VERDICT = RunVerdict(

@@ -20,8 +20,7 @@ from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
 from gpudeck.history.embedded.tables import open_to_write
-from gpudeck.history.live import Sample, count_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 

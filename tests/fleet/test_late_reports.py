@@ -11,8 +11,7 @@ from fakes.views import View, show
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.late_reports import BACKLOG_PAUSE, MOST_RANGES, MissingReports
 from gpudeck.fleet.state import FleetState
-from gpudeck.history.live import Sample, as_host_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.history.sample import STATES
 from gpudeck.model.availability import RETURN_SECONDS, FleetSettings
 from gpudeck.model.errors import ReportRefused

@@ -18,8 +18,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.late_reports import BACKLOG_PAUSE
 from gpudeck.fleet.observers import RECOVERED_SECONDS, EverySecond, FleetObserver
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.history.live import Sample, as_host_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.model.event import Event
 from gpudeck.wire import encode
 

@@ -17,8 +17,7 @@ from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_pro
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.identity import TokenName
-from gpudeck.history.live import Sample, as_host_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.event import Event
 from gpudeck.model.report import Disk, GpuEvent, Report

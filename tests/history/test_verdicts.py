@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpudeck.history.base import Fault
-from gpudeck.history.run_facts import EarlierRun, RunFacts, RunSamples
+from gpudeck.history.run_columns import EarlierRun, RunFacts, RunSamples
 from gpudeck.history.verdicts import RULES, find_suggestions, judge_run
 
 GIB = 2.0**30

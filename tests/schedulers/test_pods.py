@@ -11,8 +11,7 @@ from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.report import GpuReading, PodGpus, Report
 from gpudeck.model.view import Gpu
 from gpudeck.views.text import allocation_note
-from gpudeck.wire import ShortReport
-from gpudeck.wire.envelope import describe, pack_numbers
+from gpudeck.wire import ShortReport, describe, pack_numbers
 
 TRAIN = PodGpus(
     ["GPU-1"], "ml", "train-0", "trainer", owner="Job/train", user="ann", labels={"team": "a"}, since=1_789_999_000.0

@@ -26,8 +26,7 @@ from gpudeck.server.addresses import Callers, count_as
 from gpudeck.server.admission import BYTES_A_REQUEST, FILES_A_REQUEST, AdmissionGate, exclude_wait
 from gpudeck.server.asgi import ErrorBody
 from gpudeck.server.rate_limits import RateLimiter
-from gpudeck.wire import encode
-from gpudeck.wire.codec import MAX_DECODED_BYTES
+from gpudeck.wire import MAX_DECODED_BYTES, encode
 
 GOOD = {"Authorization": "Bearer agent-token", "Content-Type": "application/msgpack", "Content-Encoding": "zstd"}
 BAD = GOOD | {"Authorization": "Bearer guessed"}

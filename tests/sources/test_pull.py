@@ -24,8 +24,7 @@ from gpudeck.model.errors import PluginError, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import FetchedReport
-from gpudeck.sources.poller import Poller, PollMethod
-from gpudeck.sources.pull import PullSettings, PullSource
+from gpudeck.sources.poller import Poller, PollMethod, PullSettings, PullSource
 from gpudeck.wire import Envelope, encode
 
 SOON = PullSettings(interval=0.5, deadline=5.0)

@@ -34,8 +34,7 @@ from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable, Pending
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.live import Sample, as_host_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event
 from gpudeck.model.reservation import Reservation, ReservedGpu

@@ -21,9 +21,8 @@ from gpudeck.history.base import HistoryRefused
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport, JobList, JobReports
-from gpudeck.schedulers.imported_jobs import import_jobs
 from gpudeck.schedulers.job_report import add_stretches
-from gpudeck.schedulers.job_store import JobQuery
+from gpudeck.schedulers.job_store import JobQuery, import_jobs
 
 _Name = Annotated[str | None, QueryParameter(max_length=256, description="Only jobs of this one")]
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from gpudeck.chat.blocks import ChatAnswer, escape, show_time, text_answer
 from gpudeck.history.base import Run
+from gpudeck.model.job import RATING_WORDS, Rating
 from gpudeck.model.text import show_span
-from gpudeck.model.verdict import RATING_WORDS, Rating
 
 MOST_RUNS: Final = 10
 _SIGNS: Final[dict[Rating, str]] = {"good": "🟢", "could_be_better": "🟡", "poor": "🔴", "unknown": "⚪"}

@@ -24,7 +24,16 @@ from gpudeck.collectors.base import (
     display_matcher,
     is_due,
 )
-from gpudeck.collectors.drm_cards import ASLEEP, Card, find_cards, find_foreign_nodes, measure, read_energy
+from gpudeck.collectors.drm_cards import (
+    ASLEEP,
+    ONLY_IN_TABLE,
+    Card,
+    find_cards,
+    find_foreign_nodes,
+    measure,
+    read_energy,
+    read_table,
+)
 from gpudeck.collectors.drm_clients import (
     TOO_OLD,
     ClientSearch,
@@ -35,7 +44,6 @@ from gpudeck.collectors.drm_clients import (
     Shares,
     find_kfd_memory,
 )
-from gpudeck.collectors.drm_table import ONLY_IN_TABLE, read_table
 from gpudeck.collectors.host import machine_id
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
 from gpudeck.collectors.sysfs import read_word

@@ -7,20 +7,273 @@ container has one of its own.
 
 import contextlib
 import hashlib
+import ipaddress
 import os
+import queue
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpudeck.collectors.base import NEEDS_TWO, Collector, is_due
-from gpudeck.collectors.disks import Disks
-from gpudeck.collectors.network import RATES, Network
 from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.sysfs import read_if_there, read_link
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
-from gpudeck.model.report import Number, Report
+from gpudeck.model.report import Disk, Number, Report
+
+RESET = "a network interface counts from zero again"
+NO_INTERFACE = "no physical network interface is seen"
+RATES = ("network_receive_bytes_per_second", "network_transmit_bytes_per_second")
+
+_VIRTUAL = re.compile(
+    r"lo|(?:br-|cali|cilium|cni|docker|dummy|flannel|ifb|kube|lxc|lxd|nerdctl|podman|tailscale|tap|tun|veth|virbr|vnet|wg)"
+    r".*"
+)
+_LOCAL_IPV4 = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
+_ADDRESSES_AT_MOST = 64
+
+Totals = dict[str, tuple[int, int]]
+"""Bytes received and sent, by the interface's name."""
+
+
+class Network:
+    """`net` is a /proc/<pid>/net, `devices` a /sys/class/net. Not for several threads at once.
+
+    `is_container`: a container with a network of its own sees no physical interface and can say nothing of the host's.
+    """
+
+    def __init__(self, net: Path, devices: Path, *, is_container: bool = False) -> None:
+        self._net = net
+        self._devices = devices
+        self._is_container = is_container
+        self._before: tuple[float, Totals] | None = None
+        self._physical: tuple[list[str], list[str]] = ([], [])
+
+    def read_rates(self, now: float) -> dict[str, Number]:
+        """Bytes a second since the reading before, in and out. Raises OSError, and ValueError with the reason."""
+        totals = self._read_totals()
+        before, self._before = self._before, (now, totals)
+        if before is None:
+            raise ValueError(NEEDS_TWO)
+        return rates_between(before[1], totals, now - before[0])
+
+    def find_addresses(self) -> dict[str, str]:
+        """Where others may reach this machine: no loopback, no link-local address, none of a virtual bridge. Each with
+        the name of its interface, empty where that is not known.
+
+        Empty where that cannot be read. Costs more than the rates, and hardly ever changes.
+        """
+        try:
+            self._read_totals()  # raises where nothing of the host's network is seen
+            found = dict(chain(self._find_ipv4(), self._find_ipv6()))
+        except (OSError, ValueError, IndexError):
+            return {}
+        return dict(islice(found.items(), _ADDRESSES_AT_MOST))
+
+    def _read_totals(self) -> Totals:
+        totals = parse_interfaces((self._net / "dev").read_text())
+        names = list(totals)
+        if names != self._physical[0]:
+            likely = [name for name in names if not _VIRTUAL.fullmatch(name)]
+            with_device = [name for name in likely if (self._devices / name / "device").exists()]
+            self._physical = (names, with_device or ([] if self._is_container else likely))
+        if not self._physical[1]:
+            raise ValueError(NO_INTERFACE)
+        return {name: totals[name] for name in self._physical[1]}
+
+    def _find_ipv4(self) -> Iterator[tuple[str, str]]:
+        networks = parse_routes(_read(self._net / "route"))
+        for text in _LOCAL_IPV4.findall(_read(self._net / "fib_trie")):
+            address = ipaddress.IPv4Address(text)
+            # The kernel gives addresses without their interface: the network they lie in has one.
+            through = max((at for at in networks if address in at[0]), key=lambda at: at[0].prefixlen, default=None)
+            interface = "" if through is None else through[1]
+            if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
+                yield str(address), interface
+
+    def _find_ipv6(self) -> Iterator[tuple[str, str]]:
+        for line in _read(self._net / "if_inet6").splitlines():
+            digits, *_, interface = line.split() or [""]
+            if len(digits) == 32:
+                address = ipaddress.IPv6Address(int(digits, 16))
+                if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
+                    yield str(address), interface
+
+
+def rates_between(before: Totals, after: Totals, seconds: float) -> dict[str, Number]:
+    """Bytes a second, in and out. Raises ValueError with the reason where there are none."""
+    # An interface that has just come up has no earlier reading: it counts from the next one on.
+    pairs = [(before[name], total) for name, total in after.items() if name in before]
+    if seconds <= 0 or not pairs:
+        raise ValueError(NEEDS_TWO)
+    grown = [[now[way] - then[way] for then, now in pairs] for way in (0, 1)]
+    if min(map(min, grown)) < 0:
+        raise ValueError(RESET)
+    return {name: sum(growth) / seconds for name, growth in zip(RATES, grown, strict=True)}
+
+
+def parse_interfaces(text: str) -> Totals:
+    """`text` is /proc/net/dev. A name stands close to its figures where those are long: `eth0:123456`."""
+    totals: Totals = {}
+    for line in text.splitlines()[2:]:
+        name, _, figures = line.rpartition(":")
+        values = figures.split()
+        totals[name.strip()] = (int(values[0]), int(values[8]))
+    return totals
+
+
+def parse_routes(text: str) -> list[tuple[ipaddress.IPv4Network, str]]:
+    """The networks that lie right behind an interface, from /proc/net/route, which has its numbers byte by byte."""
+    found = []
+    for line in text.splitlines()[1:]:
+        interface, destination, gateway, *rest = line.split()
+        if int(gateway, 16) == 0:
+            network = (_swap(destination), str(ipaddress.IPv4Address(_swap(rest[4]))))
+            found.append((ipaddress.IPv4Network(network), interface))
+    return found
+
+
+def _swap(digits: str) -> int:
+    return int.from_bytes(bytes.fromhex(digits), "little")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+_KINDS = re.compile(
+    r"ext[234]|xfs|btrfs|bcachefs|f2fs|zfs|nfs4?|lustre|beegfs\w*|gpfs|ceph|wekafs|fuse\.(?:ceph\S*|glusterfs)"
+)
+# What the system and its container runtimes mount for themselves.
+_NOT_FOR_DATA = re.compile(
+    r"/(?:boot|dev|etc|proc|run|snap|sys|usr|var/lib/(?:containerd|containers|docker|kubelet))(?:/.*)?"
+)
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_DISKS_AT_MOST = 16
+_BYTES_BELOW = 2**60
+_REFRESH_SECONDS = 30.0
+_DEADLINE_SECONDS = 0.5
+
+
+class _Mount(Struct, frozen=True):
+    device: str
+    inside: str
+    """The folder of the file system that is mounted: `/` is all of it."""
+    point: str
+    kind: str
+
+
+class Disks:
+    """`mountinfo` is that of a process that sees the host's mounts; `root` is where their paths begin.
+
+    `read` waits `deadline` seconds at most, and only while a disk is new to it: most calls give what was read before.
+    """
+
+    def __init__(
+        self,
+        mountinfo: Path,
+        root: Path = Path("/"),
+        *,
+        statvfs: Callable[[str], os.statvfs_result] = os.statvfs,
+        deadline: float = _DEADLINE_SECONDS,
+    ) -> None:
+        self._mountinfo = mountinfo
+        self._root = root
+        self._statvfs = statvfs
+        self._deadline = deadline
+        self._asked: dict[str, threading.Thread] = {}
+        self._read: tuple[list[Disk], list[str]] = ([], [])
+        self._read_at: float | None = None
+
+    def read(self, now: float) -> tuple[list[Disk], list[str]]:
+        """The disks, and a sentence for each that does not answer. Never raises."""
+        if is_due(self._read_at, _REFRESH_SECONDS, now):
+            self._read, self._read_at = self._measure(find_data_mounts(self._list_mounts())), now
+        return self._read
+
+    def _list_mounts(self) -> str:
+        try:
+            return self._mountinfo.read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def _measure(self, points: list[str]) -> tuple[list[Disk], list[str]]:
+        self._asked = {point: thread for point, thread in self._asked.items() if thread.is_alive()}
+        answers: queue.SimpleQueue[tuple[str, Disk | None]] = queue.SimpleQueue()
+        asked = [point for point in points if point not in self._asked and self._start(point, answers)]
+        answered = _take(answers, len(asked), self._deadline)
+        disks = [disk for point in points if (disk := answered.get(point)) is not None]
+        return disks, [f"The file system at {point} does not answer." for point in points if point not in answered]
+
+    def _start(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> bool:
+        thread = threading.Thread(target=self._read_size, args=(point, answers), name=f"disk {point}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False  # the machine has no thread left: the other figures are worth more than this one
+        self._asked[point] = thread
+        return True
+
+    def _read_size(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> None:
+        try:
+            size = self._statvfs(f"{self._root}/{point.lstrip('/')}")
+        except OSError:
+            # Not permitted, or unmounted since: there is nothing to say of it.
+            answers.put((point, None))
+        else:
+            answers.put((point, _describe(point, size)))
+
+
+def find_data_mounts(mountinfo: str) -> list[str]:
+    """Where data is mounted, each file system once, by its shortest path; `/` and what lies on it are left out."""
+    mounts = [mount for line in mountinfo.splitlines() if (mount := _parse(line)) is not None]
+    # What is mounted later on the same folder covers what was there.
+    visible = {mount.point: mount for mount in mounts}
+    root_devices = {mount.device for mount in visible.values() if mount.point == "/"}
+    chosen: dict[str, _Mount] = {}
+    for mount in sorted(visible.values(), key=lambda mount: (mount.inside != "/", len(mount.point), mount.point)):
+        if _KINDS.fullmatch(mount.kind) and not _NOT_FOR_DATA.fullmatch(mount.point):
+            chosen.setdefault(mount.device, mount)
+    points = (mount.point for device, mount in chosen.items() if device not in root_devices)
+    return sorted(point for point in points if len(point) <= 256 and point.isprintable())[:_DISKS_AT_MOST]
+
+
+def _parse(line: str) -> _Mount | None:
+    """A line of /proc/<pid>/mountinfo (proc(5)); before the lone dash stands a varying number of optional fields."""
+    place, dash, source = line.partition(" - ")
+    fields, kind = place.split(" "), source.split(" ")[0]
+    if not dash or len(fields) < 6:
+        return None
+    return _Mount(fields[2], fields[3], _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]), kind)
+
+
+def _take(answers: "queue.SimpleQueue[tuple[str, Disk | None]]", count: int, seconds: float) -> dict[str, Disk | None]:
+    ends_at = time.monotonic() + seconds
+    taken: dict[str, Disk | None] = {}
+    try:
+        while len(taken) < count:
+            point, disk = answers.get(timeout=max(0.0, ends_at - time.monotonic()))
+            taken[point] = disk
+    except queue.Empty:
+        pass
+    return taken
+
+
+def _describe(point: str, size: os.statvfs_result) -> Disk | None:
+    total, free = size.f_blocks * size.f_frsize, size.f_bfree * size.f_frsize
+    if not 0 < total < _BYTES_BELOW or not 0 <= free <= total:
+        return None
+    return Disk(point, total - free, total)
+
 
 _ROOT = Path("/")
 _CONTAINER_MARKS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"))

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due
 from gpudeck.collectors.cgroups import CgroupWatch
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
+from gpudeck.collectors.containers import SlurmCollector
 from gpudeck.collectors.drm_cards import find_cards
 from gpudeck.collectors.host import HostCollector
 from gpudeck.collectors.kubernetes import PodWatch
-from gpudeck.collectors.slurm import SlurmCollector
 from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report

@@ -12,8 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct, field
 
 from gpudeck.collectors.base import NEEDS_TWO, CollectorSettings
-from gpudeck.collectors.host import derive_machine_id, host_name, parse_cpu_times, parse_memory, percent_between
-from gpudeck.collectors.network import NO_INTERFACE, RATES, parse_interfaces, rates_between
+from gpudeck.collectors.host import (
+    NO_INTERFACE,
+    RATES,
+    derive_machine_id,
+    host_name,
+    parse_cpu_times,
+    parse_interfaces,
+    parse_memory,
+    percent_between,
+    rates_between,
+)
 from gpudeck.collectors.owners import NOT_SENT, Attributed, Attribution, ProcessOwner
 from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean, show

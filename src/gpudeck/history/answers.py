@@ -1,13 +1,14 @@
-"""Answers queries from the embedded store: series of a GPU, host, run, user or the fleet, and heat maps.
+"""Answers queries from the embedded store: series of a GPU, host, run, user or the fleet, heat maps, and the overview.
 
 Short steps are made from samples, steps of a quarter hour and more from quarter hours. Where samples are no longer
 kept, or are too many to read at once, steps are at least a quarter hour.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import (
@@ -29,6 +30,7 @@ from gpudeck.history.aggregation import (
 from gpudeck.history.base import (
     MOST_POINTS,
     MOST_SERIES,
+    STATE_METRICS,
     Answer,
     Heat,
     HeatQuery,
@@ -37,22 +39,39 @@ from gpudeck.history.base import (
     KnownGpu,
     KnownHost,
     KnownRun,
+    Overview,
+    OverviewQuery,
     Point,
     Resolution,
     Series,
     SeriesQuery,
     UsageAmounts,
+    UsageQuery,
 )
 from gpudeck.history.codec import Flags, Floats
 from gpudeck.history.hour import BUSY, IDLE, UNKNOWN, Hour
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
 from gpudeck.history.rollup import Roll
-from gpudeck.history.time_range import DAY, HOUR, QUARTER, Grid, align, check_points, check_range, choose_grid
+from gpudeck.history.settings import UsageSettings
+from gpudeck.history.time_range import (
+    DAY,
+    HOUR,
+    MOST_DAYS,
+    QUARTER,
+    Grid,
+    align,
+    check_points,
+    check_range,
+    choose_grid,
+)
 from gpudeck.history.totals import UTILIZATION
+from gpudeck.history.usage import usage
 from gpudeck.model.cpu_budget import checkpointed
+from gpudeck.model.view import Usage
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
+
 
 MOST_READS: Final = 200
 """How many hours of hosts are read to show the fleet in fine steps."""
@@ -409,3 +428,56 @@ def _fill(
     at = places * grid.count + (stack.starts - grid.start) // grid.step
     whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
     return as_json(whole.means(metric), metric.digits)
+
+
+OVERVIEW_METRICS: Final = (
+    *STATE_METRICS,
+    *("utilization_percent", "power_watts"),
+)
+_HEAT_HOURS: Final = (1, 2, 3, 6, 12, 24, 168)
+_MOST_COLUMNS: Final = 400
+_MOST_CELLS: Final = 100_000
+
+
+def answer_overview(
+    view: "HistoryView", query: OverviewQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+) -> Overview:
+    """Until `now` at most. Raises HistoryRefused for what makes no sense."""
+    check_range(query.start, query.end)
+    check_points(query.points)
+    until = min(query.end, max(now, query.start + 1))
+    query = replace(query, end=until)
+    return Overview(
+        until=until,
+        series=fleet_answers(view, series_queries(query), now),
+        usage=_usage(view, query, settings, groups, now),
+        heat=_heat(view, query, now) if query.heat else None,
+    )
+
+
+def series_queries(query: OverviewQuery) -> list[SeriesQuery]:
+    """A question for each curve."""
+    return [SeriesQuery(metric, query.start, query.end, query.points, fleet=True) for metric in OVERVIEW_METRICS]
+
+
+def _usage(
+    view: "HistoryView", query: OverviewQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
+) -> Usage:
+    """The rows over the whole period; the days of the total alone."""
+    answer = usage(view, UsageQuery(query.by, query.start, query.end, zone=query.zone), settings, groups, now)
+    if query.end - query.start >= MOST_DAYS * DAY:
+        return answer
+    daily = usage(view, UsageQuery("model", query.start, query.end, daily=True, zone=query.zone), settings, groups, now)
+    return replace(answer, total=replace(answer.total, days=daily.total.days))
+
+
+def _heat(view: "HistoryView", query: OverviewQuery, now: float) -> Heat | None:
+    """In columns that are long enough for the number of hosts. None where no columns are."""
+    hosts = sum(host.last + 2 * HOUR >= query.start and host.first < query.end for host in view.hosts().values())
+    columns = min(_MOST_COLUMNS, _MOST_CELLS // max(1, hosts))
+    hours = (query.end - query.start) / HOUR
+    step = next((step for step in _HEAT_HOURS if hours / step <= columns), _HEAT_HOURS[-1])
+    try:
+        return answer_heat(view, HeatQuery(UTILIZATION, query.start, query.end, step * HOUR), now)
+    except HistoryRefused:
+        return None

@@ -11,12 +11,12 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.verdict import RunVerdict
+from gpudeck.model.job import RunVerdict
 from gpudeck.model.view import By, Usage, UsageBy
 
 if TYPE_CHECKING:
     # It imports numpy, which a base install does not have.
-    from gpudeck.history.live import Sample
+    from gpudeck.history.recorder import Sample
 
 Point = tuple[float, float | None, float | None, float | None]
 """When the step begins, the mean over it, the smallest and the largest value. None: unknown."""

@@ -34,8 +34,7 @@ from gpudeck.history.base import (
     VerdictQuery,
     WasteFacts,
 )
-from gpudeck.history.live import Sample, count_samples
-from gpudeck.history.recorder import Recorder
+from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.history.usage import unix_group
 from gpudeck.model import clock
@@ -43,7 +42,7 @@ from gpudeck.model.alert import HistoryTrouble, judge_damage, judge_problem
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import Event, Severity, make_event
-from gpudeck.model.verdict import RunVerdict
+from gpudeck.model.job import RunVerdict
 from gpudeck.model.view import Usage
 
 log = logging.getLogger(__name__)

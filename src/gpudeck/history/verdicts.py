@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpudeck.history.base import Fault
 from gpudeck.history.codec import Flags
-from gpudeck.history.run_facts import (
+from gpudeck.history.run_columns import (
     KNOWN_SHARE,
     STRETCH_SECONDS,
     WORK_PERCENT,
@@ -24,8 +24,8 @@ from gpudeck.history.run_facts import (
     find_blocks,
 )
 from gpudeck.model.health import find_xid
+from gpudeck.model.job import MOST_SUGGESTIONS, Rating, RunVerdict, Suggestion
 from gpudeck.model.text import show_count, show_span
-from gpudeck.model.verdict import MOST_SUGGESTIONS, Rating, RunVerdict, Suggestion
 
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0

@@ -1,15 +1,35 @@
-"""Waste: idle GPUs, GPUs that were allocated and not used, GPUs that were larger than needed, in hours and money.
+"""Waste: idle GPUs, GPUs that were allocated and not used, GPUs that were larger than needed, in hours and money
+(docs/accounting.md); and the idle episodes of GPUs, with whose they were.
 
     usage of the period and of the one before + `find_waste` → `describe_waste` → Waste
+    states + runs (users) → IdleEpisode → waste report, dry run of the idle policy
 
-docs/accounting.md explains the rules to people.
+An episode ends when the GPU is seen in another state, when its users change, and when a whole hour was not observed.
+Shorter gaps lie between its spans and are not idle time. Without samples, quarter hours stand for them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpudeck.history.base import HistoryRefused, IdleEpisode, IdleQuery, ModelSize, Savings, UsageQuery, WasteFacts
+import numpy as np
+from msgspec import Struct, field
+
+from gpudeck.history.base import (
+    HistoryRefused,
+    IdleEpisode,
+    IdleQuery,
+    KnownGpu,
+    ModelSize,
+    RunSpan,
+    Savings,
+    UsageQuery,
+    WasteFacts,
+)
+from gpudeck.history.codec import Floats
+from gpudeck.history.hour import ALLOCATED, IDLE, QUARTER, SECONDS, UNKNOWN, Hour
+from gpudeck.history.rollup import Quarters
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import HOUR, Period
 from gpudeck.history.usage import make_naming, price_of, sum_by_day
@@ -18,6 +38,7 @@ from gpudeck.model.waste import SmallerModel, Waste, WastedHours, WasteRow
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
+
 
 RELEASED_AFTER: Final = 3600.0
 """Seconds after which an idle GPU could have been released."""
@@ -96,7 +117,7 @@ def _add_released(
     add: Callable[[IdleEpisode, str | None, float], None],
 ) -> None:
     """Idle time from an hour after an episode's begin on. The users of a GPU share it."""
-    from gpudeck.history.idle_episodes import find_idle_episodes, seconds_after  # noqa: PLC0415 - it imports numpy
+    from gpudeck.history.waste import find_idle_episodes, seconds_after  # noqa: PLC0415 - it imports numpy
 
     before = max(0.0, query.start - RELEASED_AFTER)
     for one in find_idle_episodes(view, IdleQuery(before, max(min(query.end, now), query.start))):
@@ -188,3 +209,180 @@ def _released(one: Savings) -> WastedHours:
 
 def _sum(row: WasteRow) -> float:
     return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
+
+
+MOST_HOURS: Final = 50_000
+"""Hours of hosts that are read for one answer."""
+_IDLE, _OTHER, _UNSEEN = 1, 0, -1
+_LITTLE: Final = 1.0
+"""Seconds in another state that do not count beside a quarter hour."""
+_NOTHING: Final = 0.01
+"""How exact times are kept."""
+
+
+class _Owners(Struct):
+    """Who was on a GPU: its runs, with the first and the last sample of each."""
+
+    runs: list[RunSpan] = field(default_factory=list)
+    firsts: Floats = field(default_factory=lambda: np.empty(0))
+    lasts: Floats = field(default_factory=lambda: np.empty(0))
+
+
+class _Piece(NamedTuple):
+    """An idle span within an hour, with the same owners all the time."""
+
+    start: float
+    end: float
+    users: tuple[str, ...]
+    jobs: tuple[str, ...]
+
+
+def list_idle_episodes(view: "HistoryView", query: IdleQuery) -> list[IdleEpisode]:
+    """Raises HistoryRefused where that is too much to read."""
+    return list(find_idle_episodes(view, query))
+
+
+def seconds_after(episode: IdleEpisode, moment: float) -> float:
+    """How long it idles after that."""
+    return sum(end - max(start, moment) for start, end in episode.spans if end > moment)
+
+
+def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEpisode]:
+    """GPU by GPU, in order of time. Those that reach the edges of the period are cut there."""
+    start, end = query.start, query.end
+    states = (IDLE, ALLOCATED) if query.with_allocated else (IDLE,)
+    first, last = math.floor(start / SECONDS) * SECONDS, math.ceil(end / SECONDS) * SECONDS
+    stack = view.host_hours(first, last, ())
+    idle = stack.only(stack.states[:, list(states)].sum(axis=1) > 0)
+    if len(idle.starts) > MOST_HOURS:
+        days = f"{len(idle.starts):,} hours of hosts with idle GPUs are too many to read at once"
+        raise HistoryRefused("too_long", days, "Ask for a shorter period.")
+    hours: dict[int, list[int]] = {}
+    for host, hour in sorted(zip(idle.hosts.tolist(), idle.starts.tolist(), strict=True)):
+        hours.setdefault(host, []).append(hour)
+    owners = _find_owners(view, start, end, hours)
+    gpus = view.gpus()
+    for host, begins in hours.items():
+        yield from _HostEpisodes(view, host, gpus, owners, states).find(begins, start, end)
+
+
+def _find_owners(view: "HistoryView", start: float, end: float, hosts: Collection[int]) -> dict[int, _Owners]:
+    found: dict[int, _Owners] = {}
+    for run in view.run_spans(start, end):
+        for gpu in run.gpus if run.host in hosts else ():
+            found.setdefault(gpu, _Owners()).runs.append(run)
+    for owners in found.values():
+        owners.firsts = np.array([run.first for run in owners.runs]) - _NOTHING
+        owners.lasts = np.array([run.last for run in owners.runs]) + _NOTHING
+    return found
+
+
+class _HostEpisodes:
+    def __init__(
+        self,
+        view: "HistoryView",
+        host: int,
+        gpus: dict[int, KnownGpu],
+        owners: dict[int, _Owners],
+        states: Sequence[int],
+    ) -> None:
+        self._view = view
+        self._host = view.hosts()[host]
+        self._gpus = gpus
+        self._owners = owners
+        self._states = states
+        self._open: dict[int, IdleEpisode] = {}
+
+    def find(self, begins: Sequence[int], start: float, end: float) -> Iterator[IdleEpisode]:
+        sampled_since = math.ceil(self._view.raw_since((self._host.key,)) / SECONDS) * SECONDS
+        # Neighbours together: many hours have one row in the file.
+        breaks = [
+            0,
+            *(at + 1 for at, (one, next_) in enumerate(pairwise(begins)) if next_ != one + SECONDS),
+            len(begins),
+        ]
+        for at, stop in pairwise(breaks):
+            first, last = max(start, begins[at]), min(end, begins[stop - 1] + SECONDS)
+            for part in self._view.quarters(self._host.key, first, min(last, sampled_since), ()):
+                yield from self._add_quarters(part, first, min(last, sampled_since))
+            for hour in self._view.hours(self._host.key, max(first, sampled_since), last, ()):
+                yield from self._add_hour(hour, first, last)
+            yield from self._close(list(self._open))
+
+    def _add_hour(self, hour: Hour, start: float, end: float) -> Iterator[IdleEpisode]:
+        begins, ends = np.maximum(hour.times - hour.covered, start), np.minimum(hour.times, end)
+        inside = begins < ends
+        idle = np.isin(hour.states, self._states)
+        kinds = np.where(idle, _IDLE, np.where(hour.states > UNKNOWN, _OTHER, _UNSEEN))
+        for row, gpu in enumerate(hour.gpus):
+            # The runs of a sample are those at its end.
+            yield from self._add(gpu, begins[inside], ends[inside], ends[inside], kinds[row, inside])
+
+    def _add_quarters(self, part: Quarters, start: float, end: float) -> Iterator[IdleEpisode]:
+        """When it idled within a quarter hour is not known: at the side of a quarter in which nothing else was seen."""
+        idle = part.states[list(self._states)].sum(axis=0)
+        other = np.delete(part.states[UNKNOWN + 1 :], [one - UNKNOWN - 1 for one in self._states], axis=0).sum(axis=0)
+        other[other < _LITTLE] = 0.0
+        whole = np.pad((idle > 0) & (other == 0), ((0, 0), (1, 1)))
+        is_first = (other == 0) | (whole[:, :-2] & ~whole[:, 2:])
+        lengths = np.where(is_first, (idle, other), (other, idle))
+        kinds = np.where(is_first, [[[_IDLE]], [[_OTHER]]], [[[_OTHER]], [[_IDLE]]])
+        begins = np.broadcast_to(part.start + QUARTER * np.arange(part.count, dtype=np.float64), idle.shape)
+        # Both parts of each quarter hour, one after the other.
+        begins = np.stack([begins, begins + lengths[0]], axis=2).reshape(len(idle), -1)
+        ends = begins + np.stack(list(lengths), axis=2).reshape(begins.shape)
+        kinds = np.stack(list(kinds), axis=2).reshape(begins.shape)
+        begins, ends = np.maximum(begins, start), np.minimum(ends, end)
+        for row, gpu in enumerate(part.gpus):
+            inside = begins[row] < ends[row]
+            mine = begins[row, inside], ends[row, inside]
+            yield from self._add(gpu, *mine, (mine[0] + mine[1]) / 2, kinds[row, inside])
+
+    def _add(self, gpu: int, begins: Floats, ends: Floats, times: Floats, kinds: Floats) -> Iterator[IdleEpisode]:
+        """What was seen of a GPU, in order. `times` are when it was seen who is on it."""
+        if not (kinds == _IDLE).any():
+            yield from self._close([gpu] if (kinds == _OTHER).any() else [])
+            return
+        is_new = np.ones(len(kinds), dtype=np.bool_)
+        is_new[1:] = (np.diff(kinds) != 0) | (begins[1:] > ends[:-1] + _NOTHING)
+        firsts = np.flatnonzero(is_new).tolist()
+        for at, stop in zip(firsts, [*firsts[1:], len(kinds)], strict=True):
+            if kinds[at] == _OTHER:
+                yield from self._close([gpu])
+            elif kinds[at] == _IDLE:
+                yield from self._extend(gpu, self._cut(gpu, begins[at:stop], ends[at:stop], times[at:stop]))
+
+    def _cut(self, gpu: int, begins: Floats, ends: Floats, times: Floats) -> Iterator[_Piece]:
+        """Where somebody comes or goes."""
+        owners = self._owners.get(gpu, _Owners())
+        here = np.flatnonzero((owners.firsts <= times[-1]) & (owners.lasts >= times[0]))
+        cuts = {0, *np.searchsorted(times, owners.firsts[here]), *np.searchsorted(times, owners.lasts[here])}
+        places = sorted(int(cut) for cut in cuts if cut < len(times))
+        for at, stop in zip(places, [*places[1:], len(times)], strict=True):
+            is_there = (owners.firsts[here] <= times[at]) & (owners.lasts[here] >= times[at])
+            runs = [owners.runs[place] for place in here[is_there]]
+            users = tuple(sorted({run.user for run in runs if run.user is not None}))
+            jobs = tuple(sorted({run.job for run in runs if run.job is not None}))
+            yield _Piece(float(begins[at]), float(ends[stop - 1]), users, jobs)
+
+    def _extend(self, gpu: int, pieces: Iterator[_Piece]) -> Iterator[IdleEpisode]:
+        for piece in pieces:
+            known = self._open.get(gpu)
+            if known is not None and known.users == piece.users and known.jobs == piece.jobs:
+                last = known.spans[-1]
+                if piece.start <= last[1] + _NOTHING:
+                    known.spans[-1] = last[0], piece.end
+                else:
+                    known.spans.append((piece.start, piece.end))
+                continue
+            yield from self._close([gpu])
+            one, host = self._gpus[gpu], self._host
+            spans = [(piece.start, piece.end)]
+            self._open[gpu] = IdleEpisode(
+                one.uuid, one.label, one.model, host.host_id, host.name, piece.users, piece.jobs, spans
+            )
+
+    def _close(self, gpus: Sequence[int]) -> Iterator[IdleEpisode]:
+        for gpu in gpus:
+            if gpu in self._open:
+                yield self._open.pop(gpu)

@@ -14,7 +14,36 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from gpudeck.model.verdict import RunVerdict
+Rating = Literal["good", "could_be_better", "poor", "unknown"]
+MOST_SUGGESTIONS: Final = 3
+RATING_WORDS: Final[dict[Rating, str]] = {
+    "good": "good",
+    "could_be_better": "could be better",
+    "poor": "poor",
+    "unknown": "unknown",
+}
+
+
+class Suggestion(Struct, frozen=True):
+    """`rule` is the word for programs, `text` what it found. `evidence` are the figures, `threshold` is from where on
+    the rule fires, `fix` what to do."""
+
+    rule: str
+    text: str
+    evidence: str
+    threshold: str
+    fix: str
+
+
+class RunVerdict(Struct, frozen=True):
+    """`text` is one sentence. `reason` is why the rating is unknown, null where it is known. `suggestions` are at most
+    three, the most important first."""
+
+    rating: Rating
+    text: str
+    reason: str | None = None
+    suggestions: list[Suggestion] = field(default_factory=list)
+
 
 JobState = Literal["running", "suspended", "ended", "unknown"]
 

@@ -29,7 +29,9 @@ def make_poll_methods(
     of this machine in which hosts may be read that the operator did not name; `ssh_password` is one that a person
     typed."""
     methods = {
-        "pull": PollMethod(imported("gpudeck.sources.pull:PullSource", pull), pull.interval, pull.deadline, pull.port),
+        "pull": PollMethod(
+            imported("gpudeck.sources.poller:PullSource", pull), pull.interval, pull.deadline, pull.port
+        ),
         "ssh": PollMethod(_over_ssh(ssh, ssh_password), ssh.interval, ssh.deadline, ssh.port or 22),
         "scrape": PollMethod(
             imported("gpudeck.sources.scrape:make", scrape), scrape.interval, scrape.deadline, scrape.port

@@ -22,18 +22,21 @@ from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, ScrapeSettings
 from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader, ScrapedGpus
-from gpudeck.sources.scrape_page import Page, Sample, label, parse_page
 from gpudeck.sources.scrape_tables import (
     CpuTable,
     Exporter,
     MetricRow,
+    Page,
+    Sample,
     gpu_exporters,
     group_rows,
     host_exporters,
+    label,
     measure,
+    parse_page,
     wanted_names,
 )
-from gpudeck.wire.envelope import HOST_NAME
+from gpudeck.wire import HOST_NAME
 
 Times = tuple[float, float]
 """Seconds that the CPUs worked, and seconds altogether."""

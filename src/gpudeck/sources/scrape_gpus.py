@@ -16,8 +16,7 @@ from gpudeck.collectors.smi_command import read_bus_id
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.text import read_whole
-from gpudeck.sources.scrape_page import Sample, label
-from gpudeck.sources.scrape_tables import Exporter, Groups, ProcessTable, Scaled, group_rows, measure
+from gpudeck.sources.scrape_tables import Exporter, Groups, ProcessTable, Sample, Scaled, group_rows, label, measure
 
 DEVICES_AT_MOST = 640
 """512 GPUs, and the boards of those that are MIG instances."""

@@ -6,9 +6,9 @@ from datetime import tzinfo
 
 from msgspec import Struct
 
+from gpudeck.model.job import RATING_WORDS, Rating, RunVerdict
 from gpudeck.model.text import clean, show_gib, show_span, without_maker
 from gpudeck.model.times import show_moment
-from gpudeck.model.verdict import RATING_WORDS, Rating, RunVerdict
 from gpudeck.views.table import Cell, Column, render
 
 RATING_SIGNS: dict[Rating, str] = {"good": "●", "could_be_better": "▲", "poor": "✗", "unknown": "?"}

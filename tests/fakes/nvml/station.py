@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.nvml.driver import FakeDriver, FakeGpu, Value, load_here, values_of_an_h200
-from gpudeck.collectors.nvml import NvmlCollector
-from gpudeck.collectors.nvml_sleep import SleepWatch
+from gpudeck.collectors.nvml import NvmlCollector, SleepWatch
 from gpudeck.collectors.owners import ProcessOwner
 from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.model.report import GpuReading, Process, Report

@@ -10,7 +10,7 @@ from gpudeck.history.base import RunsQuery, VerdictQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
-from gpudeck.model.verdict import RunVerdict
+from gpudeck.model.job import RunVerdict
 from history.embedded.feeding import GIB, START, gpu, process, sample, values
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from gpudeck.history.remote.encoder import EncodedSeries
-from gpudeck.history.remote.queue import DiskQueue
+from gpudeck.history.remote.writer import DiskQueue
 
 queue = DiskQueue(Path(sys.argv[1]), 10**9)
 for number in itertools.count(len(queue.peek(10**9))):

@@ -8,7 +8,7 @@ from fakes.hubs import HubProcess, running_hub
 from fakes.prometheus import running_store
 from fakes.reports import make_busy_gpu, make_envelope
 from fakes.waiting import wait_until
-from gpudeck.wire.codec import encode
+from gpudeck.wire import encode
 
 
 def push(hub: HubProcess, sequence: int) -> None:

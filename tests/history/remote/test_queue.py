@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.history.remote.encoder import EncodedSeries
-from gpudeck.history.remote.queue import DiskQueue
+from gpudeck.history.remote.writer import DiskQueue
 
 APPENDER = Path(__file__).with_name("appender.py")
 

@@ -10,8 +10,7 @@ from fakes.certificates import Authority
 from fakes.waiting import wait_until
 from gpudeck.history.remote.client import PromClient
 from gpudeck.history.remote.encoder import EncodedSeries
-from gpudeck.history.remote.queue import DiskQueue, QueuedRecord
-from gpudeck.history.remote.writer import MOST_VALUES, RemoteWriteSender
+from gpudeck.history.remote.writer import MOST_VALUES, DiskQueue, QueuedRecord, RemoteWriteSender
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from history.remote.servers import TAKEN, Answer, Asked, in_turn, scripted_server

@@ -18,7 +18,7 @@ from msgspec import Struct, field, structs
 from gpudeck.history.base import KnownGpu, KnownHost
 from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
 from gpudeck.history.embedded.tables import checksum, split_key
-from gpudeck.history.live import Devices, Sample, as_batch
+from gpudeck.history.recorder import Devices, Sample, as_batch
 from gpudeck.history.sample import ProcessSample
 from gpudeck.model.clock import Clock
 

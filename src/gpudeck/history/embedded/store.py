@@ -12,6 +12,7 @@ import msgspec
 
 from gpudeck.history import answers
 from gpudeck.history.accounting import RunPart, run_parts
+from gpudeck.history.answers import answer_overview
 from gpudeck.history.base import (
     Answer,
     Heat,
@@ -42,21 +43,18 @@ from gpudeck.history.embedded.tables import key_of, open_to_read
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.idle_episodes import list_idle_episodes
-from gpudeck.history.live import Sample
 from gpudeck.history.moment import find_hosts
-from gpudeck.history.overview import answer_overview
-from gpudeck.history.run_columns import RunStart, read_columns
-from gpudeck.history.run_facts import EarlierRun
+from gpudeck.history.recorder import Sample
+from gpudeck.history.run_columns import EarlierRun, RunStart, read_columns
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.history.verdicts import judge_run
-from gpudeck.history.waste import find_waste
+from gpudeck.history.waste import find_waste, list_idle_episodes
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
-from gpudeck.model.verdict import RunVerdict
+from gpudeck.model.job import RunVerdict
 from gpudeck.model.view import Usage
 
 _FIELDS: Final = (

@@ -28,7 +28,7 @@ from gpudeck.history.embedded.seal import HourSealer, summarize
 from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
 from gpudeck.history.embedded.view import DamageLog
 from gpudeck.history.hour import QUARTER, SECONDS
-from gpudeck.history.live import LiveBatch, Sample, count_samples
+from gpudeck.history.recorder import LiveBatch, Sample, count_samples
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary

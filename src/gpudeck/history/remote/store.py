@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gpudeck.history.answers import series_queries
 from gpudeck.history.base import (
     Answer,
     Heat,
@@ -30,20 +31,17 @@ from gpudeck.history.base import (
     WasteFacts,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.live import LiveBatch, Sample
-from gpudeck.history.overview import series_queries
-from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers
+from gpudeck.history.recorder import LiveBatch, Sample
+from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers, find_hosts
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
 from gpudeck.history.remote.encoder import UsageCounters
-from gpudeck.history.remote.moment import find_hosts
-from gpudeck.history.remote.queue import DiskQueue
-from gpudeck.history.remote.writer import RemoteWriter, RemoteWriteSender, SendStats
+from gpudeck.history.remote.writer import DiskQueue, RemoteWriter, RemoteWriteSender, SendStats
 from gpudeck.history.sample import ForwardedSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.alert import Backlog, HistoryTrouble, judge_backlog, judge_problem
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.verdict import RunVerdict
+from gpudeck.model.job import RunVerdict
 from gpudeck.model.view import Usage
 
 FOLDER: Final = "remote-queue"
