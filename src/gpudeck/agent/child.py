@@ -38,7 +38,6 @@ class ChildAgent:
             self._process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:
-        """End the child, at the latest after three seconds."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,8 +1,7 @@
 """The newest report of this host in the forms that the agent's HTTP server returns: health, report and metrics.
 
-A host is read at its interval, not when it is asked: many hubs may ask one agent, and it costs no more than one. For
-Prometheus unknown values are left out: a series that says 0 for "could not be read" is worse than none. Process ids,
-commands and jobs are never labels: each new one would be a new series for ever.
+A host is read at its interval: many hubs cost no more than one. For Prometheus unknown values are left out. Process
+ids, commands and jobs are never labels: each new one would be a new series for ever.
 """
 
 import gzip
@@ -88,8 +87,6 @@ def _memory_by_user(labels: dict[str, str], gpu: GpuReading) -> list[exposition.
 
 
 class HttpAnswer(Struct, frozen=True):
-    """What is answered over HTTP, whole."""
-
     status: int
     body: bytes
     headers: Mapping[str, str]
@@ -103,8 +100,6 @@ def answer_error(status: int, code: str, message: str, hint: str = "", **headers
 
 
 class LatestReport:
-    """The report loop puts the newest report here; any number of threads ask for it."""
-
     def __init__(self, now: clock.Clock = clock.wall, boottime: clock.Clock = clock.boottime) -> None:
         self._now = now
         self._boottime = boottime
@@ -115,11 +110,9 @@ class LatestReport:
 
     @property
     def newest(self) -> Envelope | None:
-        """The newest report; None before there is one."""
         return None if self._newest is None else self._newest.envelope
 
     def health(self) -> HttpAnswer:
-        """Good as long as the process answers."""
         return HttpAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
 
     def report(self, accept: str = "", accept_encoding: str | None = None) -> HttpAnswer:
@@ -139,7 +132,6 @@ class LatestReport:
         return HttpAnswer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
 
     def metrics(self, accept: str = "") -> HttpAnswer:
-        """The newest report for Prometheus, in OpenMetrics where the caller asks for that."""
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET

@@ -1,9 +1,8 @@
 """The agent's HTTP server, for pull: GET /api/v1/report, /metrics and /healthz. Other packages can register paths for
 POST requests.
 
-It stands on the network of a machine with other work to do, so connections and the size of a request are bounded.
-If all connections are taken, the one that has sent no request for longest is closed: connections that are held open
-without a request block no other client.
+Connections and the size of a request are bounded. If all connections are taken, the one that has sent no request for
+longest is closed.
 """
 
 import contextlib
@@ -84,11 +83,8 @@ Post = Callable[[bytes], HttpAnswer]
 
 
 class Listener(ThreadingHTTPServer):
-    """Answers on a socket until `stop`, a thread a connection.
-
-    Without a `token` all callers are answered, without a `certificate` in plain HTTP. `posts` are further paths, whose
-    callers bring no token: what answers them checks the request itself.
-    """
+    """Answers on a socket until `stop`, a thread a connection. `posts` are further paths, whose callers bring no token:
+    what answers them checks the request itself."""
 
     daemon_threads = True
     block_on_close = False
@@ -126,7 +122,6 @@ class Listener(ThreadingHTTPServer):
         self.server_close()
 
     def stop(self) -> None:
-        """Ends `run` and closes every connection. May be called from any thread but that of `run`."""
         self.shutdown()
         with self._lock:
             for connection in self._connections:
@@ -188,8 +183,6 @@ def _drain(connection: socket.socket) -> None:
 
 
 class _BoundedHead:
-    """The lines of a request's head, HEAD_BYTES of them at most."""
-
     def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self._left = HEAD_BYTES

@@ -1,10 +1,7 @@
-"""Lock files in a folder shared by the processes of this machine, for coordination without a hub. The kernel releases a
-lock when its process ends, however it ends.
+"""Lock files in a folder shared by the processes of this machine, for coordination without a hub.
 
-One of them says which hub the agent of this machine reports to: `gpudeck wait` asks here, so that users do not queue on
-this machine alone while others queue at the hub. A service's file is in its runtime directory, which only root can
-make; that of an agent that a user started is in the folder for locks, where every user could write one: only root's and
-the user's own are trusted there.
+The kernel releases a lock when its process ends. One says which hub the agent of this machine reports to: `gpudeck
+wait` asks here. In the folder for locks every user can write: only root's and the user's own are trusted.
 """
 
 import contextlib
@@ -42,7 +39,6 @@ def lock_folder() -> Path:
 
 
 def find_places() -> list[Path]:
-    """The folders that may be used, the best first."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     named = os.environ.get(VARIABLE)
     return [Path(named)] if named else [_SHARED / _NAME, *([Path(own) / _NAME] if own else [])]
@@ -69,7 +65,6 @@ def make_locked(file: Path, text: bytes) -> int:
 
 
 def look_at(file: Path) -> tuple[bytes, bool]:
-    """Its content, and whether a live process has it locked."""
     try:
         descriptor = os.open(file, _READ)
     except OSError:

@@ -1,9 +1,5 @@
-"""The queue of reports to be sent: bounded by size and age, dropping the oldest first. Shared by the report loop
-(puts), the sender (takes) and the thread that writes unsent reports to disk after a few seconds.
-
-The newest report of each host goes first, so that a hub that was away knows at once how the host is; the backlog
-follows, oldest first.
-"""
+"""The queue of reports to be sent: bounded by size and age, dropping the oldest first. The newest report of each host
+goes first; the backlog follows, oldest first. Unsent reports are written to disk after a few seconds."""
 
 import itertools
 import logging
@@ -40,11 +36,8 @@ class _Waiting:
 
 
 class Outbox:
-    """Never blocks the report loop: when full, the oldest report makes room and `dropped` counts it.
-
-    `host` is the one that reports are of, or the first of several. With a `spool` they survive the agent; then a
-    thread has to call `run`. If the disk fails, reports stay in memory.
-    """
+    """Never blocks the report loop: when full, the oldest report makes room and `dropped` counts it. With a `spool`
+    reports survive the agent; then a thread has to call `run`."""
 
     def __init__(
         self,
@@ -77,7 +70,6 @@ class Outbox:
         # Taken before `_changed` where both are: the report loop never waits for the disk.
         self._disk = threading.Lock()
         self._sent: list[int] = []
-        """The ids of reports on disk that no longer wait."""
         self._trouble: str | None = None
         self._retry_at = 0.0
         if spool is not None and spool.is_there():
@@ -101,10 +93,8 @@ class Outbox:
             return self._changed.wait_for(lambda: self._has_begun, timeout)
 
     def wait(self, timeout: float, *, newest_first: bool = True, backlog: bool = True) -> EncodedReport | None:
-        """The next report, left in its place; None when there is none within `timeout` seconds.
-
-        Without `newest_first` it is the oldest; without `backlog` the newest of a host or none. For one thread.
-        """
+        """The next report, left in its place; None when there is none within `timeout` seconds. Without `newest_first`
+        it is the oldest; without `backlog` the newest of a host or none."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting if backlog else self._latest, timeout)
@@ -148,7 +138,6 @@ class Outbox:
                 self._trouble = None
 
     def run(self, stop: threading.Event) -> None:
-        """Write what has waited for seconds to disk, until `stop` is set."""
         while not stop.wait(_TICK):
             try:
                 self.tick()
@@ -166,7 +155,6 @@ class Outbox:
             self.save(at_once=False)
 
     def change(self, most_bytes: int, max_age: float | None) -> None:
-        """Other limits from here on."""
         with self._changed:
             self._most_bytes, self._max_age = most_bytes, max_age
             self._keep_to_limits()
@@ -179,7 +167,6 @@ class Outbox:
                 self.spool.close()
 
     def discard(self) -> None:
-        """Drop all that waits, on disk too, and close."""
         with self._changed:
             for key in list(self._waiting):
                 self._remove(key)
@@ -196,7 +183,6 @@ class Outbox:
         return next(of_backlog, newest)
 
     def _remove(self, key: int) -> bool:
-        """Whether it still waited."""
         entry = self._waiting.pop(key, None)
         if entry is None:
             return False
@@ -223,7 +209,6 @@ class Outbox:
         return made.sent_at(self._now(), boottime) - made.wall > self._max_age
 
     def _in_memory(self) -> dict[int, _Waiting]:
-        """Reports that are not on disk: the last of those that wait."""
         newest_first = itertools.takewhile(lambda item: item[1].report is not None, reversed(self._waiting.items()))
         return dict(reversed(list(newest_first)))
 
@@ -270,7 +255,6 @@ class Outbox:
         return report
 
     def _note_trouble(self, error: OSError) -> None:
-        """Log it once, and try again later."""
         self._retry_at = self._boottime() + _RETRY
         trouble = error.strerror or str(error)
         if trouble != self._trouble and self.spool is not None:

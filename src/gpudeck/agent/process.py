@@ -1,8 +1,7 @@
 """The agent's own process: `gpudeck agent` becomes it once it knows its settings, and keeps its process id.
 
-The command line, YAML and the settings of a hub stay behind: an agent needs them at its start and at a reload alone,
-and they would stay in memory. Collectors' children are forked before the rest of the agent is imported: what both have
-in memory counts once, and fewer of it is written to by one of them.
+The command line and YAML stay behind: they would stay in memory. Collectors' children are forked before the rest of the
+agent is imported: what both have in memory counts once.
 """
 
 import contextlib
@@ -27,8 +26,6 @@ _RELOAD_SECONDS = 60.0
 
 
 class AgentStart(Struct, frozen=True):
-    """What the command line found out."""
-
     settings: AgentSettings
     until_stdin_closes: bool
     verbose: bool
@@ -71,7 +68,6 @@ def _run(start: AgentStart, arguments: list[str]) -> None:
 
 
 def _read_again(arguments: list[str]) -> AgentSettings:
-    """What the command line would find out now. Raises UsageError."""
     command = python_module("gpudeck", *arguments, "--print-settings")
     try:
         finished = run(command, seconds=_RELOAD_SECONDS, stderr=subprocess.STDOUT)

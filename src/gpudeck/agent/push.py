@@ -1,17 +1,13 @@
 """The sender: takes reports from the outbox and pushes them to the hub, with retries.
 
-A hub that is away is tried again after a random, growing pause, and a backlog is sent at a bounded pace, so that a
-thousand agents do not fall upon a hub that has just come back. The newest report goes first where the hub takes late
-ones, which it says with each answer (`Gpudeck-Late-Reports: 1`). A hub that does not would refuse all that is older:
-it gets the oldest first.
+A hub that is away is tried again after a random, growing pause, and a backlog is sent at a bounded pace. The newest
+report goes first where the hub takes late ones (`Gpudeck-Late-Reports: 1`).
 
-Several hubs of one fleet are ranked, and an agent uses the first. If that one does not answer within seconds, or
-answers with an error that may pass, the next one gets the newest report at once. The first is then avoided for a while,
-and for longer each time that it fails again: an agent does not follow a hub that comes and goes. A report that was sent
-to two hubs has the same sequence number in both, and counts once.
+Of several hubs an agent uses the first. If it fails, the next one gets the newest report at once, and the first is
+avoided for a while, longer each time that it fails again.
 
-A hub that reads short reports (`Gpudeck-Wire-Version: 2`) and has taken a whole one gets short ones until something
-other than a number changes. One that it cannot take is sent whole at once, so each report is sent twice at most.
+A hub that reads short reports (`Gpudeck-Wire-Version: 2`) gets short ones until something other than a number changes.
+One that it cannot take is sent whole at once.
 """
 
 import logging
@@ -64,8 +60,6 @@ class _TokenRefused(_Later):
 
 
 class _HubTarget:
-    """A hub that reports may go to, and what is known of it."""
-
     def __init__(self, hub: str, ca_file: str | None, proxy: str) -> None:
         self.hub = hub
         self.url = f"{hub}/api/v1/reports"
@@ -110,12 +104,8 @@ class Sender:
         now: clock.Clock = clock.wall,
         boottime: clock.Clock = clock.boottime,
     ) -> None:
-        """`hub` may be several addresses, separated by commas, the best first; `note_hub` is called with the one that
-        is used from now on. `pace` is the shortest time between two reports of a backlog; `ca_file` and `proxy` are as
-        in AgentSettings.
-
-        Raises UsageError for a wrong URL, token, proxy or file of certificates.
-        """
+        """`hub` may be several addresses with commas, the best first; `note_hub` is called with the one in use. `pace`
+        is the shortest time between two reports of a backlog. Raises UsageError."""
         self._outbox = outbox
         self._hubs = [_HubTarget(one, ca_file, proxy) for one in split_hubs(hub)]
         self._hub = self._used = self._hubs[0]
@@ -149,7 +139,6 @@ class Sender:
         return None if report is None else self._send(report)
 
     def close(self) -> None:
-        """Close the connections; the next report opens new ones."""
         for hub in self._hubs:
             hub.pool.clear()
 
@@ -177,7 +166,6 @@ class Sender:
         return self._hub.shown
 
     def _send(self, report: EncodedReport) -> float:
-        """Send one report; returns how long to pause."""
         try:
             is_taken = self._post(report)
         except _Later as later:

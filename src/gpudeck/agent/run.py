@@ -57,10 +57,8 @@ class Reporter(Struct, eq=False):
     _cgroups: list[JobCgroup] = field(default_factory=list)
 
     def report(self, now: float, interval: float) -> EncodedReport | None:
-        """The host's report at this moment, encoded; None when there is nothing to say (a simulated host that is off).
-
-        A bug in a collector costs the GPUs' values, never the agent: the host still says that it is there.
-        """
+        """The host's report at this moment, encoded; None for a simulated host that is off. A bug in a collector costs
+        the GPUs' values, never the agent."""
         made = ReportTime(now, self.boottime())
         try:
             report = self.collector.collect(now)
@@ -121,11 +119,8 @@ class ReportReceiver(Protocol):
 
 
 class ReportLoop(Struct, eq=False):
-    """Runs the reporters in the calling thread until `stop` is set. A reporter that is behind skips reports.
-
-    `now` dates the reports, `timer` says when the next is due: a clock that is set neither floods nor stalls. `pulse`
-    is called after every report, and while the report loop waits for longer than `pulse_pause` seconds.
-    """
+    """Runs the reporters in the calling thread until `stop` is set. `timer`, which is never set, says when the next is
+    due. `pulse` is called after every report, and every `pulse_pause` seconds."""
 
     reporters: Sequence[Reporter]
     takers: Sequence[ReportReceiver]
@@ -164,7 +159,6 @@ class ReportLoop(Struct, eq=False):
         self.pulse()
 
     def next_due(self, moment: float) -> float:
-        """The next moment of the same rhythm; after a sleep, the next one from now on."""
         now, following = self.timer(), moment + self.interval
         return following if now - self.interval <= following else now + self.interval
 
@@ -190,9 +184,7 @@ def run_agent(
 ) -> None:
     """Run until SIGTERM, SIGINT, or (as a child of the hub) until the hub is gone. Raises UsageError at the start.
 
-    `make_posts` makes further paths that an agent answers which listens. `reload` reads the settings
-    again when SIGHUP comes, and raises UsageError where they make no sense. `machine` has been read once with
-    these settings.
+    `reload` reads the settings again when SIGHUP comes. `machine` has been read once with these settings.
     """
     complete = partial(_complete, is_child=until_stdin_closes)
     settings = complete(settings)
@@ -276,7 +268,6 @@ def _run_until_signal(
 
 
 def _pulse(supervisor: SystemdNotifier, threads: Sequence[threading.Thread]) -> None:
-    """An agent whose reports go nowhere, as the thread that sends them has died, is not alive."""
     if all(thread.is_alive() for thread in threads):
         supervisor.alive()
 
@@ -287,7 +278,6 @@ def check_start(settings: AgentSettings, *, is_child: bool) -> None:
 
 
 def _rehearse(settings: AgentSettings, before: AgentSettings | None, *, simulate: int | None) -> None:
-    """Try what may be refused, as long as the agent still runs as before. Raises UsageError."""
     check_settings(settings, simulate)
     if settings.hub is not None:
         make_sender(settings, settings.hubs, Outbox(1, 1), 1)
@@ -303,7 +293,6 @@ def _rehearse(settings: AgentSettings, before: AgentSettings | None, *, simulate
 
 
 def check_settings(settings: AgentSettings, simulate: int | None) -> None:
-    """Raises UsageError for what can be said before anything is opened."""
     if settings.hub is not None and settings.token_file is None:
         raise UsageError(
             "the agent needs a token.",

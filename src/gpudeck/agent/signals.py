@@ -1,9 +1,5 @@
-"""Signals to a running agent and its notices to systemd: SIGTERM and SIGINT end it, SIGHUP reloads its settings; it
-says when it is ready, alive, reloading or stopping (sd_notify(3)).
-
-SIGHUP of a terminal that was closed ends it, as it does other programs. New settings are tried beside the old ones, and
-the agent starts again with them; settings with a mistake change nothing.
-"""
+"""Signals to a running agent and its notices to systemd (sd_notify(3)): SIGTERM and SIGINT end it, SIGHUP reloads its
+settings. SIGHUP of a terminal that was closed ends it. Settings with a mistake change nothing."""
 
 import logging
 import os
@@ -71,12 +67,8 @@ def _opens() -> bool:
 
 
 class SystemdNotifier:
-    """The service manager that started this program. Nothing here raises or blocks. Without a socket in the environment
-    nothing is sent.
-
-    `address` is its socket, None where there is none; `watchdog` is after how many seconds of silence it
-    ends the program, None where it waits forever.
-    """
+    """The service manager that started this program. Nothing here raises or blocks. `watchdog` is after how many
+    seconds of silence it ends the program."""
 
     def __init__(
         self, address: str | None, watchdog: float | None = None, now: Callable[[], float] = time.monotonic
@@ -85,7 +77,6 @@ class SystemdNotifier:
         self._now = now
         self._notified_at = float("-inf")
         self.pause = None if watchdog is None else watchdog / 4
-        """How often `alive` wants to be called, in seconds; None: not at all."""
 
     @classmethod
     def of_this_process(cls, environ: MutableMapping[str, str] = os.environ) -> "SystemdNotifier":
@@ -99,7 +90,6 @@ class SystemdNotifier:
         self._notify("READY=1", f"STATUS={' '.join(status.split())}")
 
     def reloading(self) -> None:
-        """Until the next `ready`."""
         self._notify("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:

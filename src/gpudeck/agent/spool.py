@@ -1,8 +1,5 @@
 """Unsent reports on disk: an SQLite file that survives the agent, a power cut and a full disk. Only its owner can read
-it, because reports name users and commands. One agent at a time has it open.
-
-SQLite is imported when a report first has to wait: an agent whose hub answers never needs it.
-"""
+it, and one agent at a time has it open. SQLite is imported when a report first has to wait."""
 
 import contextlib
 import errno
@@ -44,11 +41,8 @@ class ReportTime(Struct, frozen=True, gc=False):
 
 
 class EncodedReport(Struct, frozen=True):
-    """One encoded envelope and the host it is about.
-
-    `short` is the same as a short report, for a hub that has taken a whole one with that `description`. It is empty
-    where there is none, and not kept on disk.
-    """
+    """One encoded envelope and its host. `short` is the same as a short report, for a hub that has taken a whole one
+    with that `description`; it is not kept on disk."""
 
     host: str
     body: bytes
@@ -80,7 +74,6 @@ class Spool:
         return self._connection is not None
 
     def is_there(self) -> bool:
-        """Whether an agent has left reports here."""
         with contextlib.suppress(OSError):
             return self.file.is_file()
         return False
@@ -118,7 +111,6 @@ class Spool:
         return ids
 
     def read(self, report_id: int) -> EncodedReport | None:
-        """The whole report; None where it cannot be read any more."""
         question = "SELECT host, body, collected_at, boot_id, boottime FROM reports WHERE id = ?"
         with contextlib.suppress(OSError):
             row = self._run(lambda connection: connection.execute(question, (report_id,)).fetchone())
@@ -126,7 +118,6 @@ class Spool:
         return None
 
     def close(self) -> None:
-        """Let others use the file. What waits stays there."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -19,10 +19,8 @@ _CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def ensure_token(file: Path) -> str:
-    """The token in the file, which is made with a new one if it is not there. Raises UsageError.
-
-    The file appears with its token in it or not at all, and hubs that start at the same time agree on one.
-    """
+    """The token in the file, which is made with a new one if it is not there. It appears whole or not at all, and hubs
+    that start at the same time agree on one. Raises UsageError."""
     try:
         if not file.exists():
             with _written(file, f"{secrets.token_urlsafe(32)}\n".encode()) as begun:
@@ -54,7 +52,6 @@ def _written(file: Path, content: bytes) -> Iterator[Path]:
 
 
 def _put(begun: Path, file: Path) -> None:
-    """Give the file its name, unless it exists already."""
     try:
         os.link(begun, file)
     except FileExistsError:

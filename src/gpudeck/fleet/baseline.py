@@ -9,7 +9,6 @@ from gpudeck.model.health import HealthLevel
 from gpudeck.model.report import GpuEvent
 
 TWIN_FLAGS = ("clone", "rival", "name")
-"""The problems of duplicate hosts."""
 
 
 class GpuBaseline(Struct, frozen=True):
@@ -38,9 +37,8 @@ def has_other_name(uuid: str, label: str, gpus: Mapping[str, _Labelled]) -> bool
 
 
 class HostBaseline(Struct, frozen=True):
-    """`is_down` is not so while it is merely late. `silent_since` is when it last reported. `gpus` are by
-    UUID, and those of the last time where they could not be read. `duplicates` are sentences, by kind. `skew` is by how
-    many seconds its clock is ahead of the hub's."""
+    """`is_down`: not while it is merely late. `gpus` are by UUID, and those of the last time where they could not be
+    read. `duplicates` are sentences, by kind. `skew` is by how many seconds its clock is ahead."""
 
     name: str
     via: str

@@ -1,7 +1,6 @@
 """Checks the hub's own clock against the agents' clocks and the kernel's time service; in doubt an admin confirms it.
 
-The answer goes to the hub's `RetentionClock`, by which old data are deleted, and into the file `clock.json` of the data
-folder, so that a wrong clock is still doubted after a restart. `gpudeck history accept-clock` writes that file too.
+The answer goes to the hub's `RetentionClock`, and into `clock.json`, which `gpudeck history accept-clock` writes too.
 """
 
 import ctypes

@@ -1,11 +1,8 @@
 """Numbers of many GPUs or hosts as columns: one row each, one column a metric of the catalog.
 
-NaN is unknown; why it is unknown is kept with the texts of its row's owner. Rows are given out in runs, so that the
-GPUs of one host lie side by side and a report is one slice. A column may be replaced by a larger one whenever rows are
-given out: never hold one across an `await`.
-
-`judge` has the rules of model.availability and model.health as column operations: those define the rules for one GPU,
-and tests hold these to them. A comparison with NaN is false: unknown values are tested for explicitly.
+NaN is unknown. Rows are given out in runs, so that the GPUs of one host lie side by side. Never hold a column across an
+`await`: it is replaced when rows are given out. `judge` has the rules of model.availability and model.health as column
+operations, and tests hold these to them. A comparison with NaN is false: unknown values are tested for explicitly.
 """
 
 from collections.abc import Iterable
@@ -87,11 +84,8 @@ def _column(kind: type[_Kind], blank: float) -> NDArray[_Kind]:
 
 
 class Columns:
-    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of it: of the metrics at
-    the places `live`, as no list shows the others.
-
-    Each `_column` of a class is a further column of it.
-    """
+    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of the metrics at the
+    places `live`. Each `_column` of a class is a further column."""
 
     METRICS: ClassVar[dict[str, Metric]]
 
@@ -174,7 +168,6 @@ class Columns:
         return zip(*as_json(values, self.is_whole), strict=True), self.unknown(rows)
 
     def unknown(self, rows: Rows | slice) -> list[tuple[str, ...]]:
-        """The names of the metrics of each row that are unknown."""
         patterns = (np.isnan(self.values[rows]) @ self._bits).tolist()
         names = {
             pattern: tuple(name for place, name in enumerate(self.names) if int(pattern) >> place & 1)
@@ -187,7 +180,6 @@ class Columns:
         return _encoder.encode(list(map(self._shape, *as_json(self.values[rows], self.is_whole))))[2:-2].split(b"},{")
 
     def number(self, row: int, place: int) -> Value:
-        """One of them."""
         return _plain(float(self.values[row, place]), self._whole[place])
 
     def _grow(self, room: int) -> None:
@@ -205,18 +197,11 @@ class Columns:
 
 
 class GpuColumns(Columns):
-    """All GPUs. `availability`, `last_seen` and `health` are codes; `why_available` and `why_healthy` say by which rule
-    (see fleet.judging), `health_number` with which number.
-
-    `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start` of a process on the host's. `workers` is
-    -1 where the processes are not known, `user` stands for the user who has most of it (FleetTable.user_code).
-    `display_bytes` is NaN where a display server's share is not known. `fault` is the level of the worst driver fault
-    of the last day; `last_fault_at` and `last_critical_at` are when the newest one and the newest critical one were, on
-    the host's clock. `model` stands for its model (`model_code`). `has_conflict`: a user is on it who should not be.
-    `is_text_changed`: other than numbers changed of it (GpuState.changed). `is_process_changed`: numbers of its
-    processes are other than viewers were sent. `depends_on_processes`: the memory of its processes decides the order of
-    its users, or what display servers take.
-    """
+    """All GPUs. `availability`, `last_seen` and `health` are codes; `why_available` and `why_healthy` say by which
+    rule, `health_number` with which number. `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start`
+    on the host's. `workers` is -1 where processes are not known, `display_bytes` NaN where a display server's share is
+    not. `fault` is the level of the worst driver fault of the last day. `depends_on_processes`: their memory decides
+    the order of its users, or what display servers take."""
 
     METRICS = GPU_METRICS
     host = _column(np.int32, -1)
@@ -261,15 +246,10 @@ class GpuColumns(Columns):
 
 
 class HostColumns(Columns):
-    """All hosts: what their status hangs on (see HostState), and what rules of alerts look at.
-
-    `is_published`: viewers know this host and its rows. `is_text_changed`: other than numbers changed of it
-    (HostState.changed). `disk_percent` is how full the fullest of its disks beside the
-    root is, `agent_release` the number of its agent's version (see model.release). `has_no_gpus`: its GPUs could not be
-    read, or it has none. `late_times` is how often it came late within the last hour, as of when alerts last looked at
-    it. `is_regrouped`: it has other GPUs than then, or is called otherwise. `is_unseen`: it has reported since then.
-    `devices_version` is another number whenever its GPUs, or which processes are on them, are others.
-    """
+    """All hosts: what their status hangs on (see HostState), and what rules of alerts look at. `is_published`: viewers
+    know this host and its rows. `agent_release` is the number of its agent's version. `late_times`: within the last
+    hour, as of when alerts last looked. `is_regrouped`: it has other GPUs than then, or another name. `is_unseen`: it
+    has reported since then. `devices_version` changes with its GPUs and the processes on them."""
 
     METRICS = HOST_METRICS
     observed_at = _column(np.float64, NAN)

@@ -105,12 +105,9 @@ _make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in
 
 
 class GpuState:
-    """A GPU between reports. `row` is its place among the columns of `table`.
-
-    `missing` is why it cannot be read, None where it can. `faults` are the driver's, with whose process each was.
-    `unknown` says why metrics are unknown, `rejected` which values of the last report were not believed. `changed` are
-    the fields of its view in words that viewers have not been sent yet. `process_rows` are the rows of its processes.
-    """
+    """A GPU between reports. `missing` is why it cannot be read. `faults` are the driver's, with whose process each
+    was. `unknown` says why metrics are unknown, `rejected` which values were not believed. `changed` are fields that
+    viewers have not been sent."""
 
     __slots__ = (
         "_fault",
@@ -177,10 +174,8 @@ class GpuState:
         self._take_mark()
 
     def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
-        """Take what a report says of it in words; returns whether that may be news.
-
-        `collected_at` is the host's clock, `now` is the same moment on ours. `after_gap`: readings are missing between
-        the last one and this, and its agent has made them: what it says of the work in between counts.
+        """Take what a report says of it in words; returns whether that may be news. `now` is `collected_at` on our
+        clock. `after_gap`: its agent made readings that have not arrived: what it says of the work in between counts.
         """
         is_news = False
         gpus = self._table.gpus
@@ -215,7 +210,6 @@ class GpuState:
 
     @property
     def processes(self) -> list[Process] | None:
-        """None where they could not be read."""
         if not self._processes:
             return self._processes
         return self._with_numbers(Process)
@@ -231,13 +225,11 @@ class GpuState:
         return self._processes is not None
 
     def rename(self, names: Names) -> None:
-        """Models are called by these names from here on."""
         self.display_name = names.of_model(self.name)
         self.note_change("display_name")
 
     def remark(self, now: float) -> None:
-        """What reservations, maintenance or a scheduler say of it has changed: an unused GPU becomes another at
-        once."""
+        """Reservations, maintenance or a scheduler have changed: an unused GPU becomes another at once."""
         self._take_mark()
         gpus, row = self._table.gpus, self.row
         is_empty = self.availability in UNUSED or gpus.why_available[row] in {NO_RESERVATIONS, NO_SCHEDULER}
@@ -269,12 +261,10 @@ class GpuState:
 
     @property
     def is_current(self) -> bool:
-        """Whether its values are of now."""
         return self.last_seen is None
 
     @property
     def health(self) -> Health:
-        """With the reason and the next step."""
         gpus, row = self._table.gpus, self.row
         level = HEALTH_WORDS[gpus.health[row]]
         if level == "ok":
@@ -288,20 +278,16 @@ class GpuState:
         return judge_health(missing, celsius, self._table.settings.health, self._fault, why, wear=wear)
 
     def value(self, metric: str) -> Value:
-        """None where it is unknown: `why` is the reason."""
         gpus = self._table.gpus
         return gpus.number(self.row, gpus.place[metric])
 
     def numbers(self) -> list[Value]:
-        """All metrics, in the catalog's order."""
         return self._table.gpus.numbers(self.row)
 
     def why(self, metric: str) -> str:
-        """Of a metric that is unknown."""
         return self.rejected.get(metric) or self.unknown.get(metric) or self.missing or "not reported"
 
     def view(self) -> Gpu:
-        """As everybody outside sees it now."""
         return show_gpus(self._table, [self], slice(self.row, self.row + 1))[0]
 
     def show(  # noqa: PLR0917 - a row
@@ -314,7 +300,6 @@ class GpuState:
         since: float,
         health: int,
     ) -> Gpu:
-        """Its view from its row; `unknown` are the metrics that are."""
         judged = _WELL if health == OK else self.health
         return _make_gpu(
             self.uuid,
@@ -344,7 +329,6 @@ class GpuState:
         )
 
     def reasons(self, unknown: Iterable[str]) -> dict[str, str]:
-        """Why fields of its view are unknown; `unknown` are the metrics that are."""
         if self.rejected or self.missing is not None:
             reasons = {name: self.why(name) for name in unknown}
         else:
@@ -355,7 +339,6 @@ class GpuState:
 
     @property
     def mark(self) -> ReservationMark:
-        """What reservations say of it."""
         return self._mark
 
     def kept_text(self, visibility: Visibility, is_state_changed: bool) -> _Text | None:
@@ -365,7 +348,6 @@ class GpuState:
         return self._texts.get(visibility if self._processes else EVERYTHING)
 
     def keep_text(self, visibility: Visibility, view: Gpu) -> _Text:
-        """Until viewers are sent what changed of it next."""
         kept = _cut(_encoder.encode(visibility.gpu(view)), len(self._processes or ()))
         self._texts = {**self._texts, visibility if self._processes else EVERYTHING: kept}
         return kept
@@ -387,13 +369,11 @@ class GpuState:
         return names
 
     def release(self) -> None:
-        """Give its rows back."""
         self._table.processes.give_back(self.process_rows)
         self.process_rows = NO_ROWS
         self._table.shared.discard(self)
 
     def place(self, row: int) -> None:
-        """Its row is that one from here on."""
         self.row = row
         self._table.processes.gpu[self.process_rows] = row
 
@@ -448,7 +428,6 @@ class GpuState:
             self.note_change("reservation", "reservation_conflict")
 
     def _name_empty(self) -> tuple[Availability, int]:
-        """The availability of a GPU without users."""
         if self.scheduling.allocation is not None:
             return "allocated", 0
         if self.maintenance is not None:
@@ -462,7 +441,6 @@ class GpuState:
         return ("unknown", NO_RESERVATIONS) if self._mark.is_unknown else ("free", 0)
 
     def _with_numbers(self, make: Callable[..., _AnyProcess]) -> list[_AnyProcess]:
-        """Its processes, which are known, with their numbers of now."""
         numbers = self._table.processes.values[self.process_rows].tolist()
         # Users know an array task by another number than the one in its processes' groups.
         given = self.scheduling.allocation
@@ -525,7 +503,6 @@ class GpuState:
         self.read_processes(reading.processes)
 
     def read_processes(self, processes: list[Process] | None) -> None:
-        """Tell the columns who is on it."""
         there, gpus, row = look_at(processes), self._table.gpus, self.row
         gpus.workers[row] = -1 if there.workers is None else there.workers
         gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
@@ -563,14 +540,12 @@ def encode_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visib
 
 
 def _encode_processes(table: "FleetTable", rows: Rows) -> Iterator[bytes]:
-    """Memory and utilization of each of them."""
     values = table.processes.values[rows]
     columns = (_encoder.encode(column)[1:-1].split(b",") for column in as_json(values, table.processes.is_whole))
     return chain.from_iterable(zip(*columns, strict=True)) if len(rows) else iter(())
 
 
 def _cut(text: bytes, processes: int) -> _Text:
-    """The JSON of a GPU with so many processes in pieces."""
     start = text.index(_METRICS_BEGIN) + 1
     pieces, start = [text[:start]], text.index(_METRICS_END, start)
     at = start

@@ -57,8 +57,7 @@ BACKLOG_SECONDS: Final = 5.0
 SKEW_SECONDS: Final = 5.0
 """A clock that is off by more than this is a problem worth showing."""
 SKEW_STEP: Final = 0.15
-"""A clock that seems to be off by so much more or less than before is off by as much as before: that is how differently
-long reports are on their way."""
+"""So much more or less is no change of the skew: reports are on their way for different times."""
 ENCODED_AT_ONCE: Final = 32
 """Hosts whose JSON is made together: more are not quicker."""
 _REMEMBERED_RUNS: Final = 16
@@ -80,11 +79,8 @@ Sender = tuple[int, str, str, str, str | None, int | None]
 
 
 class ReportOrder:
-    """Which reports of a host are news, which follow the newest one, and which agent's they are.
-
-    `run` is the boot and the agent's run that are shown, `sequence` the number of its newest report: -1 before there
-    was one.
-    """
+    """Which reports of a host are news, which follow the newest one, and which agent's they are. `sequence` is the
+    number of the newest of `run`: -1 before there was one."""
 
     __slots__ = ("_ended", "run", "sequence")
 
@@ -95,15 +91,11 @@ class ReportOrder:
 
     @property
     def boot_id(self) -> str:
-        """Of the last report; empty before there was one."""
         return self.run[0]
 
     def has_news(self, envelope: Head, *, is_up: bool) -> bool:
-        """Whether the report is not one seen before, and not from an agent that another has replaced.
-
-        A replaced agent counts again once its successor has stopped, and so the host is not up: a second agent may have
-        been started by hand.
-        """
+        """Whether the report was not seen before, and is not from an agent that another has replaced. A replaced agent
+        counts again once its successor has stopped and the host is not up."""
         run = (envelope.boot_id, envelope.run_id)
         if run == self.run:
             return envelope.sequence > self.sequence
@@ -114,7 +106,6 @@ class ReportOrder:
         return (envelope.boot_id, envelope.run_id) == self.run
 
     def is_next(self, envelope: Head) -> bool:
-        """Whether it is the report that follows the newest one, with none missing between them."""
         return envelope.sequence == self.sequence + 1 and self.is_of_run(envelope)
 
     def has_missed(self, envelope: Head) -> bool:
@@ -136,7 +127,6 @@ class ReportOrder:
         return is_new
 
     def fork(self) -> "ReportOrder":
-        """A second one that goes on from this one by itself."""
         other = ReportOrder()
         other.run, other.sequence, other._ended = self.run, self.sequence, dict(self._ended)
         return other
@@ -160,7 +150,6 @@ class HostFacts(Struct, frozen=True):
     gpus_reason: str | None = None
 
     def differences(self, before: "HostFacts") -> set[str]:
-        """The fields of the view that are other than before."""
         names = {name for name in HostFacts.__struct_fields__ if getattr(self, name) != getattr(before, name)}
         if names & _IN_REASONS:
             names = (names | {"reasons"}) - {"unknown", "gpus_reason"}
@@ -168,20 +157,14 @@ class HostFacts(Struct, frozen=True):
 
 
 class HostState:
-    """A host as the hub knows it. `view` is how others get it.
+    """A host as the hub knows it. `row` is -1 as long as nothing is known of it, `rows` are those of its GPUs.
 
-    `row` is its place among the table's hosts, -1 as long as nothing is known of it, and `rows` are those of its GPUs.
-    `is_pending`: its newest report waits to be judged. `is_forwarded`: that came through another hub. `changed` are the
-    fields of its view other than metrics that viewers have not been sent yet.
-
-    `target` is the name under which it is configured, None for one that is known by its reports alone. `token` is the
-    id of the agent token that last reported it. `sender` is how it was found with its last report, None where the next
-    one has to be looked for anew. `sampled_slot` is the recorder's: of which moment it was sampled last.
-    `baseline` is what was last looked at for events, and `has_changed` says that it may be another by now. `order` says
-    which reports of it are news.
-
-    `observed_at` is the newest report's own time on the hub's clock, `reported_at` when any report of it last arrived,
-    late ones among them, and `run_began_at` the own time of the first report of the run that is shown.
+    `is_pending`: its newest report waits to be judged. `is_forwarded`: that came through another hub. `changed` are
+    fields that viewers have not been sent. `target` is the name under which it is configured. `token` is the id of the
+    agent token that last reported it. `sender` is how it was found with its last report, None where the next one has to
+    be looked for anew. `baseline` is what was last looked at for events. `observed_at` is the newest report's own time
+    on the hub's clock, `reported_at` when any report last arrived, `run_began_at` the own time of the first report of
+    the run that is shown.
     """
 
     __slots__ = (
@@ -293,7 +276,6 @@ class HostState:
 
     @property
     def silent_since(self) -> float:
-        """When it last reported."""
         return max(self.observed_at, self.reported_at)
 
     @property
@@ -308,7 +290,6 @@ class HostState:
 
     @property
     def problems(self) -> list[str]:
-        """What the host and the hub have to tell the admin."""
         return [*self._said, *self._flags.values()] if self._flags else self._said
 
     @property
@@ -322,13 +303,11 @@ class HostState:
         return [gpu for gpu, seen in zip(self.gpus.values(), last_seen.tolist(), strict=True) if seen == NONE]
 
     def counts(self) -> dict[Availability, int]:
-        """How many of its GPUs are in each state."""
         self._table.settle()
         numbers = np.bincount(self._table.gpus.availability[self.rows], minlength=len(AVAILABILITY_WORDS)).tolist()
         return {word: numbers[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None}
 
     def duplicates(self) -> dict[str, str]:
-        """The problems of duplicate hosts, by kind."""
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
 
     def flag(self, kind: str, problem: str | None) -> None:
@@ -344,10 +323,7 @@ class HostState:
         self._change("problems")
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
-        """This host is configured as `target`, with these labels; None: it no longer is.
-
-        One that was never seen is shown as such.
-        """
+        """Configured as `target`, with these labels; None: no longer. One that was never seen is shown as such."""
         self.target, self._target_labels = target, labels
         if self.status == "never_seen":
             self.via = via
@@ -383,7 +359,6 @@ class HostState:
         self._change()
 
     def release(self) -> None:
-        """It is no longer in the fleet: give its rows back."""
         self._table.settle()
         self._place_gpus([])
         if self.row >= 0:
@@ -497,7 +472,6 @@ class HostState:
         )
 
     def fork(self, table: FleetTable) -> "HostState":
-        """A second state, in rows of another table, that goes on from this one by itself."""
         self._table.settle()
         other = copy(self)
         other._table, other.row, other.changed, other._synced = table, -1, NOTHING_CHANGED, None
@@ -534,7 +508,6 @@ class HostState:
         return True
 
     def rename(self, names: Names) -> None:
-        """Hosts and models are called by these names from here on."""
         for gpu in self.gpus.values():
             gpu.rename(names)
         self._change("display_name")
@@ -548,35 +521,28 @@ class HostState:
 
     @property
     def maintenance(self) -> Maintenance | None:
-        """Of the host as a whole."""
         return self._table.maintenance.find(self.id, self.name)
 
     @property
     def note(self) -> HostNote | None:
-        """What an admin noted about it."""
         return self._table.notes.get(self.id)
 
     def note_changed(self) -> None:
-        """It has another note."""
         self._change("note")
 
     def value(self, metric: str) -> Value:
-        """None where it is unknown."""
         hosts = self._table.hosts
         return hosts.number(self.row, hosts.place[metric]) if self.row >= 0 else None
 
     def numbers(self) -> list[Value]:
-        """All metrics, in the catalog's order."""
         return self._table.hosts.numbers(self.row)
 
     def why(self, name: str) -> str:
-        """Of a metric or another field that is unknown."""
         if self.status == "never_seen":
             return _NEVER
         return self.rejected.get(name) or self.facts.unknown.get(name, "not reported")
 
     def view(self) -> Host:
-        """As everybody outside sees it now."""
         return _show_hosts(self._table, [self])[0]
 
     def kept_view(self) -> Host:
@@ -591,7 +557,6 @@ class HostState:
         self._view = None
 
     def own_view(self) -> Host:
-        """The same without its GPUs."""
         self._table.settle()
         return Host(**self.describe())
 
@@ -610,11 +575,9 @@ class HostState:
             yield candidate_of(own, view)
 
     def show(self, gpus: Sequence[GpuState]) -> list[Gpu]:
-        """Some of its GPUs as everybody outside sees them now."""
         return show_gpus(self._table, gpus, np.array([gpu.row for gpu in gpus])) if gpus else []
 
     def encoded(self, visibility: Visibility = EVERYTHING) -> bytes:
-        """The view as JSON."""
         return encode_hosts(self._table, [self], visibility)[0]
 
     def own_text(self, metrics: bytes) -> tuple[bytes, ...]:
@@ -733,7 +696,6 @@ class HostState:
             self.note_change("problems")
 
     def describe(self) -> dict[str, Any]:
-        """Its view without its GPUs."""
         numbers = self.numbers() if self.row >= 0 else _UNKNOWN
         metrics, facts = dict(zip(HOST_METRICS, numbers, strict=True)), self.facts
         return {
@@ -759,7 +721,6 @@ class HostState:
         }
 
     def reasons(self, unknown: Iterable[str]) -> dict[str, str]:
-        """Why fields of its view are unknown; `unknown` are the metrics that are."""
         facts, is_known = self.facts, self.status != "never_seen"
         absent = _MAY_BE_ABSENT if is_known else (*_MAY_BE_ABSENT, "interval_seconds")
         reasons = {name: self.why(name) for name in unknown}
@@ -806,9 +767,7 @@ class HostState:
 
     def _status_at(self, now: float, uptime: float) -> HostStatus:
         """Down is a host without reports, by the monotonic clock. Late is also a host that sends only old values.
-
-        `FleetTable.find_aged` is the same for all hosts at once.
-        """
+        `FleetTable.find_aged` is the same for all hosts at once."""
         if self.status == "never_seen":
             return "never_seen"
         self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
@@ -822,10 +781,8 @@ class HostState:
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
 
     def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool, is_new: bool) -> None:
-        """Describe the GPUs that are known; where the set of them changed, the host is sent whole.
-
-        `is_new`: of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
-        """
+        """Describe the GPUs that are known; where the set of them changed, the host is sent whole. `is_new`: of GPUs
+        known from before a start only the identity is."""
         known, now = {} if is_new else self.gpus, self.observed_at
         if is_new or [reading.uuid for reading in readings] != list(known):
             before = set(known)
@@ -864,7 +821,6 @@ class HostState:
             self._table.hosts.is_regrouped[self.row] = True
 
     def _own_rows(self) -> None:
-        """These rows are its GPUs'."""
         table = self._table
         table.gpu_at.extend([None] * (table.gpus.end - len(table.gpu_at)))
         table.gpu_at[self.rows] = self.gpus.values()
@@ -884,7 +840,6 @@ class HostState:
             gpu.silent_reason = reason
 
     def note_change(self, *fields: str) -> None:
-        """Viewers have to be sent these fields of its view."""
         self.changed, self._text = self.changed.union(fields), None
         if self.row >= 0:
             self._table.hosts.is_text_changed[self.row] = True
@@ -908,7 +863,6 @@ def _show_hosts(table: FleetTable, hosts: Sequence[HostState]) -> list[Host]:
 
 
 def encode_hosts(table: FleetTable, hosts: Sequence[HostState], visibility: Visibility) -> list[bytes]:
-    """The views of these hosts as JSON."""
     table.settle()
     gpus = [gpu for host in hosts for gpu in host.gpus.values()]
     encoded = iter(encode_gpus(table, gpus, rows_of([host.rows for host in hosts]), visibility) if gpus else ())

@@ -35,8 +35,6 @@ _columns = hosts.c
 
 
 class RememberedGpu(Struct, frozen=True, omit_defaults=True):
-    """A GPU's identity, as in `model.report.GpuReading`."""
-
     uuid: str
     index: int
     name: str
@@ -98,7 +96,6 @@ class HostStore:
         await self._upsert(host_facts, rows, "body")
 
     async def write_reports(self, reports: Mapping[str, LastReport]) -> None:
-        """By the id of the host."""
         rows = (
             {"id": _key(host_id), "last_report_at": report.at, "is_down": int(report.is_down)}
             for host_id, report in reports.items()
@@ -148,9 +145,8 @@ _GPU_UNKNOWN: Final = dict.fromkeys(GPU_METRICS, SILENT)
 
 
 class HostMemory(Service):
-    """A database that does not answer is asked again until it does: the hosts come back then. Simulated hosts are not
-    remembered. `problem` is what keeps hosts from being remembered, for everybody who may look at the hub.
-    """
+    """A database that does not answer is asked again until it does: the hosts come back then. `problem` is what keeps
+    hosts from being remembered. Simulated hosts are not."""
 
     name = "hosts"
 
@@ -270,7 +266,6 @@ class HostMemory(Service):
 
 
 def remember(host: HostState) -> RememberedHost:
-    """A host that has reported, as it is kept."""
     facts = host.facts
     return RememberedHost(
         id=host.id,

@@ -16,7 +16,7 @@ _RATE_SECONDS: Final = 60
 
 
 class ReportRate(FleetObserver):
-    """How many reports were taken in a second, over the last minute. `per_second` is None during the first second."""
+    """Reports taken in a second, over the last minute. None during the first second."""
 
     name = "the rate of reports"
 
@@ -39,11 +39,8 @@ class ReportRate(FleetObserver):
 
 
 class Hub:
-    """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it.
-
-    `clock` is by which it dates reports. `report_rate` is how many reports are taken. `retention` is the time by which
-    the hub's data are deleted.
-    """
+    """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it. `retention` is the time
+    by which data are deleted."""
 
     def __init__(
         self,

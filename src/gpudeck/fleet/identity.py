@@ -115,12 +115,9 @@ class Register:
         only: str | None = None,
         token: TokenName | None = None,
     ) -> tuple[HostState, str]:
-        """The host that a report is of, and the id it is to have. It is in the fleet only when it is settled there.
-
-        `target` is the configured host that was asked for the report; `only` says which hosts its sender may report of,
-        and `token` is what it showed. Raises ReportRefused when there is no room, or when the answer is of a host that
-        is there under another name.
-        """
+        """The host that a report is of, and the id it is to have; it joins the fleet when it is settled. `only` says
+        which hosts its sender may report of. Raises ReportRefused when there is no room, or the host is there under
+        another name."""
         host_id = self._id_of(envelope, target, only)
         host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
         if host is None:
@@ -132,7 +129,6 @@ class Register:
         return host, host_id
 
     def make(self, host_id: str, via: str) -> HostState:
-        """A host that is not in the fleet yet."""
         return HostState(host_id, via, self._table)
 
     def recall(self, host: HostState, target: str) -> bool:
@@ -152,11 +148,8 @@ class Register:
         return True
 
     def name(self, host: HostState, envelope: Arrived) -> Arrived:
-        """The report under the name that people gave the host which the hub reads, whatever its own agent calls it. Who
-        gave an address alone named nothing.
-
-        Where that is the name of another configured host, which so never reports, that one says why.
-        """
+        """The report under the name that people gave the host, whatever its agent calls it, unless they gave an address
+        alone. Where that is the name of another configured host, which so never reports, that one says why."""
         target = self._targets.get(host.target or "")
         if target is None or target.via == "push" or envelope.host == target.name or not target.is_named:
             return envelope
@@ -192,13 +185,11 @@ class Register:
         return target is None or (host.target is not None and target.via == "push")
 
     def targeted(self, name: str) -> HostState | None:
-        """The host that is configured under that name."""
         return self._targeted.get(name)
 
     def expect(self, targets: Iterable[Target]) -> Steps[None]:
-        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
-        named goes, unless it reports by itself. One step a host; a call that is not finished may be left for a newer
-        one."""
+        """These hosts are configured, and no others: one never seen is shown as such, one no longer named goes, unless
+        it reports by itself. One step a host; a call that is not finished may be left for a newer one."""
         wanted = {target.name: target for target in targets}
         for name in self._targets.keys() - wanted.keys():
             self.version += 1
@@ -214,11 +205,9 @@ class Register:
 
     @property
     def targets(self) -> list[Target]:
-        """The hosts that are configured, by name."""
         return sorted(self._targets.values(), key=lambda target: target.name)
 
     def rename(self, names: Names) -> None:
-        """What hosts and models are called from here on."""
         self._table.rename(names)
         for host in self.hosts.values():
             host.rename(names)
@@ -235,12 +224,11 @@ class Register:
         host.release()
 
     def _id_of(self, envelope: Envelope | ShortReport, target: str | None, only: str | None) -> str:
-        """The machine id, or the name where there is none. Machines cloned with their id are distinguished by their
-        names.
+        """The machine id, or the name without one. Machines cloned with their id are distinguished by their names.
 
-        A machine that was renamed keeps its id: it has not been rebooted, or it was away while it was. Not where its
-        sender may not report under the name that it had: every reader of the fleet knows the ids of all machines. One
-        that is now read on a way that does not tell the id (scrape) is still the host that it was.
+        A machine that was renamed keeps its id, unless its sender may not report under the name that it had: every
+        reader of the fleet knows the ids of all machines. One read on a way that tells no id is still the host that it
+        was.
         """
         if not envelope.host_id:
             same = [host for host in self.called(envelope.host) if self._is_same(host, envelope, target)]
@@ -253,7 +241,6 @@ class Register:
         return own if is_clone else envelope.host_id
 
     def called(self, name: str) -> list[HostState]:
-        """All hosts of that name."""
         return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
 
     def _is_same(self, host: HostState, envelope: Envelope | ShortReport, target: str | None) -> bool:

@@ -1,9 +1,8 @@
 """Reports that arrive after newer ones of the same host: the backlog of an agent's outbox after the hub was away.
 
-An agent sends its newest report first and the backlog behind it. A late report never changes the live fleet. A second
-state of its host, the replay, takes the backlog in order, each report at its own time: it gives the samples of that
-time to the history and emits the events of that time. It goes on from the live state of before the gap where the hub
-was there then, and begins anew where it was not.
+A late report never changes the live fleet. A second state of its host, the replay, takes the backlog in order, each
+report at its own time, for the history and the events of that time. It goes on from the live state of before the gap,
+or begins anew.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -144,9 +143,8 @@ class LateReports:
         self._table.scheduling.update(dict.fromkeys(uuids, _NOT_KNOWN_THEN))
 
     def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
-        """Whether something newer is shown of that host. Of the same run the sequence says so. A report of another run
-        is late if it was made before the run that is shown first reported: an agent that reports beside that one
-        goes on after it."""
+        """Whether something newer is shown of that host. A report of another run is late if it was made before the run
+        that is shown first reported: an agent beside that one goes on after it."""
         if host.order.is_of_run(envelope):
             return envelope.sequence < host.order.sequence
         return observed_at < host.run_began_at <= now

@@ -1,13 +1,8 @@
-"""The observers of the fleet: one list, called in one place.
+"""The observers of the fleet: one list, called in one place, in the event loop that owns the fleet. An observer never
+blocks.
 
-The fleet calls every observer in the order of registration, in the event loop that owns it. So an observer only notes
-something down: it never blocks and never waits. In a hub the stream is first, then the order is that of
-`app/services.py`.
-
-An observer that raises costs itself only. The report is taken, the observers after it are called, and it is called
-again for the next moment; it does not get again what it missed. The failure is logged when it begins and when it ends,
-counted (`observer_failures`), and shown as a problem of the hub until the observer has not failed for
-`RECOVERED_SECONDS`.
+One that raises costs itself only: it does not get again what it missed. The failure is logged when it begins and when
+it ends, counted (`observer_failures`), and shown as a problem of the hub until `RECOVERED_SECONDS` without one.
 """
 
 import logging
@@ -73,10 +68,8 @@ class FleetObserver:
 
 
 class Service(FleetObserver):
-    """A package's part of a running hub, in the event loop that owns it. Override what it needs.
-
-    `app/services.py` calls `open` of all services in their order, then `start`, and `close` in the reverse order.
-    """
+    """A package's part of a running hub. `app/services.py` calls `open` of all services in their order, then `start`,
+    and `close` in the reverse order. Override what it needs."""
 
     async def open(self) -> None:
         """Before the hub serves. Raises Temporary while a database does not answer, and is called again then."""
@@ -120,10 +113,7 @@ class _Failure(Struct):
 
 
 class Observers:
-    """The observers of one fleet. What is added or removed while they are called counts from the next moment on.
-
-    `set_problems` shows the hub's problems (see `Fleet.set_problems`). One event loop owns it.
-    """
+    """The observers of one fleet. What is added or removed while they are called counts from the next moment on."""
 
     def __init__(self, say: Callable[[str, list[str]], None], counters: Counter[str]) -> None:
         self._say = say

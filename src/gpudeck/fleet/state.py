@@ -1,8 +1,5 @@
 """The fleet in memory: every host's newest state, and which of them changed since the stream last looked. Every report
-arrives in `Ingest`, from any source.
-
-One event loop owns a fleet: nothing here is locked, and nothing here blocks.
-"""
+arrives in `Ingest`. One event loop owns a fleet: nothing here is locked or blocks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,12 +55,8 @@ class TakenReport(NamedTuple):
 
 
 class FleetState:
-    """All hosts by id, in `hosts`. What changed waits for `take_changes`. `problems` are the hub's own.
-
-    `alerts` are those that fire, the worst first, as many as everybody is shown. `observers` is what follows the fleet,
-    and what it calls (see hub/observers.py). `uptime` is a monotonic clock, by which silence is judged; without
-    one the time of each call counts.
-    """
+    """All hosts by id, in `hosts`. `problems` are the hub's own. `alerts` are those that fire, the worst first.
+    `uptime` is a monotonic clock, by which silence is judged; without one the time of each call counts."""
 
     def __init__(
         self,
@@ -109,11 +102,10 @@ class FleetState:
     ) -> bool:
         """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
 
-        `sent_at` is the agent's clock at the moment of sending: with it the hub distinguishes a wrong clock from a
-        report that waited in an outbox, and dates the report by its own clock. `target` is the configured host that was
-        asked for it. `only` are the names, or the pattern of names, that its sender may report as, `token` is what it
-        showed. `age` is how long ago another hub took it, None where it came here. Raises ReportRefused, also for a
-        short report that has to be sent whole.
+        `sent_at` is the agent's clock at the moment of sending: with it a wrong clock differs from a report that
+        waited. `target` is the configured host that was asked for it, `only` the names or the pattern that its sender
+        may report as. `age` is how long ago another hub took it. Raises ReportRefused, also for a short report that has
+        to be sent whole.
         """
         host = self._apply(envelope, via, now, sent_at, target, only, token, age)
         if host is None:
@@ -206,7 +198,6 @@ class FleetState:
             self.problems = [problem for said in self._said.values() for problem in said]
 
     def problems_of(self, source: str) -> list[str]:
-        """What that part of the hub has to tell now."""
         return self._said.get(source, [])
 
     def show_alerts(self, alerts: list[Alert], counts: AlertCounts) -> None:
@@ -282,12 +273,9 @@ class FleetState:
                 host.remark(touched, now)
 
     def rename(self, names: Names) -> None:
-        """What hosts and GPU models are called from here on, where people read them. It is shown at once."""
         self._register.rename(names)
 
     def expect(self, targets: Iterable[Target]) -> None:
-        """These hosts are configured, and no others: one that was never seen is shown as such, one that is no longer
-        named goes, unless it reports by itself."""
         finish(self.expect_in_steps(targets))
 
     def expect_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
@@ -296,7 +284,6 @@ class FleetState:
 
     @property
     def targets(self) -> list[Target]:
-        """The hosts that are configured, by name."""
         return self._register.targets
 
     def note_failure(self, target: str, reason: str | None) -> None:
@@ -312,12 +299,9 @@ class FleetState:
         return host is not None and self._has_better_source(host, via)
 
     def make_host(self, host_id: str, via: str) -> HostState:
-        """A host that is not in the fleet yet."""
         return self._register.make(host_id, via)
 
     def recall(self, host: HostState, target: str = "") -> bool:
-        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
-        False where it reports already, or where there is no room."""
         is_back = self._register.recall(host, target)
         if is_back:
             self._recalled |= dict.fromkeys(host.gpus, host)
@@ -374,15 +358,12 @@ class FleetState:
         return self._order
 
     def called(self, name: str) -> list[HostState]:
-        """All hosts of that name."""
         return self._register.called(name)
 
     def find(self, name: str) -> HostState | None:
-        """A host by its id or, failing that, by its name."""
         return self.hosts.get(name) or next((host for host in self.hosts.values() if host.name == name), None)
 
     def totals(self) -> Totals:
-        """Counts over all hosts; the power is None when no host reports any."""
         return self.table.totals()
 
     def view(self, time: float, *, demo: bool) -> Fleet:
@@ -522,11 +503,8 @@ class Ingest:
         only: str | None = None,
         token: TokenName | None = None,
     ) -> bool:
-        """Take one report; False when it was a repeated one. Raises ReportRefused, which the caller counts.
-
-        `only` is the host, or the pattern of names, that its sender may report as; None: any. `token` is what it
-        showed: each brings only so many real hosts into the fleet.
-        """
+        """Take one report; False when it was a repeated one. Raises ReportRefused, which the caller counts. `only` is
+        the host, or the pattern of names, that its sender may report as."""
         envelope = decode_any(body, content_type, encoding)
         if only is not None and not is_for(only, envelope.host):
             raise ReportRefused(
@@ -578,7 +556,6 @@ class Ingest:
         self._find_refusal = find_refusal
 
     def count(self, refusal: ReportRefused) -> None:
-        """Count a refused report."""
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
     def end_demo_with(self, end_demo: Callable[[], None]) -> None:

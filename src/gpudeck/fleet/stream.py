@@ -65,11 +65,7 @@ OVERVIEW = Subscription(hosts="overview")
 
 
 class PublishedEvent:
-    """One server-sent event.
-
-    `deflated` ends on a full flush: it refers to nothing before it, so the same bytes fit into every viewer's gzip
-    stream, wherever that stream stands.
-    """
+    """One server-sent event. `deflated` ends on a full flush: the same bytes fit into every viewer's gzip stream."""
 
     def __init__(self, kind: str, number: int, epoch: str, data: bytes) -> None:
         self.id = f"{epoch}-{number}"
@@ -154,9 +150,8 @@ class _KeptAnswers:
 
 
 class _Channel:
-    """What viewers with one subscription get: the deltas still kept for those who come back, and the fleet as it is
-    now. `hosts`, `rows` and `changes` are parts of the next delta. Its `epoch` is in the ids of its events: with an id
-    of another channel nobody resumes."""
+    """What viewers with one subscription get: deltas for those who come back, and the fleet as it is now. With an
+    `epoch` of another channel nobody resumes."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.visibility, hosts = subscription
@@ -171,7 +166,6 @@ class _Channel:
         self.idle_ticks = 0
 
     def keep(self) -> None:
-        """As if it had a viewer now."""
         self.idle_ticks = 0
 
     def take_delta(self, facts: bytes, numbers: Sequence[bytes]) -> bytes:
@@ -187,11 +181,8 @@ class _Channel:
 
 
 class Stream(FleetObserver):
-    """The published fleet and everybody who watches it. The loop that owns the fleet publishes once a second.
-
-    Viewers with the same subscription share the same bytes. A subscription gets its channel with its first viewer, and
-    loses it some time after its last: for nobody nothing is encoded.
-    """
+    """The published fleet and everybody who watches it. Viewers with the same subscription share the same bytes. A
+    channel exists from its first viewer until some time after its last: for nobody nothing is encoded."""
 
     name = "stream"
 
@@ -264,8 +255,7 @@ class Stream(FleetObserver):
         return self.fleet.encoded(self.time, demo=self.demo, visibility=visibility)
 
     def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, SharedParts]:
-        """Answers for viewers with this visibility that were made since the last tick, for others who ask for the
-        same."""
+        """Answers with this visibility made since the last tick, for others who ask for the same."""
         return self._kept(visibility).parts
 
     async def fresh_view(self, visibility: Visibility = EVERYTHING) -> Fleet:
@@ -362,7 +352,6 @@ class Stream(FleetObserver):
         return sum(len(channel.viewers) for channel in self.channels.values())
 
     def close(self) -> None:
-        """End every stream: the hub is stopping."""
         for channel in self.channels.values():
             for viewer in channel.viewers:
                 viewer.close()
@@ -396,12 +385,10 @@ class Stream(FleetObserver):
         return (yield from numbers.encode_in_steps(None if hosts is None else self._find_hosts(hosts)))
 
     def _find_hosts(self, hosts: HostIds) -> list[HostState]:
-        """Those of them that are there, in the order of the fleet."""
         there = [host for host_id in hosts if (host := self.fleet.hosts.get(host_id)) is not None]
         return sorted(there, key=attrgetter("name", "id"))
 
     async def _prepare(self, make: Callable[[HostState], object]) -> None:
-        """Have each host make what it keeps, while others are served."""
         for at, host in enumerate(self.fleet.ordered(), 1):
             make(host)
             if at % HOSTS_AT_ONCE == 0:
@@ -467,8 +454,7 @@ class Stream(FleetObserver):
         return (*self._following.get(None, ()), *self._following.get(host.id, ()))
 
     def _encode_for(self, visibility: Visibility | None, host: HostState, patch: dict[str, Any] | None) -> bytes | None:
-        """The host or the patch as viewers with this visibility, or of the overview (None), get it; None: not at
-        all."""
+        """As viewers with this visibility, or of the overview (None), get it; None: not at all."""
         if visibility is None:
             return encode_short(self.fleet.table, [host])[0] if patch is None else encode_short_patch(host, patch)
         if patch is None:
@@ -491,7 +477,6 @@ def _encode_place(host: HostState) -> bytes:
 
 
 def _encode_patch(patch: dict[str, Any], visibility: Visibility) -> bytes:
-    """What changed of a host, as viewers with this visibility may see it."""
     if visibility.commands == "all" or "gpus" not in patch:
         return _encoder.encode(patch)
     gpus = [

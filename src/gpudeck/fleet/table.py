@@ -1,10 +1,7 @@
 """The fleet's numbers in one place: columns over all GPUs and hosts, and the reports that wait to be judged.
 
-numpy costs the same for one host as for a hundred, so reports are taken as they come and judged together: when there
-are enough of them, when a host reports again, once a second, and before every read. One event loop owns a table.
-
-Numbers of whole and of short reports become rows in the catalog's order (`Layout`). A host's layout is made anew only
-when it reports other metrics than before.
+numpy costs the same for one host as for a hundred, so reports are judged together: when there are enough of them, when
+a host reports again, once a second, and before every read. One event loop owns a table.
 """
 
 import math
@@ -89,9 +86,8 @@ def find_layout(names: MetricNames) -> "Layout":
 
 
 class Layout:
-    """Of reports with these metrics. `counts` are how many of them the catalog knows: of the host first, then of each
-    GPU. A metric that it does not know has a place and no column. `metric_bytes` is the length of all in a short
-    report."""
+    """Of reports with these metrics. `counts` are how many the catalog knows: of the host first, then of each GPU. A
+    metric that it does not know has a place and no column. `metric_bytes` is the length of all in a short report."""
 
     def __init__(self, names: MetricNames) -> None:
         self.names = names
@@ -133,9 +129,8 @@ def _catalogs(names: MetricNames) -> list[tuple[tuple[str, ...], Mapping[str, ob
 
 
 class Description:
-    """The whole report that short ones of its host refer to, as far as it is needed again: `report` has no metrics, and
-    no GPUs, or None in place of them. `id` is the sender's name for it, `faulty` are the GPUs with faults, by
-    their places. `process_rows` are those of the processes of each GPU."""
+    """The whole report that short ones of its host refer to, as far as it is needed again: `report` has no metrics and
+    GPUs. `faulty` are the GPUs with faults, by their places."""
 
     def __init__(self, description: str, report: Report, layout: Layout, process_rows: list[slice]) -> None:
         gpus, processes = report.gpus or (), sum(rows.stop - rows.start for rows in process_rows)
@@ -226,11 +221,8 @@ def _out_of_bounds(what: str) -> ReportRefused:
 
 
 class Pending(NamedTuple):
-    """A report that waits to be judged. `numbers` are its metrics as `layout` has read them. `processes` are those of a
-    short one; those of a whole one are in their rows already.
-
-    `observed_at` is its moment on the hub's clock, `collected_at` the same on its host's, and it arrived at `now`.
-    """
+    """A report that waits to be judged. `processes` are those of a short one; those of a whole one are in their rows
+    already. `observed_at` is its moment on the hub's clock, `collected_at` on its host's."""
 
     host: "HostState"
     numbers: Floats
@@ -248,13 +240,8 @@ class Pending(NamedTuple):
 
 
 class FleetTable:
-    """`gpus`, `hosts` and `processes` are the columns; `gpu_at` and `host_at` say whose row each is.
-
-    `marks` is what reservations say, by UUID, `maintenance` what is drained, and `scheduling` what schedulers say, by
-    UUID, all kept up to date by the fleet. `notes` are those on hosts, by their id.
-    `settled` is called with each batch of reports after it was judged. `rejected` counts the values that were not
-    believed. `shared` are GPUs with several users. `regroupings` counts how often the set of GPUs of any host changed.
-    """
+    """`gpu_at` and `host_at` say whose row each is. `settled` is called with each batch of judged reports. `rejected`
+    counts the values that were not believed. `regroupings` counts how often the set of GPUs of any host changed."""
 
     def __init__(
         self,
@@ -299,7 +286,6 @@ class FleetTable:
         self.processes.recycle()
 
     def rename(self, names: Names) -> None:
-        """What hosts and models are called from here on."""
         self.names = names
 
     def put(self, report: Pending) -> None:
@@ -362,7 +348,6 @@ class FleetTable:
         )
 
     def user_code(self, user: str) -> int:
-        """The number that stands for a user in a column."""
         return self._user_codes.setdefault(user, len(self._user_codes))
 
     def find_user(self, user: str) -> int | None:
@@ -444,10 +429,8 @@ class FleetTable:
                 host.has_changed = True
 
     def _store(self, table: Columns, rows: Rows, values: Floats, pending: list[Pending], part: slice) -> None:
-        """Put values into their rows. One that cannot be becomes unknown, and its owner says why.
-
-        `part` of each report's layout is that of its rows: a NaN there was sent, and is not a value that was left out.
-        """
+        """Put values into their rows. One that cannot be becomes unknown, and its owner says why. A NaN in `part` of a
+        report's layout was sent, and is not a value that was left out."""
         sent = [count for report in pending for count in report.layout.counts[part]]
         is_short = (values == values).sum(axis=1) < sent  # noqa: PLR0124 - NaN
         if is_short.any():

@@ -17,17 +17,14 @@ class Visibility(Struct, frozen=True):
     logins: frozenset[str] = frozenset()
 
     def fleet(self, fleet: Fleet) -> Fleet:
-        """The fleet as this viewer may see it."""
         return fleet if self.commands == "all" else replace(fleet, hosts=[self.host(host) for host in fleet.hosts])
 
     def host(self, host: Host) -> Host:
-        """A host as this viewer may see it."""
         if self.commands == "all":
             return host
         return replace(host, gpus=[self.gpu(gpu) for gpu in host.gpus])
 
     def gpu(self, gpu: Gpu) -> Gpu:
-        """A GPU."""
         if self.commands == "all" or not gpu.processes:
             return gpu
         return replace(gpu, processes=self.processes(gpu.processes))

@@ -24,8 +24,6 @@ class SshLoginRefused(Refused):
 
 
 class FetchedReport(Struct, frozen=True):
-    """A report that was fetched. `sent_at` is the host's own clock when it answered; None if not reported."""
-
     envelope: Envelope
     sent_at: float | None = None
 
@@ -67,10 +65,9 @@ class EnvelopeSequence:
 class Source(Protocol):
     """Reads one host over and over. `read` is never called again before it has returned, and may be cancelled.
 
-    It raises Temporary when the host cannot be reached or answers nonsense, Refused when credentials or host keys are
-    not accepted, Absent when there is nothing to read on that host. The message is shown beside the host: it names the
-    step that failed and the next thing to do, and no secret. What was opened is kept until `close`, which may be called
-    at any time; after a failed or cancelled `read` the next one starts afresh.
+    It raises Temporary when the host cannot be reached or answers nonsense, Refused for credentials or host keys,
+    Absent when there is nothing to read. The message is shown beside the host. What was opened is kept until `close`,
+    which may be called at any time; after a failed or cancelled `read` the next one starts afresh.
     """
 
     async def read(self, now: float) -> FetchedReport: ...

@@ -1,8 +1,5 @@
-"""Reads every host that does not report by itself, each on its own: one that is slow or down delays no other.
-
-One task a host. It reads, waits for the rest of its interval, and reads again, so no host is ever asked twice at once.
-A host that fails is asked less often the longer it fails, up to `LONGEST_PAUSE`.
-"""
+"""Reads every host that does not report by itself, each on its own: one that is slow or down delays no other, and is
+asked less often the longer it fails."""
 
 import asyncio
 import contextlib
@@ -96,7 +93,6 @@ class Poller:
             yield
 
     async def stop(self) -> None:
-        """Returns when everything is closed."""
         finish(self.end_others(()))
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -121,7 +117,6 @@ class Poller:
                 await source.close()
 
     def _sweep(self) -> None:
-        """Free what the failures before this one left. Only young objects are looked at: a few milliseconds."""
         now = asyncio.get_running_loop().time()
         if now - self._swept_at >= SWEEP_PAUSE:
             self._swept_at = now
@@ -129,8 +124,6 @@ class Poller:
 
 
 class _PolledHost:
-    """One host, read again and again."""
-
     def __init__(self, target: Target, source: Source, method: PollMethod, deliver: Deliver, failed: Failed) -> None:
         self._target = target
         self._source = source
@@ -200,7 +193,6 @@ class PullSource:
         )
 
     async def read(self, now: float) -> FetchedReport:
-        """The newest report of the agent, which may be one that was read before."""
         if self._headers is None:
             self._headers = _ASK if self._token_file is None else _ASK | _authorize(self._token_file)
         headers = self._headers

@@ -25,9 +25,8 @@ def make_poll_methods(
     allowed: Sequence[str] = (),
     ssh_password: str | None = None,
 ) -> dict[str, PollMethod]:
-    """All sources over which the hub reads hosts by itself, `others` among them. Opens nothing. `allowed` are networks
-    of this machine in which hosts may be read that the operator did not name; `ssh_password` is one that a person
-    typed."""
+    """All sources over which the hub reads hosts by itself. `allowed` are networks of this machine in which hosts may
+    be read that the operator did not name."""
     methods = {
         "pull": PollMethod(
             imported("gpudeck.sources.poller:PullSource", pull), pull.interval, pull.deadline, pull.port

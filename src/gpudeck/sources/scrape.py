@@ -1,9 +1,7 @@
 """Hosts that already run a Prometheus exporter for their GPUs: dcgm-exporter, nvidia_gpu_exporter, nvitop-exporter.
 
-The hub reads the exporter's page as Prometheus would and makes a report of it. Nothing is installed on the host. An
-exporter reports less than an agent: the rest is unknown, with the exporter's name as the reason. The names of its
-metrics show which exporter it is; `scrape_tables` has what they mean. The host's own figures come from node_exporter
-series on the same page, or from the GPU exporter itself.
+The names of its metrics show which exporter it is; `scrape_tables` has what they mean. What it does not report is
+unknown, with its name as the reason. The host's own figures come from node_exporter series on the same page.
 """
 
 import logging
@@ -63,7 +61,6 @@ class HostReader:
         self._before: Times | None = None
 
     def read(self, exporter: Exporter, samples: list[Sample]) -> tuple[Measured, str | None]:
-        """The figures, and the name of the operating system where a series has it."""
         measured = Measured({}, {})
         sources = [
             (each, present)
@@ -107,7 +104,6 @@ def _take(measured: Measured, name: str, value: float) -> None:
 
 
 def _values(rows: Iterable[MetricRow], samples: Iterable[Sample]) -> dict[str, float]:
-    """The numbers by series, of those series that have the labels the rows ask for; the first of each counts."""
     where = {pair for row in rows for pair in row.where.items()}
     values: dict[str, float] = {}
     for sample in samples:

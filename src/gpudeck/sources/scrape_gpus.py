@@ -30,10 +30,7 @@ GPUS_AT_MOST = 512
 
 
 class ScrapedGpu(Struct):
-    """What the page says of one GPU or MIG instance: numbers by series, what its labels say, its processes' series.
-
-    `holders` are the pods and jobs that it was given to.
-    """
+    """What the page says of one GPU or MIG instance. `holders` are the pods and jobs that it was given to."""
 
     board: str
     instance: str
@@ -66,7 +63,6 @@ class ScrapedGpus:
         self._settle_instances()
 
     def listed(self) -> Iterator[tuple[ScrapedGpu, ScrapedGpu | None]]:
-        """Every GPU, and every MIG instance with its board where that has series too. A split board is none itself."""
         split = {board for board, instance in self.found if instance}
         for (board, instance), device in self.found.items():
             if instance or board not in split:
@@ -92,7 +88,6 @@ class ScrapedGpus:
         return device
 
     def _settle_instances(self) -> None:
-        """Instances with an index such as "0:1" and a UUID of their own come to their board."""
         boards = {device.facts.get("index"): board for (board, _), device in self.found.items()}
         for key, device in list(self.found.items()):
             index, colon, instance = device.facts.get("index", "").partition(":")
@@ -115,7 +110,6 @@ def _with_prefix(uuid: str, prefix: str) -> str:
 
 
 def _holder(exporter: Exporter, sample: Sample) -> str:
-    """Who the GPU was given to, by Kubernetes or a batch system; empty if unknown."""
     labels = exporter.labels
     pod, job = label(sample, labels.pod), label(sample, labels.job)
     # Behind a Prometheus an idle GPU's series carry the pod of the exporter itself.
@@ -126,7 +120,6 @@ def _holder(exporter: Exporter, sample: Sample) -> str:
 
 
 def _name_holders(reason: str, holders: list[str]) -> str:
-    """The job that a scheduler gave the GPU to is no process, but all that is known of its use."""
     if not holders:
         return reason
     more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
@@ -173,7 +166,6 @@ class GpuReader:
         return bool(self._known)
 
     def read(self, exporter: Exporter, devices: ScrapedGpus, now: float) -> list[GpuReading]:
-        """The GPUs, at most GPUS_AT_MOST, sorted; those that are gone stand among them as missing."""
         readings = {}
         groups = group_rows(exporter.gpu)
         for number, (device, board) in enumerate(devices.listed()):
@@ -221,7 +213,6 @@ class GpuReader:
     def _read_processes(
         self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, now: float
     ) -> list[Process] | str:
-        """The processes, or why they are not known. At most PROCESSES_AT_MOST of them."""
         table = exporter.processes
         if table is None:
             return _name_holders(exporter.processes_reason, device.holders)
@@ -242,7 +233,6 @@ class GpuReader:
     def _read_process(
         self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
     ) -> Process:
-        """`pid` is 0 where it is not known."""
         user, line = _find_text(samples, table.user), _find_text(samples, table.command)
         arguments = _split(line or "")
         command = show(arguments, _program(arguments), self._commands) if line else None
@@ -300,7 +290,6 @@ def _place(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, num
 
 
 def _device_uuid(exporter: Exporter, device: ScrapedGpu) -> str:
-    """The driver's UUID of a MIG instance, or one made of the board's where that is not known."""
     if not device.instance:
         return device.board[:256]
     uuid = device.facts.get("instance_uuid")

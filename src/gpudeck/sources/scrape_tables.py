@@ -23,12 +23,9 @@ from gpudeck.model.text import show_count
 
 
 class MetricRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a metric of the catalog comes out of series: the sum of `series`, less `minus`, times `factor`.
-
-    Of several rows for a metric the first that can be read counts. With `bits` it is a flag: whether any of them is
-    set. `where` are labels that a series has to have. `zero` is the reason why a 0 means nothing. `by_instance`:
-    measured on a MIG instance by itself; anything else is the board's, even if reported for each instance.
-    """
+    """How a metric of the catalog comes out of series: the sum of `series`, less `minus`, times `factor`; the first row
+    that can be read counts. `bits`: whether any of them is set. `where`: labels it has to have. `zero`: why a 0 means
+    nothing. `by_instance`: measured on a MIG instance by itself."""
 
     to: str
     series: list[str]
@@ -66,8 +63,6 @@ class Labels(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
-    """One series and what its numbers are multiplied with."""
-
     series: str
     factor: float = 1.0
 
@@ -86,14 +81,11 @@ class ProcessTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """Every series about a process."""
         single = (self.memory, self.utilization, self.running_seconds)
         return frozenset((*self.series, *(part.series for part in single if part)))
 
 
 class Failed(Struct, frozen=True, forbid_unknown_fields=True):
-    """The series, and its value, by which an exporter says that it could not read its GPUs."""
-
     series: str
     value: float
 
@@ -113,10 +105,8 @@ class OsLabel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exporter. It is recognised by series whose names begin with one of `prefixes`; node_exporter by none.
-
-    `identities` are series that only carry labels. `port` is where it listens by default.
-    """
+    """One exporter, recognised by series whose names begin with one of `prefixes`; node_exporter by none. `identities`
+    are series that only carry labels."""
 
     name: str
     port: int
@@ -167,7 +157,6 @@ def _check(rows: Iterable[MetricRow], metrics: dict[str, Metric]) -> None:
 
 @cache
 def all_exporters() -> tuple[Exporter, ...]:
-    """Every table, in the order of their names: of two that are recognised on a page the first is read."""
     folder = resources.files("gpudeck.sources") / "exporters"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return tuple(msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Exporter) for file in files)
@@ -183,7 +172,6 @@ def host_exporters() -> tuple[Exporter, ...]:
 
 @cache
 def wanted_names() -> frozenset[str]:
-    """Every series that any table reads: whatever else stands on a page is passed over unread."""
     return frozenset().union(*(exporter.names for exporter in all_exporters()))
 
 
@@ -191,7 +179,6 @@ Groups = dict[str, list[MetricRow]]
 
 
 def measure(metric: Metric, rows: Iterable[MetricRow], values: Mapping[str, float], exporter: Exporter) -> Number | str:
-    """The metric's value by the first row that gives one, or why there is none."""
     reasons, missing = [], []
     for row in rows:
         value = _evaluate(row, values, exporter)
@@ -265,8 +252,6 @@ class Sample(Struct, frozen=True, gc=False):
 
 
 class Page(Struct, frozen=True):
-    """The lines of interest. `problems` are sentences about those that could not be read."""
-
     samples: list[Sample]
     problems: list[str]
 
@@ -314,7 +299,6 @@ def _encode_names(wanted: frozenset[str]) -> dict[bytes, str]:
 
 @cache
 def _begin_of(wanted: frozenset[str]) -> "re.Pattern[bytes]":
-    """Finds whole lines that begin with the first word of a wanted name: `DCGM_`, `node_`, `nvidia_` and so on."""
     words = sorted({name.partition("_")[0] for name in wanted})
     beginnings = b"|".join(re.escape(word.encode()) for word in words)
     return re.compile(rb"\n[ \t]*+((?:%b)[^\n]*+)(?=\n)" % beginnings)
@@ -328,7 +312,6 @@ class _Parser:
         self._left = TEXT_AT_MOST
 
     def parse(self, line: str, name: str) -> Sample | None:
-        """The line's series, or None where it is none, or enough labels were parsed."""
         found = _LINE.fullmatch(line) if len(line) <= _LINE_AT_MOST else None
         if found is None:
             return None
@@ -367,7 +350,6 @@ def _parse_labels(text: str) -> dict[str, str] | None:
 
 
 def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
-    """Without a word of the page: every viewer of the hub reads it, and the page may be anything."""
     problems = []
     if unread:
         log.debug("the first line that cannot be read: %s", clean(unread[0])[:_LOGGED])

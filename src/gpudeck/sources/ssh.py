@@ -1,7 +1,6 @@
 """Hosts without an agent: one command over a persistent SSH connection reads nvidia-smi, ps and /proc.
 
-Nothing is written on the host, and no Python is needed there. The command and its answer belong to the collectors
-(`smi_command`, `nvidia_smi`); how a host is reached is `ssh_connector`'s. A driver that hangs costs the GPUs alone: the
+Nothing is written on the host. How it is reached is `ssh_connector`'s. A driver that hangs costs the GPUs alone: the
 host's own figures come first in the answer.
 """
 
@@ -53,10 +52,7 @@ class Output(Struct, frozen=True):
 
 
 class SshConnection:
-    """Runs commands on one host. Never two at once: that is the caller's part.
-
-    After anything that leaves doubt about the connection it is dropped, and the next command opens another.
-    """
+    """Runs commands on one host, never two at once. After anything that leaves doubt the connection is dropped."""
 
     def __init__(self, target: Target, connector: Connector) -> None:
         self._target = target
@@ -143,10 +139,8 @@ class SshConnection:
 
 
 class SshSources:
-    """Makes the sources of hosts that are read over SSH, and what they share: keys, known hosts, jump hosts.
-
-    `password` is one that a person typed. Opens nothing by itself. When the last source is closed, jump hosts are too.
-    """
+    """Makes the sources of hosts read over SSH, and what they share: keys, known hosts, jump hosts, which end with the
+    last."""
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         self.settings = settings
@@ -164,7 +158,6 @@ class SshSources:
         return source
 
     async def closed(self, source: "SshSource") -> None:
-        """Called by a source when it is closed."""
         self._open.discard(source)
         if not self._open:
             await self.connector.close()
@@ -259,22 +252,17 @@ _Result = tuple[FetchedReport, float] | GpudeckError
 
 
 class SshScan(Struct, frozen=True):
-    """What was seen: the fleet, and why hosts are missing in it, by name."""
-
     fleet: Fleet
     failures: dict[str, str]
 
 
 def read_over_ssh(targets: Sequence[Target], settings: SshSettings, ask: Ask) -> SshScan:
-    """Read every host once, all at the same time. Blocks. Where keys are refused, a person is asked once.
-
-    Raises UsageError where no SSH library is installed, or a target cannot be meant.
-    """
+    """Read every host once, all at the same time. Blocks. Where keys are refused, a person is asked once. Raises
+    UsageError."""
     return asyncio.run(_read(targets, settings, ask))
 
 
 def ask_password(hosts: Sequence[str]) -> str | None:
-    """A password from the terminal, not shown while it is typed; None without a terminal or an answer."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
         return None
     named = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")

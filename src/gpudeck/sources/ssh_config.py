@@ -1,9 +1,7 @@
-"""How each host is reached over SSH, by gpudeck's settings and, for the rest, ~/.ssh/config: routes, the keys that a
-login offers, and the host keys that are trusted.
+"""How each host is reached over SSH, by gpudeck's settings and ~/.ssh/config: routes, keys, trusted host keys.
 
-Each file is read once until it changes: the configuration once for every host, which takes 100 ms for one that lists a
-thousand hosts by name, and an RSA key a quarter of a second. Host keys are looked up as ssh does: by the name in use,
-with its port unless that is 22.
+Each file is read once until it changes. Host keys are looked up as ssh does: by the name in use, with its port unless
+that is 22.
 """
 
 import os
@@ -36,9 +34,6 @@ _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 
 
 class SshKeys(Struct, frozen=True):
-    """What a login offers. `locked` are files with a passphrase, whose keys only an ssh-agent can use; `public` are the
-    public halves of all of them, which tell the agent's keys apart."""
-
     offers: tuple[Offer, ...] = ()
     names: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
@@ -52,7 +47,6 @@ class KeyRing:
         self._read: dict[str, tuple[object, SshKeys]] = {}
 
     def load(self, files: Iterable[str], *, must_exist: bool) -> SshKeys:
-        """Raises Refused for a file that is no private key or, if they must exist, cannot be read."""
         found = [self._load(file, must_exist=must_exist) for file in files]
         return SshKeys(
             offers=tuple(offer for keys in found for offer in keys.offers),
@@ -114,8 +108,6 @@ def agent_socket() -> str | None:
 
 
 class HostTrust(Struct, frozen=True):
-    """What the files say of one host: its keys, the authorities that may vouch for it, and what is revoked."""
-
     keys: tuple[asyncssh.SSHKey, ...] = ()
     authorities: tuple[asyncssh.SSHKey, ...] = ()
     revoked: tuple[asyncssh.SSHKey, ...] = ()
@@ -165,7 +157,6 @@ def entry_name(host: str, port: int) -> str:
 
 
 def describe_key(key: asyncssh.SSHKey) -> str:
-    """A key as people compare it: its fingerprint and its kind."""
     return f"{key.get_fingerprint()}, {key.get_algorithm().removeprefix('ssh-')}"
 
 
@@ -228,7 +219,6 @@ class SshRoutes:
         return known_hosts
 
     def _find_keys(self, target: Target, options: asyncssh.SSHClientConnectionOptions) -> tuple[SshKeys, bool]:
-        """The keys of files, and whether those of the ssh-agent are offered too: of named keys only the same ones."""
         named = [target.key_file] if target.key_file else self._settings.key_files
         configured = cast("list[str] | None", options.config.get("IdentityFile"))
         keys = self._keys.load(named or configured or KEY_FILES, must_exist=bool(named))

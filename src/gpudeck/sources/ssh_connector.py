@@ -1,9 +1,5 @@
-"""Opens connections to hosts over SSH: as ~/.ssh/config says, through jump hosts, with host keys verified.
-
-One connector serves all hosts of a hub. Jump hosts are shared: two hundred hosts behind one cost it one login. Files
-are read in threads, each once until it changes; TCP connections are awaited apart from logins, so hosts that do not
-answer block no other host.
-"""
+"""Opens connections to hosts over SSH: as ~/.ssh/config says, through shared jump hosts, with host keys verified. TCP
+connections are awaited apart from logins, so hosts that do not answer block no other host."""
 
 import asyncio
 import contextlib
@@ -28,8 +24,6 @@ _NO_LOGIN = "takes the connection, but no login is finished in time: it is overl
 
 
 class Jump(Struct, frozen=True):
-    """A jump host that is connected."""
-
     name: str
     connection: asyncssh.SSHClientConnection
 
@@ -42,8 +36,6 @@ class _FileKeys(list[Offer]):
 
 
 class _SshClient(asyncssh.SSHClient):
-    """Says which host keys are believed, and remembers the one that was not."""
-
     def __init__(self, attempt: Attempt, known_hosts: KnownHosts, *, accept_new: bool) -> None:
         self._attempt = attempt
         self._known_hosts = known_hosts
@@ -66,10 +58,7 @@ class _SshClient(asyncssh.SSHClient):
 
 
 class Connector:
-    """Makes connections. `password` is one that a person typed; it is kept in memory alone.
-
-    Its methods raise PluginError and nothing else. `close` ends the shared jump hosts.
-    """
+    """Makes connections. A typed `password` is kept in memory alone. Raises PluginError and nothing else."""
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         asyncssh.set_log_level("WARNING")  # the library logs every channel, which is every reading
@@ -175,7 +164,6 @@ class Connector:
     async def _reach(
         self, jump: str, chain: tuple[str, ...], finish_at: float, networks: tuple[str, ...] | None
     ) -> Jump:
-        """The last of the jump hosts, one behind the other; those that are connected already are used."""
         reached: Jump | None = None
         for word in filter(None, (word.strip() for word in jump.split(","))):
             if len(chain) >= _JUMPS_AT_MOST or word in chain:
@@ -199,7 +187,6 @@ class Connector:
 
 
 async def end(connection: asyncssh.SSHClientConnection) -> None:
-    """Close a connection, politely for a second and then at once."""
     connection.close()
     with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
         async with asyncio.timeout(1.0):

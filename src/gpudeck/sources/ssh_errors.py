@@ -31,12 +31,9 @@ _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETD
 
 
 class Attempt(Struct):
-    """A login under way: all that a message about its failure needs.
-
-    `name` is what people call the host; `host` and `port` are what is connected to, `through` the jump host before it.
-    `known_as` is its name and port in the files of known hosts, `trusted` what these have, `offered` the host key that
-    was shown and not believed, `note` why it could not be kept. `connection` is there once something was connected to.
-    """
+    """A login under way: all that a message about its failure needs. `name` is what people call the host; `known_as` is
+    its name and port in the files of known hosts, `trusted` what these have, `offered` the key that was shown and not
+    believed, `note` why it could not be kept."""
 
     name: str
     host: str
@@ -69,14 +66,12 @@ class Attempt(Struct):
 
     @property
     def login(self) -> str:
-        """What a person types to get there."""
         port = [] if self.port == _PORT else ["-p", str(self.port)]
         jump = ["-J", self.through] if self.through else []
         return shlex.join(["ssh", *jump, *port, f"{self.user}@{self.host}"])
 
 
 def explain(error: Exception, attempt: Attempt) -> PluginError:
-    """The kind and the words for what a login, or a command after it, failed with."""
     return next(words(error, attempt) for kind, words in _WORDS if isinstance(error, kind))
 
 
@@ -86,7 +81,6 @@ def quote(text: str) -> str:
 
 
 def home_as_tilde(path: str) -> str:
-    """A path as people write it."""
     try:
         home = str(Path.home())
     except RuntimeError:
