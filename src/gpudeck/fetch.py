@@ -1,10 +1,7 @@
-"""The hub's HTTP client: with a deadline, a size limit, and untrusted answers. Connections are reused, in the event
-loop and in threads; failures are described in plain words.
+"""The hub's HTTP client: with a deadline, a size limit, and untrusted answers. Connections are reused.
 
-Names of hosts that were added through the API or found by discovery could lead to the hub's own machine, to its
-neighbours on the link, or to a cloud's metadata service, which hands out credentials. So the addresses that a name
-resolves to are checked, and the checked address is connected to: a name that resolves to another one a moment later
-gains nothing.
+Names of hosts that were added or discovered could lead to the hub's own machine or to a cloud's metadata service. So
+the addresses that a name resolves to are checked, and the checked address is connected to.
 """
 
 import asyncio
@@ -107,11 +104,8 @@ _MOST_NAMES: Final = 100_000
 
 
 class Lookups:
-    """Names become addresses, a few at once: a list of names that do not resolve must not keep other names waiting.
-
-    A name that did not resolve is not asked for again for a minute. Threads are its own, so that those of the event
-    loop stay free. One event loop owns it.
-    """
+    """Names become addresses, a few at once: names that do not resolve, which are not asked for again for a minute,
+    must not keep others waiting. Threads are its own. One event loop owns it."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(sum(_LANES.values()), "lookup")
@@ -120,7 +114,6 @@ class Lookups:
         """Those that were asked for: None where they resolve, else until when they are not asked for again, and why."""
 
     async def find(self, host: str, port: int) -> list[AddressInfo]:
-        """Raises OSError where there are none."""
         loop = asyncio.get_running_loop()
         failure = self._names.get(host)
         if failure is not None and loop.time() < failure[0]:
@@ -179,7 +172,6 @@ def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _kind_of(address: IPv4Address | IPv6Address) -> str | None:
-    """What is local about it; None where nothing is."""
     if address in _METADATA:
         return "cloud metadata"
     if address.is_loopback:
@@ -194,22 +186,17 @@ def _kind_of(address: IPv4Address | IPv6Address) -> str | None:
 
 
 class HttpResponse(Struct, frozen=True):
-    """What was answered, whole. `headers` are in lower case."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
 class Fetcher:
-    """Asks one server, over a connection that is kept. Follows no redirect and knows no proxy: what a hub watches is
-    near it.
+    """Asks one server, over a connection that is kept. Follows no redirect and knows no proxy.
 
-    `deadline` is for a whole question, in seconds; an answer of more than `bytes_at_most`, unpacked, is not read to its
-    end. `trust` are the certificates that are believed (`trust_from`). `guard` checks the server's addresses before
-    they are connected to. `close` when done.
-
-    Errors hold no word of the answer's body, as every viewer of the hub reads them. Its beginning is logged at DEBUG.
+    `deadline` is for a whole question; an answer of more than `bytes_at_most`, unpacked, is not read to its end.
+    `guard` checks addresses before they are connected to. Errors hold no word of the answer's body, as every viewer
+    reads them; its beginning is logged at DEBUG.
     """
 
     def __init__(
@@ -235,11 +222,7 @@ class Fetcher:
         self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> HttpResponse:
         """The answer, if its status is 200. Raises Refused for 401 and 403 and for what is no address, Temporary for
-        anything else.
-
-        `deadline` is for this question only, where the server was asked to wait. A body comes unpacked, unless
-        `headers` ask for an encoding other than gzip.
-        """
+        anything else. A body comes unpacked, unless `headers` ask for an encoding other than gzip."""
         return await self._request("GET", url, None, headers, self._deadline if deadline is None else deadline)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -304,9 +287,7 @@ class Fetcher:
 
 
 class BlockingFetcher:
-    """As Fetcher, for threads, several of which may ask at once. `seconds` is for each step of a question. Answers of
-    every status are returned: what they mean is the caller's to say. Without `close()` the last reference closes it.
-    """
+    """As Fetcher, for threads. `seconds` is for each step of a question. Answers of every status are returned."""
 
     def __init__(self, *, seconds: float, connections: int = 1, trust: ssl.SSLContext | None = None) -> None:
         self._client = httpx.Client(

@@ -42,8 +42,6 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """What reports of both versions have. See Envelope."""
-
     version: Annotated[int, Meta(ge=1)]
     host: HostName
     boot_id: Word
@@ -59,12 +57,9 @@ class Head(Struct, frozen=True, omit_defaults=True):
 class Envelope(Head, frozen=True, kw_only=True):
     """Version 1: a whole report.
 
-    Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
-    time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
-    the name is the identity. `simulated` reports are taken by a demo hub only.
-
-    `description` is the sender's name for all of the report but its numbers: short reports of the same run may refer to
-    it. Without one none can.
+    Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock. `host_id` outlives
+    renames (the machine id). `simulated` reports are taken by a demo hub only. `description` is the sender's name for
+    all of the report but its numbers: short reports of the same run may refer to it.
     """
 
     report: Report
@@ -74,12 +69,9 @@ class Envelope(Head, frozen=True, kw_only=True):
 class ShortReport(Head, frozen=True, kw_only=True):
     """Version 2: new numbers for the last whole report of the same run, if that had this `description`.
 
-    `numbers` are little-endian doubles in the order of that report: the metrics of the host; the metrics of each GPU,
-    one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
-    GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
-    that may be left out (of a GPU or a process) is None.
-
-    `job_cgroups` are there when they were just read, every half minute; in other reports they are as before.
+    `numbers` are little-endian doubles in the order of that report: the metrics of the host; those of each GPU;
+    `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process, GPU by GPU; `used_bytes`
+    of each disk. NaN as a number that may be left out is None. `job_cgroups` are there when they were just read.
     """
 
     description: Annotated[DescriptionId, Meta(min_length=1)]
@@ -148,8 +140,6 @@ class _VersionOnly(msgspec.Struct):
 
 
 class _Decoders(NamedTuple):
-    """Of one content type."""
-
     version: Callable[[bytes], _VersionOnly]
     whole: Callable[[bytes], Envelope]
     short: Callable[[bytes], ShortReport]
@@ -177,7 +167,6 @@ def encode(envelope: Envelope | ShortReport) -> bytes:
 
 
 def pack(plain: bytes) -> bytes:
-    """A zstd frame that states its size."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstd.ZstdCompressor(level=3)
     packed: bytes = _local.compressor.compress(plain, zstd.ZstdCompressor.FLUSH_FRAME)

@@ -1,8 +1,5 @@
-"""Nodes of the YAML file → settings.
-
-A value that does not fit is noted and its neighbours are still read, so that all mistakes come at once. Secrets are
-never shown.
-"""
+"""Nodes of the YAML file → settings. A value that does not fit is noted and its neighbours are still read. Secrets are
+never shown."""
 
 import math
 import re
@@ -90,7 +87,6 @@ class Unfit(Exception):
 
 
 def read_scalar(node: Scalar, option: Option) -> object:
-    """The value as the option's type, its limits checked."""
     info = option.info
     if option.mark == "address" and isinstance(info, inspect.StructType):
         return _read_address(node, info)
@@ -310,11 +306,8 @@ class _Converter:
         return made if len(self.mistakes) == before else _FAILED
 
     def _fill(self, values: dict[str, object], node: Mapping, info: inspect.StructType, path: SettingPath) -> set[str]:
-        """Puts what the file sets over the defaults in `values`.
-
-        A value with mistakes leaves its default there, so that the section around it can still be checked as a whole.
-        Returns the names of those settings; an inner section with mistakes is none of them: no check is about it.
-        """
+        """Puts what the file sets over the defaults in `values`. A value with mistakes leaves its default, so that the
+        section can still be checked as a whole. Returns the names of those settings, without inner sections."""
         wrong = set()
         fields = {field.encode_name: field for field in info.fields}
         for entry in self._entries(node, path):
@@ -333,11 +326,8 @@ class _Converter:
     def _make(
         self, info: inspect.StructType, values: dict[str, object], node: Mapping, path: SettingPath, wrong: set[str]
     ) -> object:
-        """The struct. What its `__post_init__` objects to is a mistake of the settings that the objection names.
-
-        It stands at the first of them that the file sets, and is left out when one of them is `wrong` by itself; an
-        objection that names none is one of the whole section.
-        """
+        """The struct. What its `__post_init__` objects to is a mistake of the first setting that the objection names,
+        or of the whole section; it is left out when one of them is `wrong` by itself."""
         try:
             return info.cls(**values)
         except ValueError as error:
@@ -427,7 +417,6 @@ def _without_secrets(said: str, node: Node, path: SettingPath) -> str:
 
 
 def _names_in(said: str, names: list[str]) -> list[str]:
-    """The settings that an objection names, in its order."""
     return [word for word in dict.fromkeys(re.findall(r"[\w-]+", said)) if word in names]
 
 

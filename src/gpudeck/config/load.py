@@ -1,6 +1,5 @@
-"""Finds and loads the configuration file: the first one that exists; one that was asked for must exist. Also addresses,
-as in the file and on the command line, and errors with position, found and expected value. An error is one line of
-text, whatever the file contains, and never shows a secret."""
+"""Finds and loads the configuration file: the first one that exists; one that was asked for must exist. An error is one
+line, and never shows a secret."""
 
 import os
 import re
@@ -40,11 +39,7 @@ def load_bytes(content: bytes, source: str, settings_type: type[T]) -> T:
 
 
 def load(text: str, source: str, settings_type: type[T]) -> T:
-    """The settings in a YAML text; nothing in it means every default. `source` names it in messages.
-
-    Raises ConfigMistakes with every mistake of the text at once (a text that is no YAML has just that one), and
-    TypeError when `settings_type` holds a type that no file can express.
-    """
+    """The settings in a YAML text; nothing in it means every default. Raises ConfigMistakes with every mistake at once."""
     from gpudeck.config.convert import convert  # noqa: PLC0415 - PyYAML is imported only where a file is read
     from gpudeck.config.yaml_nodes import read_yaml  # noqa: PLC0415 - the same
 
@@ -58,12 +53,8 @@ def find_config(
     home: Path | None,
     etc: Path = Path("/etc"),
 ) -> Path | None:
-    """The file to load, or None when there is none anywhere: then every setting has its default.
-
-    `explicit` is what `--config` names; it and `$GPUDECK_CONFIG` (empty means unset) may be relative to `cwd`.
-    A working directory that was deleted and a user without a home (None) are passed over. Raises ConfigMistakes when
-    a file was asked for in one of these ways and is not there.
-    """
+    """The file to load, or None: then every setting has its default. `explicit` is what `--config` names; it and
+    `$GPUDECK_CONFIG` may be relative to `cwd`. Raises ConfigMistakes when one that was asked for is not there."""
     if explicit is not None:
         return _demand(_expand(explicit, cwd, home), "--config")
     if environ.get(VARIABLE):
@@ -129,12 +120,8 @@ _URL_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
 
 
 class Mistake(Struct, frozen=True):
-    """One thing that a person has to change.
-
-    `line` and `column` count from 1 and are None where the file as a whole is meant. `found` without `expected` is a
-    statement of its own (`unknown setting`), `expected` without `found` means that something is missing. `suggestion`
-    is a clause that says what to do.
-    """
+    """One thing that a person has to change. `line` and `column` count from 1; None: the file as a whole. `found`
+    without `expected` is a statement of its own, `expected` without `found` means that something is missing."""
 
     source: str
     line: int | None

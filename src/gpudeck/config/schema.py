@@ -26,11 +26,8 @@ Check = Callable[[list[Any]], Iterable[tuple[int, str]]]
 
 
 class Option(NamedTuple):
-    """One type that a value may have. `mark` makes it special: `duration`, `size`, `memory` or `address`.
-
-    `words` say of text with a pattern what the pattern says, for people. `check` is what a list's type adds to its
-    items (`config_check` in the `extra` of its `Meta`).
-    """
+    """One type that a value may have. `mark` makes it special: `duration`, `size`, `memory` or `address`. `words` say
+    what a pattern says. `check` is `config_check` of a list."""
 
     info: _Supported
     mark: str = ""
@@ -67,7 +64,6 @@ def shorthand_of(option: Option) -> str:
 
 
 def is_scalar(option: Option) -> bool:
-    """Whether the option is written as one value."""
     return option.mark == "address" or not isinstance(
         option.info, inspect.ListType | inspect.DictType | inspect.StructType
     )
@@ -163,10 +159,8 @@ def _write_number(number: float) -> str:
 
 
 class Section(NamedTuple):
-    """A struct and where it is written: `""` (the top), `hub`, `hosts[]` (each item), `groups.NAME` (each entry).
-
-    `base` holds the values of settings left out where they are not the struct's own defaults. Of one that `repeats`
-    there may be several; one that `is_optional` is off until it is written.
+    """A struct and where it is written: `""` (the top), `hub`, `hosts[]`, `groups.NAME`. `base` holds the values of
+    settings left out, where they are not the struct's own defaults. One that `is_optional` is off until it is written.
     """
 
     path: str

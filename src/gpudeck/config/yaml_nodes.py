@@ -1,11 +1,6 @@
-"""YAML text → a tree of nodes that keep their place in the file. Nothing is executed and everything is bounded.
-
-PyYAML's composer builds it. Before that the parser's events are checked, as the composer recurses as deep as the file
-goes. Values stay as they are written: PyYAML would make False, 8 and 1350 of `no`, `010` and `22:30`.
-
-PyYAML has two parsers (libyaml's and its own) that word and place the same error differently: both get the same message
-and line here. Text of the file is not repeated, as it may hold a secret.
-"""
+"""YAML text → a tree of nodes that keep their place in the file. Nothing is executed and everything is bounded: events
+are checked before PyYAML's composer, which recurses as deep as the file goes. Values stay as they are written: PyYAML
+would make False, 8 and 1350 of `no`, `010` and `22:30`. Both of its parsers get the same messages here."""
 
 import re
 from collections.abc import Iterator
@@ -119,8 +114,6 @@ def _is_indented_by_tab(text: str, line: int) -> bool:
 
 
 class FilePosition(NamedTuple):
-    """A place in the file, counted from 1."""
-
     line: int
     column: int
 
@@ -143,8 +136,6 @@ class Scalar(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence(Node):
-    """A list."""
-
     items: tuple[Node, ...]
 
 
@@ -156,10 +147,7 @@ class Mapping(Node):
 
 
 def read_yaml(text: str, source: str) -> Node | None:
-    """The one document in the text, or None when there is nothing but comments in it.
-
-    Raises ConfigMistakes where the text is no YAML, or more of it than a configuration can be.
-    """
+    """The one document in the text, or None when there is nothing but comments. Raises ConfigMistakes."""
     text = text.removeprefix("\ufeff")
     _check_characters(text, source)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -21,12 +21,9 @@ log = logging.getLogger(__name__)
 class BackgroundWriter:
     """Calls `write` every `every` seconds, after `wake` at once, and after a failure every `retry` seconds.
 
-    `write` writes everything that is pending, keeps what fails, and raises Temporary while the database does not take
-    it. `after_failure` is called after each failed attempt, `housekeeping` after each successful one of the task.
-    `failing` and `recovered` are the log lines of the first failure (with the reason as `%s`) and of its end. `start`
-    and `stop` in the event loop that owns it.
-
-    `failure` is why the last attempt failed: the database is unavailable, or a bug; None: it succeeded.
+    `write` writes everything that is pending, keeps what fails, and raises Temporary. `housekeeping` is called after
+    each successful attempt. `failing` and `recovered` are the log lines of the first failure and of its end. `failure`
+    is why the last attempt failed: the database is unavailable, or a bug.
     """
 
     def __init__(
@@ -50,7 +47,6 @@ class BackgroundWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.lock = asyncio.Lock()
-        """Held while `write` runs."""
         self.failure: Literal["unavailable", "bug"] | None = None
 
     def start(self) -> None:

@@ -41,9 +41,8 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class Database:
-    """The tables of `schema.py`, as new as this gpudeck. Made by `open_database`; the caller closes it. `away` is why
-    it cannot be used now, and since when; None: it can, or it is not watched. While one that `is_watched` is away,
-    nothing else tries it."""
+    """The tables of `schema.py`, made by `open_database`; the caller closes it. `away` is why it cannot be used now,
+    and since when. While one that `is_watched` is away, nothing else tries it."""
 
     def __init__(
         self,
@@ -69,11 +68,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: kept when the block ends, undone when it raises. Short, and never inside another: others wait.
+        """A transaction: kept when the block ends, undone when it raises. Short, and never inside another.
 
-        Raises Temporary when the database does not answer, and leaves errors such as IntegrityError to the caller. On
-        SQLite transactions come one after another; on PostgreSQL several run at once, and one that looks first and then
-        writes what depends on it locks those rows (`with_for_update`, which SQLite leaves out).
+        Raises Temporary when the database does not answer. On SQLite transactions come one after another; on PostgreSQL
+        one that looks first and then writes what depends on it locks those rows (`with_for_update`).
         """
         self._refuse_while_away()
         try:
@@ -193,11 +191,10 @@ async def open_database(
     name: str = sqlite.FILE_NAME,
 ) -> Database:
     """The database at a `postgresql://…` address, or the file `name` in the data folder; its tables are brought up to
-    date.
+    date, and the file as it was before is kept in the folder `backups`. Raises UsageError.
 
-    The file as it was before that is kept in the folder `backups`. Raises UsageError that names the place and the next
-    step. With `may_be_away`, what may pass by itself is no error: then the database is `away`, and its opener
-    has to `watch` it. Without `changes_tables`, those of an older gpudeck are left as they are: Outdated is raised.
+    With `may_be_away`, what may pass by itself is no error: its opener has to `watch` it. Without `changes_tables`,
+    those of an older gpudeck raise Outdated.
     """
     waits = sqlite.LOCKED_SECONDS if may_be_away else sqlite.BUSY_SECONDS
     database = _on_postgresql(address) if address else _on_sqlite(data_dir / name, waits)

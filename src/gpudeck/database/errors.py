@@ -6,9 +6,8 @@ from gpudeck.model.errors import Temporary, UsageError
 
 
 class DatabaseTrouble(Struct, frozen=True):
-    """`reason` goes on after the name of the database: "is locked by another process"; `next_step` is a sentence.
-    `may_pass`: it may end without a change of the configuration, so a hub that starts now starts without its database.
-    `stops_all`: while it lasts a running hub tries no transaction."""
+    """`reason` goes on after the name of the database: "is locked by another process". `may_pass`: a hub that starts
+    now starts without its database. `stops_all`: while it lasts a running hub tries no transaction."""
 
     reason: str
     next_step: str

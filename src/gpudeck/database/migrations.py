@@ -1,9 +1,8 @@
 """Bring the tables of a database up to those of `schema.py`.
 
-New tables are made from `schema.py` itself and need nothing here but the next number as `NEWEST`. A change of a table
-that exists is a step in `STEPS`, never changed once released; on SQLite columns and constraints change in
-`op.batch_alter_table`, checks by making the table again. There is no way back: an older gpudeck refuses the database,
-and needs the backup from before.
+New tables need nothing here but the next number as `NEWEST`. A change of a table that exists is a step in `STEPS`,
+never changed once released. There is no way back: an older gpudeck refuses the database, and needs the backup from
+before.
 """
 
 import logging
@@ -25,7 +24,6 @@ OLDEST, NEWEST = "0012", "0022"
 """`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
 from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
-"""Where the number stands."""
 MIGRATED = "the tables of the database went from version %s to %s"
 
 _LOCK = int.from_bytes(b"gpudeck")
@@ -61,12 +59,8 @@ def refuse_older(connection: Connection, place: str) -> None:
 
 
 def migrate(connection: Connection, place: str, keep: Callable[[str], object] | None = None) -> None:
-    """Do, in the transaction that the connection is in, what is missing. Of hubs that start at once one does it.
-
-    `keep` is called with the version before anything changes, where there is something to lose; what it raises stops
-    the migration. On SQLite a transaction is alone from its beginning; on PostgreSQL a lock holds the others until this
-    one ends.
-    """
+    """Do what is missing, in the connection's transaction. Of hubs that start at once one does it: on PostgreSQL a lock
+    holds the others. `keep` is called with the version before anything changes; what it raises stops the migration."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     if is_newest(connection, place):
@@ -83,7 +77,6 @@ def migrate(connection: Connection, place: str, keep: Callable[[str], object] | 
 
 
 def _read_version(connection: Connection) -> str | None:
-    """None for a database without tables of ours."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     version: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608

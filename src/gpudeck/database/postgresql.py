@@ -55,9 +55,8 @@ def make_engine(
     connects_in: float = CONNECT_SECONDS,
     most: int = POOL_SIZE,
 ) -> AsyncEngine:
-    """At most `most` connections, each tried before it is used, or a new one each time. `address` is read as
-    PostgreSQL's own programs read theirs, with `sslmode` and $PGPASSFILE. Raises UsageError where gpudeck[postgresql]
-    is not installed."""
+    """At most `most` connections, each tried before it is used. `address` is read as PostgreSQL's own programs read
+    theirs. Raises UsageError where gpudeck[postgresql] is not installed."""
     need("postgresql", "the setting `database`")
     few: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "pool_size": most, "max_overflow": 0}
     # Without the ping each connection from before a restart of the server would fail once.

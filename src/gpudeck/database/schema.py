@@ -1,8 +1,5 @@
-"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration beside it.
-
-Times are Unix seconds. Secrets are never kept: of a password the argon2 hash, of a token and of a session's cookie the
-SHA-256 of 256 random bits, which cannot be guessed.
-"""
+"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration beside it. Times are Unix
+seconds. Of a password the argon2 hash is kept, of a token and a cookie the SHA-256 of 256 random bits."""
 
 from typing import Final
 
@@ -342,7 +339,6 @@ personal_mutes = Table(
     Column("account", String(64), primary_key=True),
     Column("rule", String(64), primary_key=True),
 )
-"""Rules that an account has muted, beside those of the settings."""
 
 saved_views = Table(
     "saved_views",
@@ -350,7 +346,6 @@ saved_views = Table(
     Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), primary_key=True),
     Column("views", Text, nullable=False),  # JSON
 )
-"""Views of the page that an account has saved, all in one row."""
 
 watches = Table(
     "watches",
@@ -373,7 +368,6 @@ watches = Table(
     Index("ix_watches_fleet_expires_at", "fleet", "expires_at"),
     sqlite_autoincrement=True,
 )
-"""Users who are notified when GPUs are free."""
 
 alerts = Table(
     "alerts",
@@ -392,7 +386,6 @@ alerts = Table(
     Index("ix_alerts_fleet_is_open", "fleet", "is_open"),
     Index("ix_alerts_resolved_at", "resolved_at"),
 )
-"""Alerts that fire, or were resolved."""
 
 alert_mutes = Table(
     "alert_mutes",
@@ -402,7 +395,6 @@ alert_mutes = Table(
     Column("end", Float(53), nullable=False),
     Column("body", Text, nullable=False),  # JSON: what it fits, who made it, and why
 )
-"""Mutes of alerts for a while."""
 
 jobs = Table(
     "jobs",
@@ -449,7 +441,6 @@ job_gpus = Table(
     Column("is_shared", Integer, nullable=False, server_default="0"),  # others had it, or were on it, at the same time
     Index("ix_job_gpus_job_id", "job_id"),
 )
-"""The GPUs of each job."""
 
 job_usage = Table(
     "job_usage",
@@ -498,7 +489,6 @@ host_facts = Table(
     Column("id", String(384), primary_key=True),
     Column("body", Text, nullable=False),  # JSON: name, GPUs and whatever else seldom changes
 )
-"""What those hosts are; see `hub.host_store`."""
 
 cluster_hubs = Table(
     "cluster_hubs",
@@ -511,7 +501,6 @@ cluster_hubs = Table(
     Column("able_since", Float(53), nullable=True),  # since when it is up to date and may have duties; none: it is not
     Column("lag_seconds", Float(53), nullable=True),
 )
-"""The hubs of a cluster, and when each last wrote here."""
 
 cluster_leases = Table(
     "cluster_leases",

@@ -1,8 +1,7 @@
-"""A service in Consul: a host for each of its instances, known as soon as Consul knows it.
+"""A service in Consul: a host for each of its instances.
 
-Consul is asked with a blocking query: it answers when something has changed, or after a while. The index that it
-answers with says what we know already; one that is missing or goes back, as after a restart of Consul, means that we
-know nothing.
+A blocking query answers when something has changed, or after a while. An index that is missing or goes back, as after a
+restart of Consul, means that we know nothing.
 """
 
 from typing import Annotated
@@ -119,7 +118,6 @@ def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings
 
 
 def _read_instance(instance: _Instance, origin: str, via: Via, findings: HostFindings) -> Target:
-    """Raises ValueError for one that cannot be watched."""
     node, service = instance.node, instance.service
     if not is_host_name(node.node):
         raise ValueError(f"{quote(node.node)} is no name of a host")

@@ -52,7 +52,6 @@ def expand(text: str) -> list[str]:
 
 
 def find_repeated(names: list[str]) -> Iterator[str]:
-    """Each name that has come before."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -69,7 +68,6 @@ def _check_count(text: str, choices: list[list[str]]) -> None:
 
 
 def _numbers(inside: str) -> list[str]:
-    """What stands in one pair of brackets, as texts."""
     found: list[str] = []
     for part in inside.split(","):
         match = _PART.fullmatch(part.strip())
@@ -102,7 +100,6 @@ class HostAddress(NamedTuple):
 
 
 def read_host_address(text: str) -> HostAddress:
-    """The parts of a word. Raises ValueError that says what is wrong."""
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError(f"{quote(text)} is no host: write name, name:port, user@name:port or [IPv6]:port")

@@ -32,11 +32,8 @@ class Provider(Protocol):
     """Says which hosts there are. `origin` names it for people ("hosts.txt", "consul gpu-nodes").
 
     `find` returns all hosts that it knows now. It may wait for a change (`pause` is then 0) and may be cancelled. It
-    raises Temporary when it cannot answer now, Refused when credentials are not accepted, and never returns part of a
-    list because the rest could not be read. `pause` is how many seconds lie between two calls.
-
-    A single entry that makes no sense is left out; `problems` then holds a sentence about it that names its place.
-    They belong to what `find` returned last.
+    raises Temporary when it cannot answer now, Refused for credentials, and never returns part of a list. An entry that
+    makes no sense is left out; `problems` then names it and its place.
     """
 
     origin: str
@@ -69,7 +66,6 @@ class HostFindings:
         return len(targets) <= room
 
     def add_problem(self, problem: str) -> None:
-        """Keep a sentence; past a hundred they are only counted."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
             return
@@ -163,11 +159,8 @@ _Stamp = tuple[int, ...]
 
 
 class WatchedFile:
-    """One file. Editors write it in place or put a new one there; either way its stamp changes.
-
-    A file that has just changed may be half written: it is read once it is the same at two looks one after the other.
-    `named` is how messages call it, where that is not its path.
-    """
+    """One file, read when its stamp has changed and is the same at two looks: it may be half written. `named` is how
+    messages call it."""
 
     def __init__(self, path: Path, named: str = "") -> None:
         self.path = path

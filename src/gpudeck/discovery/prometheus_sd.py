@@ -27,10 +27,8 @@ MAX_DEPTH = 20
 
 
 def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, file: str = "") -> None:
-    """Put the hosts of decoded JSON or YAML into `findings`. Raises ValueError for what is no list of groups.
-
-    A target or a group that makes no sense costs itself only. `file` is where it stands, if that is not the origin.
-    """
+    """Put the hosts of decoded JSON or YAML into `findings`. `file` is where they stand, if not the origin. Raises
+    ValueError for what is no list of groups; a group that makes no sense costs itself only."""
     if not isinstance(groups, list):
         raise ValueError("it is no list of groups of targets")  # noqa: TRY004 - a value from outside
     for number, group in enumerate(groups, 1):
@@ -108,10 +106,8 @@ class FileSdSettings(Struct, frozen=True):
 
 
 class FileSd(FileProvider):
-    """The hosts in all files that fit the patterns. Files come and go; one that cannot be read keeps what it said last.
-
-    `find` raises Temporary when the folder of a pattern is not there, and when no file at all could ever be read.
-    """
+    """The hosts in all files that fit the patterns. One that cannot be read keeps what it said last. `find` raises
+    Temporary when the folder of a pattern is not there, and when no file could ever be read."""
 
     def __init__(self, settings: FileSdSettings) -> None:
         super().__init__(f"file_sd {', '.join(settings.paths)}")
@@ -175,10 +171,8 @@ def read_file(content: bytes, origin: str, via: Via, path: str) -> HostFindings:
 
 
 def decode_yaml(content: bytes) -> object:
-    """What is in a YAML file, every scalar as the text that is written there. JSON is YAML, and read the faster way.
-
-    Raises ValueError or RecursionError.
-    """
+    """What is in a YAML file, every scalar as text. JSON is YAML, and read the faster way. Raises ValueError or
+    RecursionError."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError):
@@ -197,9 +191,8 @@ def decode_yaml(content: bytes) -> object:
 
 
 def _build(events: "Iterator[yaml.Event]") -> object:
-    """The value that the events describe. Not by the loader: a single call of C code for a long list would stop the
-    event loop for a second, and one for a deep list the process. Raises KeyError for an unknown alias, TypeError for a
-    name that is none."""
+    """Not by the loader: a single call of C code for a long list would stop the event loop for a second, and one for a
+    deep list the process. Raises KeyError for an unknown alias, TypeError for a name that is none."""
     import yaml  # noqa: PLC0415 - see above
 
     started: list[yaml.CollectionStartEvent] = []

@@ -1,7 +1,5 @@
-"""The discovery providers by the name of their list in the settings, and these settings.
-
-Configuration is read with this on every machine, so providers import what only a hub has when they first need it.
-"""
+"""The discovery providers by the name of their list in the settings. Every machine reads configuration with this, so
+providers import what only a hub has when they first need it."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
@@ -51,10 +49,7 @@ class DiscoverySettings(Struct, frozen=True):
 def make_providers(
     hosts: list[HostEntry], discovery: DiscoverySettings, origin: str = "gpudeck.yaml"
 ) -> list[Provider]:
-    """A provider for everything that is set, the hosts of the file itself first. Opens nothing and reads nothing yet.
-
-    `origin` names the file that holds `hosts`.
-    """
+    """A provider for everything that is set, the hosts of the file first. Opens nothing and reads nothing yet."""
     return [_make(key, origin) for key in _list(hosts, discovery)]
 
 
@@ -72,8 +67,7 @@ def _make(key: Any, origin: str) -> Provider:
 
 class HostLists:
     """The lists of hosts that the settings name. When the settings change, a list that both name goes on as it is: its
-    hosts are read without a gap. `first` are lists that count before those of the settings, `last` those that count
-    after them. `origin` is what the file is called that names hosts by itself."""
+    hosts are read without a gap."""
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
-"""Polls all providers, merges their lists into one with unique names, and has the hosts on it read that do not report
-by themselves.
-
-The last good answer of a provider counts while it fails.
-"""
+"""Polls all providers, merges their lists into one with unique names, and has hosts read that do not report by
+themselves. The last good answer of a provider counts while it fails."""
 
 import asyncio
 import logging
@@ -49,12 +46,11 @@ def name_trouble(origin: str, trouble: str) -> str:
 
 
 class ProviderRefresh:
-    """One provider, asked as long as it runs. `start` and `stop` in the event loop; `stop` closes the provider.
+    """One provider, asked as long as it runs; `stop` closes it.
 
-    `on_change` gets the whole list: the first one even if it is empty, then each that differs from the last in its
-    targets or in the provider's problems. A list that has become empty counts only when a second look says so too: more
-    often a list was lost than a whole fleet. `on_trouble` gets the provider's origin with what is wrong whenever that
-    changes, and with None when it is over; meanwhile the last list counts.
+    `on_change` gets the whole list when it, or the provider's problems, differ from the last. A list that has become
+    empty counts only when a second look says so too. `on_trouble` gets what is wrong whenever that changes, and None
+    when it is over.
     """
 
     def __init__(
@@ -90,7 +86,6 @@ class ProviderRefresh:
             await self._sleep(await self._look())
 
     async def _look(self) -> float:
-        """Ask once; returns how long to pause."""
         try:
             return self._succeed(await self._find())
         except PluginError as error:
@@ -164,12 +159,8 @@ class _WatchedProvider:
 
 
 class Discovery:
-    """Watches the providers. `start` and `stop` in the event loop.
-
-    `on_change` gets the whole list whenever it has changed, in the order of the providers. Of a host that is named
-    twice the first one counts. `problems` are sentences for the admin: providers that do not answer, entries that make
-    no sense, hosts that are named twice; `on_problems` is called whenever they have changed.
-    """
+    """Watches the providers. `on_change` gets the whole list whenever it has changed, in the order of the providers. Of
+    a host that is named twice the first one counts. `problems` are sentences for the admin."""
 
     def __init__(
         self,
@@ -227,7 +218,6 @@ class Discovery:
 
 
 def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:
-    """One target a name, and sentences about those that are left out."""
     kept: dict[str, Target] = {}
     clashes: list[str] = []
     for target in (target for targets in lists for target in targets):
@@ -354,7 +344,6 @@ class PollingService:
             asyncio.get_running_loop().call_later(self._grace, self._drop, leaving)
 
     def _drop(self, leaving: list[Target]) -> None:
-        """Those of them that did not come back meanwhile."""
         gone = [name for name, (_, others) in self._leaving.items() if others is leaving]
         for name in gone:
             del self._leaving[name]
@@ -374,8 +363,7 @@ class PollingService:
         )
 
     def _apply(self, steps: Iterator[None]) -> None:
-        """In slices, as a list may name 20,000 hosts: a short one is applied at once. What is left of the list before
-        is replaced."""
+        """In slices, as a list may name 20,000 hosts. What is left of the list before is replaced."""
         if self._next_steps is not None:
             self._next_steps.cancel()
         self._next_steps = None

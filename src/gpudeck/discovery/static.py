@@ -73,7 +73,6 @@ class HostEntry(Struct, frozen=True):
         return getattr(self, setting) not in {None, "http"}
 
     def targets(self, origin: str, *, is_operators: bool = False) -> list[Target]:
-        """The hosts that it means."""
         reach = {setting: getattr(self, setting) for setting in REACH_FIELDS if self._is_set(setting)}
         return [
             Target(name=name, via=self.via, labels=self.labels, origin=origin, is_operators=is_operators, **reach)

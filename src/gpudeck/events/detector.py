@@ -1,10 +1,7 @@
 """Detects events: compares a host before and after a report, or after time has passed.
 
-The fleet calls `on_host_changed` only for hosts that changed (see `HostState.has_changed`), which is rare: other
-reports cost nothing here. A hub that has just started knows no earlier state, and so reports no old events.
-
-While late reports of a host come in, what is new of the live host waits: what happened before is reported first, each
-at its own time. `HostDiff` is the difference between two states of a host, as events.
+The fleet calls `on_host_changed` only for hosts that changed. A hub that has just started reports no old events. While
+late reports of a host come in, what is new of the live host waits: what happened before is reported first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,8 +27,6 @@ _OLD_FAULT = 2 * 86_400.0
 
 
 class HostDiff:
-    """One comparison: of the host with that id, at `now`, which is the report's own time."""
-
     def __init__(
         self, host_id: str, before: HostBaseline, after: HostBaseline, now: float, flapping: FlapSuppressor
     ) -> None:
@@ -214,9 +209,8 @@ class _Deferred(Struct):
 
 class EventDetector(FleetObserver):
     """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
-    one is down, as far as that was reported, or None. Without it no host is new, until `learn` says which were known:
-    then those that came meanwhile are judged again, where `learns` says that it will be called. One event loop owns
-    it."""
+    one is down. Without it no host is new, until `learn` says which were known, if it `learns`. One event loop owns it.
+    """
 
     name = "events"
 
@@ -257,8 +251,7 @@ class EventDetector(FleetObserver):
             self._emit_all(self._flapping.overdue(now))
 
     def on_host_changed(self, host: HostState, now: float) -> None:
-        """Report what is new of that host since the last look: whether it reports, and what changed on it as of its
-        newest report."""
+        """Report what is new of that host: whether it reports, and what changed on it as of its newest report."""
         if host.status == "never_seen":
             return
         before, after = host.baseline, take_baseline(host, host.baseline)
@@ -286,7 +279,6 @@ class EventDetector(FleetObserver):
             self._deferred[host] = _Deferred(host.baseline)
 
     def on_late_change(self, replay: HostState, observed_at: float) -> None:
-        """Report what a late report brings, at its own time."""
         before = replay.baseline
         after = replay.baseline = take_baseline(replay, before)
         if before is not None:

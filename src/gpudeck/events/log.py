@@ -1,8 +1,5 @@
-"""Events go to all listeners at once, and into the database in batches from a background task.
-
-While the database is unavailable, events wait in `spill`, a second database on this machine, or else in memory, up to a
-limit, and `problem` says so.
-"""
+"""Events go to all listeners at once, and into the database in batches from a background task. While it is unavailable
+they wait in `spill`, a second database on this machine, or else in memory, up to a limit."""
 
 import asyncio
 import contextlib
@@ -45,9 +42,8 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """`add` whatever happened; listeners that `subscribe` get it at once. `start` and `stop` in the loop that owns it.
-    `problem` is what keeps events from being kept or read, for everybody who may look at the hub; None: nothing
-    does."""
+    """`add` whatever happened; listeners that `subscribe` get it at once. `problem` is what keeps events from being
+    kept or read."""
 
     def __init__(
         self,
@@ -98,12 +94,10 @@ class EventLog:
 
     @property
     def kept_seconds(self) -> float:
-        """For how long events are kept."""
         return self._keep
 
     @property
     def waiting(self) -> int:
-        """How many are not in the database yet."""
         return len(self._waiting) + len(self._of_duty) + self._spilled
 
     def add(self, event: Event, *, of_duty: bool = False) -> None:
@@ -133,7 +127,6 @@ class EventLog:
         waiting.append(event)
 
     async def find(self, ask: EventQuery) -> list[Event]:
-        """The newest first, with what was added just now. Raises Temporary."""
         return await self.ask(lambda store: store.find(ask))
 
     async def ask(self, question: Callable[[EventStore], Awaitable[T]]) -> T:

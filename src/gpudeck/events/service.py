@@ -127,7 +127,6 @@ class EventService(Service):
                 self.events.keep(event, of_duty=True)
 
     async def _find_known(self, found: Sequence[Event], since: float) -> list[Event]:
-        """All that are kept, of the kinds that were found. Raises Temporary."""
         kinds = tuple({event.kind for event in found})
         known = page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MOST_EVENTS))
         while len(page) == MOST_EVENTS:

@@ -22,9 +22,8 @@ _STATUS = ("host_seen", "host_up", "host_down")
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
-    """Which events are wanted: from `start` until before `end`, and older than the one with the id `before`. `host` is
-    a name or an id. Of several `kinds`, or `severities`, any fits. `text` is in the title, the detail or the user, in
-    whatever case."""
+    """From `start` until before `end`, and older than the one with the id `before`. `host` is a name or an id. Of
+    several `kinds` or `severities` any fits. `text` is in the title, the detail or the user, in whatever case."""
 
     start: float | None = None
     end: float | None = None
@@ -81,7 +80,6 @@ class EventStore(FleetStore):
         await self._database.execute(delete(table).where(table.c.fleet == self._fleet, table.c.id.in_(ids)))
 
     async def find(self, query: EventQuery) -> list[Event]:
-        """The newest first."""
         query = _clean(query)
         wanted = select(*_COLUMNS).where(*self._conditions(query)).order_by(table.c.id.desc())
         found = await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_EVENTS))))
@@ -132,7 +130,6 @@ class EventStore(FleetStore):
         return {host_id: at if kind == "host_down" else None for host_id, kind, at in rows}
 
     async def last_of_hub(self) -> Event | None:
-        """When a hub was last started or stopped."""
         return next(iter(await self.find(EventQuery(kinds=("hub_started", "hub_stopped"), limit=1))), None)
 
     async def count(self) -> int:

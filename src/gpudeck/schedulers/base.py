@@ -1,7 +1,4 @@
-"""The interface of schedulers: GPUs of nodes that are allocated to jobs, and nodes that accept none.
-
-`service` reads schedulers again and again and joins what they say with the fleet.
-"""
+"""The interface of schedulers: GPUs of nodes that are allocated to jobs, and nodes that accept none."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,12 +9,9 @@ from gpudeck.model.allocation import Allocation
 
 
 class SchedulerNode(Struct, frozen=True):
-    """What a scheduler says of one of its nodes.
-
-    `names` are what the host may be called, the best first. `gpus` are the allocated ones, by the scheduler's own
-    index. `count` is how many GPUs it has; `uncertain` is why empty GPUs may be allocated all the same, None where they
-    are not. `closed` is why no job starts there now.
-    """
+    """What a scheduler says of one of its nodes. `names` are what the host may be called, the best first. `gpus` are by
+    the scheduler's own index. `uncertain` is why empty GPUs may be allocated all the same, `closed` why no job starts
+    there."""
 
     names: tuple[str, ...]
     count: int
@@ -60,12 +54,8 @@ class SchedulerState(Struct, frozen=True):
 
 
 class Scheduler(Protocol):
-    """`name` is its name in the configuration, `origin` names it for people ("Slurm (gpu)"); `pause` is how many
-    seconds lie between two readings.
-
-    `read` raises Temporary, Refused or Wrong, and never returns a part because the rest could not be read. It may be
-    cancelled.
-    """
+    """`origin` names it for people ("Slurm (gpu)"); `pause` is how many seconds lie between two readings. `read` raises
+    Temporary, Refused or Wrong, never returns a part, and may be cancelled."""
 
     name: str
     origin: str

@@ -31,11 +31,9 @@ class JobHosts:
         self._changed: set[_Key] = set()
 
     def adopt(self, records: Collection[JobHostRecord]) -> None:
-        """What was known when the hub ended."""
         self._records = {(one.job_id, one.host): one for one in records} | self._records
 
     def look(self, table: FleetTable, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
-        """Take what hosts have reported since the last time. `find` returns the job of an allocation."""
         reporting = [host for host in table.host_at if host is not None and host.job_cgroups]
         for host in reporting:
             if host.job_cgroups is not self._seen.get(host.id):
@@ -43,7 +41,6 @@ class JobHosts:
         self._seen = {host.id: host.job_cgroups for host in reporting}
 
     def of(self, job_id: int) -> dict[str, JobHostRecord]:
-        """By host, those that are newer than in the database."""
         return {host: one for (job, host), one in self._records.items() if job == job_id}
 
     async def write(self, store: JobStore, running: Collection[int]) -> None:
@@ -92,7 +89,6 @@ class JobHosts:
 
 
 def show_nodes(hosts: Sequence[str], known: Mapping[str, JobHostRecord], start: float) -> list[JobNode]:
-    """The hosts of a job that began at `start`."""
     shown = []
     for host in hosts:
         one = known.get(host)

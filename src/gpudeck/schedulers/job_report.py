@@ -31,7 +31,6 @@ from gpudeck.schedulers.jobs import JobService
 MOST_STARTS: Final = 100
 """Starts of one job, or tasks of one array, in an answer."""
 MOST_STRETCH_GPUS: Final = 32
-"""The history is asked about no more GPUs of one job."""
 _SEEN_SECONDS: Final = 180.0
 """A job that another hub has seen so recently is running."""
 _STRETCH_SECONDS: Final = 600.0
@@ -61,12 +60,10 @@ class JobReporter(Struct):
         return check_sums(query, await read_sums(self.service.store, query, now, now if since is None else since))
 
     def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
-        """Usage with allocated time. Blocks. Raises HistoryRefused."""
         usage = history.usage(base_query(query))
         return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, query, sums, now)
 
     async def search(self, query: JobQuery, now: float) -> list[JobSummary]:
-        """The newest first. Raises Temporary."""
         await self.service.settle()
         records = await self.service.store.find(query)
         found = await self._read_gpus(records)
@@ -86,7 +83,6 @@ class JobReporter(Struct):
         return JobReports(reports, has_more, sorted(others))
 
     async def _read_gpus(self, records: Sequence[JobRecord]) -> dict[int, list[_Gpu]]:
-        """The GPUs of each job with their amounts."""
         gpus = await self.service.store.gpus_of([record.id for record in records])
         await self.service.settle_usage({gpu.id for gpu in gpus})
         amounts = await self.service.store.amounts_of([gpu.id for gpu in gpus])
@@ -139,7 +135,6 @@ class JobReporter(Struct):
         return "suspended" if record.is_suspended else "running"
 
     def _find_reason(self, gpus: list[_Gpu]) -> str:
-        """Why it is not known whether a job still has its GPUs."""
         for one, _ in gpus:
             host = self.service.fleet.hosts.get(one.host_id)
             gpu = None if host is None else host.gpus.get(one.uuid)
@@ -156,7 +151,6 @@ class JobReporter(Struct):
 
 
 def _wall(record: JobRecord, now: float) -> float:
-    """How long it has had its GPUs, as far as is known."""
     end = record.ended_at if record.ended_at is not None else max(now, record.last_seen)
     return max(0.0, end - record.start)
 

@@ -1,8 +1,5 @@
-"""Jobs, their GPUs and what these did, in the database.
-
-Ids are hashes of what a row is about, and a row of `job_usage` has the sums of its whole hour: to write a row again
-changes nothing, also where two hubs see the same cluster.
-"""
+"""Jobs, their GPUs and what these did, in the database. Ids are hashes of what a row is about, and a row of `job_usage`
+has the sums of its whole hour: to write a row again changes nothing."""
 
 import hashlib
 import json
@@ -108,9 +105,8 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(NamedTuple):
-    """Sums over some job-GPUs. `names` are the values that were grouped by; `never_used` are the allocated seconds of
-    GPUs that their jobs never used, `imported` the used seconds that another monitor has measured, `shared` the
-    allocated seconds of GPUs that others had or used too."""
+    """Sums over some job-GPUs. `names` are the values grouped by; `never_used` are the allocated seconds of GPUs that
+    were never used, `imported` the used seconds of another monitor, `shared` the allocated seconds of shared GPUs."""
 
     names: tuple[str | None, ...]
     amounts: dict[str, float]
@@ -120,7 +116,6 @@ class UsageSum(NamedTuple):
 
 
 def hash_id(*parts: object) -> int:
-    """A number of 63 bits."""
     text = "\0".join(map(str, parts)).encode(errors="replace")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
@@ -182,7 +177,6 @@ class JobStore(FleetStore):
         await self._database.execute(update(jobs).where(is_lost).values(ended_at=jobs.c.last_seen))
 
     async def has_jobs(self) -> bool:
-        """Whether there is a job at all."""
         found = await self._database.execute(select(jobs.c.id).where(jobs.c.fleet == self._fleet).limit(1))
         return found.first() is not None
 
@@ -199,7 +193,6 @@ class JobStore(FleetStore):
         return await self._find_jobs(jobs.c.ended_at.is_(None))
 
     async def find(self, query: JobQuery) -> list[JobRecord]:
-        """The newest first."""
         named = {name: value for name in _FILTERS if (value := getattr(query, name)) is not None}
         wanted = [jobs.c.job != "", *(jobs.c[name] == clean(value) for name, value in named.items())]
         if query.is_running is not None:
@@ -231,7 +224,6 @@ class JobStore(FleetStore):
         return sorted(found, key=lambda one: (one.host, len(one.label), one.label))
 
     async def amounts_of(self, gpu_ids: Sequence[int]) -> dict[int, dict[str, float]]:
-        """What GPUs of jobs did, by their ids."""
         found: dict[int, dict[str, float]] = {}
         for some in _batches(gpu_ids):
             wanted = select(job_usage.c.job_gpu_id, *_added()).where(job_usage.c.job_gpu_id.in_(some))
@@ -240,7 +232,6 @@ class JobStore(FleetStore):
         return found
 
     async def usage_of_hour(self, hour: int) -> dict[int, list[float]]:
-        """By the id of the GPU of a job, in the order of AMOUNTS."""
         columns = [job_usage.c[name] for name in AMOUNTS]
         wanted = select(job_usage.c.job_gpu_id, *columns).where(job_usage.c.span == HOUR, job_usage.c.start == hour)
         return {row[0]: list(row[1:]) for row in await self._database.execute(wanted)}
@@ -248,11 +239,8 @@ class JobStore(FleetStore):
     async def sum_usage(
         self, start: float, end: float, now: float, by: Sequence[str], only: Mapping[str, str]
     ) -> list[UsageSum]:
-        """The sums of a period by these columns of jobs and their GPUs. `only` are values that columns must have.
-
-        An hour, or a day where only that is kept, that lies partly in the period counts in proportion to time. Part by
-        part, so that other transactions have their turn.
-        """
+        """The sums of a period by these columns; `only` are values that columns must have. An hour or day that lies
+        partly in the period counts in proportion to time."""
         found: dict[tuple[str | None, ...], UsageSum] = {}
         for span, begin, stop, share in _cut(start, end, now):
             for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
@@ -280,7 +268,6 @@ class JobStore(FleetStore):
                 await connection.execute(delete(job_usage).where(is_old))
 
     async def trim(self, before: float) -> None:
-        """Delete what ended before that moment."""
         await delete_old(self._database, jobs, jobs.c.last_seen, jobs.c.last_seen < before)
         await self._database.execute(delete(job_usage).where(job_usage.c.start < before - DAY))
 
@@ -479,7 +466,6 @@ async def _find_record(store: JobStore, scheduler: str, one: ImportedJob) -> Job
 
 
 def _name(gpu: ImportedGpu) -> str:
-    """In place of a UUID, which is not known."""
     return f"{gpu.host}:{gpu.label}"
 
 

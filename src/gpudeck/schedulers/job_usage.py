@@ -1,8 +1,5 @@
-"""Allocated time in usage reports: beside what the history says of users, hosts, models and groups, and the rows by
-account, partition, namespace and label, which only schedulers know.
-
-docs/accounting.md explains the rules to people.
-"""
+"""Allocated time in usage reports (docs/accounting.md), and the rows that only schedulers know: by account, partition,
+namespace and label."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime

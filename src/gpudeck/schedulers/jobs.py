@@ -76,9 +76,7 @@ class JobTracker:
         self._gpus_of: dict[int, dict[str, int]] = {}
         self._seen: set[_Key] = set()
         self._last: tuple[float, float] | None = None
-        """The hub's clock and the monotonic one at the last tick."""
         self._first = self._first_at = math.inf
-        """The monotonic clock and the hub's at the first tick."""
         self._hour = 0
         self._states: list[GpuState] = []
         self._allocations: list[Allocation] = []
@@ -95,7 +93,6 @@ class JobTracker:
         self._changed_gpus: dict[int, JobGpuRecord] = {}
 
     def tick(self, table: FleetTable) -> None:
-        """Count the time since the last one."""
         now, moment = self._now(), self._monotonic()
         elapsed = 0.0 if self._last is None else moment - self._last[1]
         if elapsed > STUCK_SECONDS:
@@ -199,7 +196,6 @@ class JobTracker:
         return {gpu for gpu, _ in self._waiting} | {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
 
     def is_seen(self, job_id: int) -> bool:
-        """Whether it has its GPUs now."""
         return any(self.open[key].id == job_id for key in self._seen)
 
     def _begin_hour(self, hour: int) -> None:
@@ -372,7 +368,6 @@ class JobTracker:
 
 
 def _has_others_only(gpu: GpuState) -> bool:
-    """Whether no process on a GPU is of the job that it was given to."""
     allocation = gpu.scheduling.allocation
     return allocation is not None and not any(
         allocation.is_of(one.job, one.user) for one in gpu.reported_processes or ()
@@ -384,8 +379,7 @@ def _key_of(record: JobRecord) -> _Key:
 
 
 def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:
-    """Whether it is known that a GPU is not allocated to that job any more. Pods are known as long as their host
-    reports."""
+    """Whether it is known that a GPU is not allocated to that job any more."""
     if gpu is None or gpu.scheduling.unknown is not None:
         return False
     return job.scheduler != KUBERNETES or gpu.availability != "unknown"
@@ -475,7 +469,6 @@ class JobService(Service):
             self._tick()
 
     async def find_beginning(self) -> float | None:
-        """When the hub's own records of jobs begin. Raises Temporary."""
         if self._beginning is None:
             self._beginning = await self.store.find_beginning()
         return self._beginning
@@ -497,7 +490,6 @@ class JobService(Service):
                 await self.tracker.write_jobs()
 
     async def settle_usage(self, gpus: Collection[int]) -> None:
-        """Write what these GPUs of jobs have done. Raises Temporary."""
         if self._is_loaded:
             async with self._writer.lock:
                 await self.tracker.write_usage(gpus)

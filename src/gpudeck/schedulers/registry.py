@@ -27,5 +27,4 @@ class SchedulerSettings(Struct, frozen=True):
 
 
 def make_schedulers(settings: SchedulerSettings) -> list[Scheduler]:
-    """Opens nothing and reads nothing yet."""
     return [make(one) for name, make in SCHEDULERS.items() for one in getattr(settings, name)]

@@ -1,7 +1,5 @@
-"""The scheduler service of a hub: polls all schedulers, and joins their state with the fleet.
-
-A scheduler that cannot be read makes the empty GPUs of its hosts unknown: one of them may be allocated.
-"""
+"""Polls all schedulers, and joins what they say with the fleet. One that cannot be read makes the empty GPUs of its
+hosts unknown: one of them may be allocated."""
 
 import asyncio
 import contextlib
@@ -61,7 +59,6 @@ class SharedReading(Struct, frozen=True):
 
 
 SharedReadings = dict[str, SharedReading]
-"""By the names of the schedulers."""
 
 
 class _SchedulerReading:
@@ -92,7 +89,6 @@ class _SchedulerReading:
         return SharedReading(state, self.problem, self.nodes)
 
     def adopt(self, shared: SharedReading) -> None:
-        """What another hub has read."""
         self.state, self.problem, self.nodes = shared.state, shared.problem, shared.nodes
         self.failures = 0 if shared.problem is None else MISSED_READINGS + 1
         if shared.state is not None:
@@ -155,7 +151,6 @@ class SchedulerService(Service):
             self._join()
 
     def use_shared(self, shared: SharedReadings) -> None:
-        """What the hub that reads the schedulers has read."""
         if self._duty.is_held:
             return
         self._shared_at = self._now()
@@ -172,9 +167,8 @@ class SchedulerService(Service):
                 reading.adopt(SharedReading(None, f"{reading.scheduler.origin} is read by no hub now", reading.nodes))
 
     def find_outdated(self, gpus: Set[str]) -> Set[str]:
-        """Those of these GPUs, by UUID, that a scheduler may have given to a job since it was last read. It is read
-        again at once, so they may be asked for again a second later. Of several hubs only the one that reads the
-        schedulers can tell."""
+        """Those of these GPUs that a scheduler may have given to a job since it was last read. It is read again at
+        once, so they may be asked for a second later."""
         outdated: set[str] = set()
         for reading in self._readings:
             age = self._monotonic() - reading.succeeded_at if self._duty.is_held else math.inf

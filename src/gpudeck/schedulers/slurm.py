@@ -1,12 +1,8 @@
-"""Slurm, from its controller: what `squeue` and `scontrol` print, as text.
+"""Slurm, from its controller: what `squeue` and `scontrol` print, as text, which is the same across versions.
 
-One reading is `scontrol show node`, `squeue` and `scontrol show reservation`, and `scontrol show job` only when a job
-has started since the last one: the GPUs of a job that runs do not change. Every few minutes `sacct` says how jobs have
-ended, where there is an accounting database. The text is the same across versions, unlike the JSON, which also takes
-fifty times as long on a large cluster.
-
-`squeue` prints nothing here that users choose. `scontrol show job` does: a job's name may contain lines that look like
-another job. So it is believed only about jobs that `squeue` knows and that it describes once.
+`scontrol show job` is asked only when a job has started, and `sacct` every few minutes. `squeue` prints nothing here
+that users choose. `scontrol show job` does: a job's name may contain lines that look like another job, so it is
+believed only about jobs that `squeue` knows and that it describes once.
 """
 
 import asyncio
@@ -218,7 +214,6 @@ def _split(commands: Collection[str], parts: Sequence[str], mute: str) -> list[s
 
 
 def _shorten(text: str) -> str:
-    """The last line of what a command printed, which is what went wrong."""
     lines = text.strip().splitlines()
     return clean(lines[-1].strip())[:200].rstrip(".") if lines else ""
 
