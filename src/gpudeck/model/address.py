@@ -27,8 +27,7 @@ _VALID: Final = re.compile(rb"(?:[\w.~%!$&'()*+,;=-]+|\[[0-9A-Za-z:.%_~-]+\])(?:
 
 
 def check_hub_url(text: str) -> str:
-    """The address without a trailing slash; `host:port` and `host` are of http. Raises UsageError saying what is wrong
-    with it."""
+    """Without a trailing slash; `host:port` and `host` are of http. Raises UsageError."""
     hint = f"Give it as {DEFAULT_HUB}, host:port or https://host/path."
     shown = repr(mask_password(text))
     address = _complete(text.strip()).rstrip("/")
@@ -99,10 +98,8 @@ def show_url(url: str) -> str:
 
 
 def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
-    """What is wrong with the values of all Host headers in a request of that HTTP version ("1.1"), None for nothing.
-
-    A proxy in front may believe the one and the hub the other of two; HTTP/1.0 has none.
-    """
+    """What is wrong with the values of all Host headers, None for nothing: of two a proxy may believe the one and the
+    hub the other. HTTP/1.0 has none."""
     if not values:
         return None if version in {"0.9", "1.0"} else "the request has no Host header"
     if len(values) > 1:
@@ -111,8 +108,7 @@ def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
 
 
 def open_socket(address: Address, *, listens: bool = True) -> socket.socket:
-    """A bound socket that `listens`, or refuses connections until it does. Raises UsageError when the address is taken
-    or is not of this machine."""
+    """A bound socket that `listens`, or refuses connections until it does. Raises UsageError."""
     is_dual = address.host in {"", "::"} and socket.has_dualstack_ipv6()
     opened = socket.socket(socket.AF_INET6 if is_dual or ":" in address.host else socket.AF_INET)
     try:

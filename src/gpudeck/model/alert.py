@@ -70,7 +70,6 @@ _MOST_NAMED: Final = 5
 
 
 def name_hosts(hosts: list[str]) -> str:
-    """The hosts of a mute, the first of them where there are many."""
     more = len(hosts) - _MOST_NAMED
     return f"{', '.join(hosts[:_MOST_NAMED])} and {more} more" if more > 0 else ", ".join(hosts)
 
@@ -138,14 +137,12 @@ def judge_backlog(backlog: Backlog) -> HistoryTrouble:
 
 
 def judge_problem(problem: str | None) -> HistoryTrouble | None:
-    """A store of this machine that does not keep what it is given."""
     if problem is None:
         return None
     return HistoryTrouble("failing", "critical", "The history is not kept", problem)
 
 
 def judge_damage(damage: str | None) -> HistoryTrouble | None:
-    """What of the past cannot be read, or was set aside."""
     if damage is None:
         return None
     return HistoryTrouble("damaged", "critical", "Part of the history is damaged", damage)

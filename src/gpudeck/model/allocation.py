@@ -88,7 +88,6 @@ def mark_pods(pods: Sequence[PodGpus], unknown: Mapping[str, str]) -> dict[str, 
 
 
 def join_marks(first: SchedulerMark, second: SchedulerMark) -> SchedulerMark:
-    """What two schedulers say of the same GPU."""
     if second is NOT_SCHEDULED or first is NOT_SCHEDULED:
         return first if second is NOT_SCHEDULED else second
     return SchedulerMark(

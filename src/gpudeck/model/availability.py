@@ -45,12 +45,10 @@ class AvailabilitySettings(Struct, frozen=True):
 
 
 def is_working(utilization_percent: float | None, settings: AvailabilitySettings) -> bool | None:
-    """Whether work is happening; None when the utilization is unknown."""
     return None if utilization_percent is None else utilization_percent >= settings.work_percent
 
 
 def is_occupied(processes: int | None, memory_used_bytes: float | None, settings: AvailabilitySettings) -> bool | None:
-    """Whether the GPU is in use; None when neither its processes nor its memory are known."""
     if processes:
         return True
     if memory_used_bytes is not None:
@@ -69,12 +67,9 @@ def judge(
     allocated: bool = False,
     settings: AvailabilitySettings,
 ) -> Verdict:
-    """The availability of a GPU whose reading is fresh.
-
-    `processes` counts those that matter, `memory_used_bytes` is theirs: display servers are left out of both by the
-    caller. `idle_seconds` is how long no work has been seen. A MIG instance has no utilization of its own: a known,
-    empty process list is then proof enough that it is free.
-    """
+    """The availability of a GPU whose reading is fresh. Display servers are left out of `processes` and
+    `memory_used_bytes`. A MIG instance has no utilization of its own: a known, empty process list is then proof enough
+    that it is free."""
     working = is_working(utilization_percent, settings)
     if working:
         return "busy", None

@@ -15,7 +15,6 @@ class Backoff:
     def __init__(
         self, first: float, longest: float, jitter: float = 0.0, random: Callable[[], float] | None = None
     ) -> None:
-        """`random` returns 0 ≤ x < 1; the standard one if None."""
         self.failures = 0
         self._first = first
         self._longest = longest

@@ -1,13 +1,6 @@
-"""Every metric, declared once.
-
-A metric is one line of `GpuMetrics` or `HostMetrics`: its name and type for the type checker, and a `Metric` that says
-what it is. From there it is sent, checked, stored, exposed, documented and shown: the wire, the hub, the API and the
-page walk the catalog and know no metric by themselves (the page lays out the ones it knows specially and lists the
-rest). The reading itself is the only other line a new metric costs.
-
-Values are in base units (bytes, watts, percent of one device). A value outside `low..high` is not believed: the hub
-turns it into an unknown with its reason.
-"""
+"""Every metric, declared once: one line of `GpuMetrics` or `HostMetrics`. Wire, hub, API and page walk the catalog; the
+reading itself is the only other line a new metric costs. Values are in base units. One outside `low..high` is not
+believed: the hub turns it into an unknown with its reason."""
 
 from enum import Enum
 from typing import Annotated, get_type_hints
@@ -41,11 +34,8 @@ class Rollup(Enum):
 
 
 class Metric(Struct, frozen=True):
-    """`precision` is the smallest step worth keeping; readings are rounded to it before they leave the machine.
-
-    `live` says whether viewers are sent each change; the others, which no list shows, are read with the host.
-    `name` and `scope` are those of the field that it describes.
-    """
+    """`precision` is the smallest step worth keeping. `live`: viewers are sent each change; the others are read with
+    the host. `name` and `scope` are those of the field that it describes."""
 
     unit: str
     label: str

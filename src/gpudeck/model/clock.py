@@ -1,9 +1,8 @@
-"""Clocks (a `Clock` can be replaced in tests), and the time up to which old data may be deleted.
+"""Clocks, and the time up to which old data may be deleted.
 
-A wrong clock must not delete anything: a hub that starts with its clock 40 days ahead would take every sample for old.
-The `RetentionClock` is a time that has surely passed: the last certain one plus the seconds that this process has run.
-It catches up with the hub's clock when another clock, or an admin, confirms that one. It may lie behind the true time,
-and data are then kept longer than asked for; it never lies ahead. Everything deleted for its age asks it.
+A hub that starts with its clock 40 days ahead would take every sample for old. The `RetentionClock` is a time that has
+surely passed: the last certain one plus the seconds that this process has run. It catches up when another clock, or an
+admin, confirms the hub's. Everything deleted for its age asks it.
 """
 
 import time
@@ -30,11 +29,8 @@ def boottime() -> float:
 
 
 class RetentionClock:
-    """May be asked from any thread; one thread confirms it.
-
-    `known` is a time that had surely passed when the last process ended; None where nothing is kept yet. `monotonic`
-    is a clock that is never set.
-    """
+    """May be asked from any thread; one thread confirms it. `known` is a time that had surely passed when the last
+    process ended; `monotonic` is a clock that is never set."""
 
     def __init__(self, known: float | None = None, now: Clock = wall, monotonic: Clock = time.monotonic) -> None:
         self._now = now
@@ -56,13 +52,11 @@ class RetentionClock:
 
     @property
     def certain(self) -> float:
-        """A time that has surely passed, in Unix seconds."""
         at, moment = self._certain
         return min(self._now(), at + self._monotonic() - moment)
 
     @property
     def ahead(self) -> float:
-        """By how many seconds the hub's clock is ahead of what is certain."""
         return self._now() - self.certain
 
     @property

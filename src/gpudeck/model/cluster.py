@@ -18,7 +18,6 @@ class Duty:
 
     @property
     def is_held(self) -> bool:
-        """Whether this hub does it now. Asked often: costs nothing."""
         return self._is_held()
 
 

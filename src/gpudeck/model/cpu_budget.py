@@ -28,12 +28,9 @@ _parser = ThreadPoolExecutor(1, "parser")
 
 
 async def parse_in_thread(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs `parse` in the one thread for large input from outside.
-
-    One thread for all of it: the event loop competes with at most one parser for Python's lock, however many hosts send
-    large answers at once. `parse` may change state of its caller: a call whose caller was cancelled ends before the
-    next one begins. A single call of C code that takes long still stops the event loop: bound its input.
-    """
+    """Runs `parse` in the one thread for large input from outside: the event loop competes with at most one parser for
+    Python's lock. A call whose caller was cancelled ends before the next one begins. A single call of C code that takes
+    long still stops the event loop: bound its input."""
     return await asyncio.get_running_loop().run_in_executor(_parser, lambda: parse(*args, **kwargs))
 
 
@@ -51,7 +48,6 @@ class LoopBudget:
 
 
 def finish(steps: Steps[T]) -> T:
-    """Does all of it without interruption."""
     while True:
         try:
             next(steps)
@@ -60,7 +56,6 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def run_in_steps(steps: Steps[T]) -> T:
-    """Does all of it, and yields to the event loop every 5 ms."""
     budget = LoopBudget()
     while True:
         try:
@@ -78,11 +73,9 @@ def advance(steps: Iterator[None]) -> bool:
 
 
 class CpuBudget:
-    """Limits threads to a share of one processor, in small steps, after so many seconds at full speed.
-
-    A thread that works in Python delays the event loop, whatever its priority: the loop waits for Python's lock
-    wherever it gives it up. One thread at a time may use a budget; it sleeps in `checkpoint`.
-    """
+    """Limits threads to a share of one processor, in small steps, after so many seconds at full speed: a thread that
+    works in Python delays the event loop, whatever its priority. One thread at a time may use a budget; it sleeps in
+    `checkpoint`."""
 
     def __init__(
         self,
@@ -129,14 +122,12 @@ def checkpoint() -> None:
 
 
 def checkpointed(things: Iterable[T]) -> Iterator[T]:
-    """The same things, with a checkpoint before each."""
     for thing in things:
         checkpoint()
         yield thing
 
 
 async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel these tasks and wait until they have ended, whatever they raise."""
     running = [task for task in tasks if task is not None]
     for task in running:
         task.cancel()

@@ -31,7 +31,6 @@ class GpudeckError(Exception):
     if sys.version_info < (3, 11):
 
         def add_note(self, note: str) -> None:
-            """Kept, and not shown in traces."""
             self.__notes__ = [*getattr(self, "__notes__", ()), note]
 
 

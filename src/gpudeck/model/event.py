@@ -56,7 +56,6 @@ KINDS: dict[str, str] = {
     "idle_policy_stopped": "nobody can be warned of an idle GPU, so nothing happens to it",
     "reservation_released": "an unused reservation was released",
 }
-"""The kinds of the hub's own events."""
 
 MOST_TITLE = 256
 MOST_DETAIL = 2000

@@ -1,8 +1,5 @@
-"""Flap detection: a subject that goes down and comes back again and again. Pure.
-
-A host that goes down every ten minutes would fill the list of events and hide all others: the first few times become
-events, then one event a day reports the flapping. Alerts count falls with `recent_falls`, and have limits of their own.
-"""
+"""Flap detection: the first few falls of a subject become events, then one event a day reports the flapping. Alerts
+count falls with `recent_falls`, and have limits of their own."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
@@ -38,10 +35,8 @@ class FlapSuppressor:
         self._subjects: dict[Hashable, _Subject] = {}
 
     def fall(self, key: Hashable, event: Event, sum_up: Callable[[int], Event]) -> Event | None:
-        """It went down, or got worse: the event to report, if any.
-
-        While it is flapping, that is what `sum_up` makes of the number of falls within an hour, once a day.
-        """
+        """It went down, or got worse: the event to report, if any. While it is flapping, that is what `sum_up` makes of
+        the number of falls within an hour, once a day."""
         subject = self._subjects.setdefault(key, _Subject())
         subject.falls = [*recent_falls(subject.falls, event.at), event.at]
         if subject.is_muted and len(subject.falls) <= CALM:
@@ -64,10 +59,8 @@ class FlapSuppressor:
         return False
 
     def overdue(self, now: float) -> list[Event]:
-        """The falls that were suppressed and from which nothing came back for an hour: they are reported after all.
-
-        Each is given once. Call it now and then: what has been calm is forgotten here.
-        """
+        """The falls that were suppressed and from which nothing came back for an hour: reported after all, each once.
+        What has been calm is forgotten here."""
         calm = [key for key, subject in self._subjects.items() if now - subject.falls[-1] >= HOUR]
         ended = [self._subjects.pop(key).untold for key in calm]
         return [event for event in ended if event is not None]

@@ -32,7 +32,6 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 _GIB = 2**30
 _FLAGS = ("same_host", "mig", "allow_mig")
-"""Of a request: kept as 0 and 1 in tables."""
 # PostgreSQL keeps no character 0, and no name has any other that a terminal acts upon.
 _Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -60,7 +59,6 @@ class GpuRequest(Struct, frozen=True, kw_only=True):
         return replace(self, gpus=1, same_host=False, near=None)
 
     def is_kind(self, gpu: "MatchableGpu") -> bool:
-        """Whether a GPU is of the requested kind, wherever it is."""
         is_enough = not self.memory_bytes or MemoryBound(">=", self.memory_bytes).fits(gpu.memory_total_bytes)
         return is_enough and self.allows(gpu) and has_model(self.model or "", gpu.name, gpu.display_name)
 
@@ -100,18 +98,15 @@ class MemoryBound(NamedTuple):
 
 
 def has_model(text: str, name: str, display_name: str) -> bool:
-    """Whether the text is part of one of a GPU's names, in any case."""
     return text.lower() in f"{name}\n{display_name}".lower()
 
 
 def to_row(request: GpuRequest) -> dict[str, Any]:
-    """Its columns in a table; those that are not given are left out."""
     given = {name: value for name, value in msgspec.structs.asdict(request).items() if value is not None}
     return given | {name: int(given[name]) for name in _FLAGS}
 
 
 def from_row(row: dict[str, Any]) -> GpuRequest:
-    """From the columns of a row that has others too."""
     own = {name: row[name] for name in GpuRequest.__struct_fields__ if name in row}
     return GpuRequest(**(own | {name: bool(row[name]) for name in _FLAGS}))
 
@@ -164,7 +159,6 @@ def candidate_of(host: HostIdentity, gpu: Gpu) -> CandidateGpu:
 
 
 def candidates(hosts: Iterable[Host]) -> list[CandidateGpu]:
-    """Every GPU of these hosts, in use or not."""
     return [candidate_of(host, gpu) for host in hosts for gpu in host.gpus]
 
 
@@ -262,10 +256,8 @@ def rank(gpus: Iterable[CandidateGpu], near: str | None = None) -> list[Candidat
 
 
 def choose(request: GpuRequest, gpus: Iterable[CandidateGpu]) -> list[CandidateGpu] | None:
-    """The best of these GPUs, as many as are requested; None where there are not enough, or not on one host.
-
-    All on one host where that needs no larger ones, also without `same_host`: most programs run on one.
-    """
+    """As many as are requested; None where there are not enough, or not on one host. All on one host where that needs
+    no larger ones, also without `same_host`."""
     ranked = rank((gpu for gpu in gpus if matches(gpu, request)), request.near)
     if len(ranked) < request.gpus:
         return None
@@ -277,7 +269,6 @@ def choose(request: GpuRequest, gpus: Iterable[CandidateGpu]) -> list[CandidateG
 
 
 def by_host(gpus: Iterable[CandidateGpu]) -> dict[str, list[CandidateGpu]]:
-    """By the host's id, in the order in which they come."""
     hosts: dict[str, list[CandidateGpu]] = defaultdict(list)
     for gpu in gpus:
         hosts[gpu.host_id].append(gpu)

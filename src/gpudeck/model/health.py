@@ -79,7 +79,6 @@ _OTHER = Xid("warning", "a fault without a known meaning", _WATCH)
 
 
 def find_xid(code: int) -> Xid:
-    """What the code means; a warning where that is not known."""
     return XIDS.get(code, _OTHER)
 
 
@@ -140,11 +139,7 @@ def judge_health(
     *,
     wear: Health = OK,
 ) -> Health:
-    """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok.
-
-    `faults` is what `judge_faults` said, `wear` what `judge_wear` did. `why_unread` is the reason why there is no
-    temperature.
-    """
+    """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok."""
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
@@ -153,8 +148,7 @@ def judge_health(
 
 
 def judge_faults(events: Sequence[GpuEvent]) -> Health:
-    """What the driver's faults that still count say: by the newest of the worst. A fault of a program says nothing of
-    the GPU. The reason does not contain their age: it would be another one on every beat."""
+    """By the newest of the worst faults that still count. A fault of a program says nothing of the GPU."""
     worst = OK
     for event in events:
         xid = find_xid(event.code)

@@ -60,7 +60,6 @@ class MaintenanceWindow(Struct, frozen=True, kw_only=True):
 
     @property
     def last_moment(self) -> float:
-        """For comparing ends."""
         return float("inf") if self.end is None else self.end
 
 

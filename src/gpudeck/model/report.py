@@ -173,7 +173,6 @@ class Occupancy(Struct, frozen=True):
 
 
 def look_at(processes: list[Process] | None) -> Occupancy:
-    """Who is on a GPU."""
     workers = [process for process in processes or () if not process.display]
     displays = [process.memory_used_bytes for process in processes or () if process.display]
     return Occupancy(

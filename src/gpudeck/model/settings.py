@@ -1,12 +1,5 @@
-"""Types of settings that are more than a number, and the settings of TLS and limits, which hub and agent share.
-
-The marks (`extra`, `config_kind`) are all that `config` reads of them, so neither package imports the other.
-
-    class AgentSettings(Struct, frozen=True):
-        interval: Duration = 5.0
-        outbox_bytes: Size = 64 * 1024**2
-        listen: Address | None = None
-"""
+"""Types of settings that are more than a number, and the settings of TLS and limits, which hub and agent share. The
+marks (`extra`, `config_kind`) are all that `config` reads of them, so neither package imports the other."""
 
 import ipaddress
 from pathlib import Path

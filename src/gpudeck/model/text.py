@@ -34,8 +34,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of memory from `40G`, `40GiB`, `37.5GB` or `512M`, in upper or lower case: units are always 1024s, as
-    memory is shown. Raises ValueError, also for a number without a unit."""
+    """Bytes of memory, from `40G`, `40GiB` or `512M`: always in 1024s. Raises ValueError, also without a unit."""
     typed = text.strip()
     match = _AMOUNT.fullmatch(typed)
     if match is None:
@@ -74,7 +73,6 @@ def show_span(seconds: float | None) -> str:
 
 
 def show_age(since: float | None, now: float) -> str:
-    """The time since a moment, a dash if that is unknown."""
     return show_span(None if since is None else now - since)
 
 

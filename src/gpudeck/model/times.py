@@ -42,10 +42,8 @@ _UNIX_SECONDS = re.compile(r"[0-9]{9,12}(?:\.[0-9]+)?")
 
 
 def parse_duration(text: str, *, allow_plain_seconds: bool = False) -> float:
-    """Seconds in `30d`, `90m`, `1d 12h` or `250ms`; a year has 365 days. Raises ValueError.
-
-    A number without a unit is an error unless `allow_plain_seconds`.
-    """
+    """Seconds in `30d`, `90m`, `1d 12h` or `250ms`; a year has 365 days. Raises ValueError, also without a unit unless
+    `allow_plain_seconds`."""
     text = text.strip()
     if allow_plain_seconds and _PLAIN_SECONDS.fullmatch(text):
         return float(Decimal(text))
@@ -73,10 +71,8 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_time(text: str, now: float, zone: tzinfo = timezone.utc) -> float:
-    """Unix seconds of `1767225600`, `2026-01-01`, `2026-01-01T08:30+01:00`, `now` or `-24h`; raises ValueError.
-
-    A date or time that names no zone is one of `zone`; a date alone is the beginning of that day.
-    """
+    """Unix seconds of `1767225600`, `2026-01-01`, `2026-01-01T08:30+01:00`, `now` or `-24h`; without a zone in `zone`.
+    Raises ValueError."""
     text = text.strip()
     if text == "now":
         return now
@@ -112,8 +108,7 @@ def show_utc(time: float) -> str:
 
 def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: float | None = None) -> float:
     """Unix seconds. A time of day alone is the next one; as an end it is of the day of its `start`. Raises UsageError,
-    also for an end before its start and for a time that a clock skips there; of a time that it shows twice the first is
-    meant."""
+    also for a time that a clock skips; of a time that it shows twice the first is meant."""
     text = text.strip().lower()
     try:
         at = _check_reach(_read(text, now, zone, start))
