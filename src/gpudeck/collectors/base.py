@@ -1,8 +1,5 @@
 """What a collector is, its settings, the registry of GPU collectors, and what all of them measure with.
-
-The registry names built-in collectors; `package.module:factory` names any other one. Nothing is imported before it is
-asked for.
-"""
+`package.module:factory` names a collector that is not built in."""
 
 import importlib
 from collections.abc import Callable, Iterable
@@ -21,14 +18,12 @@ DISPLAY_SERVERS = (
     *("marco", "muffin", "mutter", "niri", "plasmashell", "sway", "weston", "xfwm4"),
     *("lightdm-gtk-greeter", "sddm-greeter"),
 )
-"""Programs that draw the desktop. With graphics alone on a GPU they do not make it busy."""
 COLLECTORS: dict[str, str] = {
     "nvml": "gpudeck.collectors.nvml:make",
     "drm": "gpudeck.collectors.drm:make",
     "nvidia_smi": "gpudeck.collectors.nvidia_smi:make",
 }
 WORK_PERCENT = 5.0
-"""Utilization from which on a GPU counts as working."""
 WATCHED_SECONDS = 60.0
 """A longer gap between two readings was not watched: it does not count as idle time, nor does a jump of the clock."""
 
@@ -50,10 +45,9 @@ _RULES = {name: (m.low, m.high, m.precision == 1, m.round) for name, m in GPU_ME
 class Collector(Protocol):
     """Reads one kind of thing on this machine.
 
-    `collect` returns a partial report (only the fields this collector knows). It may block, but never sleeps. It raises
-    Absent when there is nothing to read here, Temporary when it may work later, Refused when permissions are missing. A
-    single device or value that cannot be read is no error: it goes into the report as unknown, with its reason. `now`
-    is Unix seconds. `close` frees what was opened and may be called at any time.
+    `collect` returns a partial report. It may block, but never sleeps. It raises Absent when there is nothing to read
+    here, Temporary when it may work later, Refused when permissions are missing. A single device or value that cannot
+    be read goes into the report as unknown, with its reason.
     """
 
     name: str

@@ -1,8 +1,6 @@
-"""CPU time and memory of the jobs and pods that have processes on GPUs, from their cgroups (v1, v2 and both).
-
-The group of the whole job counts, with all of its steps or containers: it also has the CPU time of processes that have
-ended. Read every half minute, and when another job appears; in between a report repeats what was read.
-"""
+"""CPU time and memory of the jobs and pods that have processes on GPUs, from their cgroups (v1, v2 and both). The group
+of the whole job counts: it also has the CPU time of processes that have ended. Read every half minute, and when another
+job appears."""
 
 import os
 import re

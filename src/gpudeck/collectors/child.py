@@ -1,9 +1,5 @@
-"""Collectors in processes of their own, so that a driver that hangs in the kernel blocks nothing but that process.
-
-`ChildCollector` keeps a child; `serve` is what the child runs. Ctrl-C alone would not end a hanging library call. A
-fork takes 3 ms where a fresh interpreter takes 100, shares a third of its memory with its parent, and inherits no locks
-from a program without other threads.
-"""
+"""Collectors in processes of their own, so that a driver that hangs in the kernel blocks nothing but that process. A
+fork takes 3 ms where a fresh interpreter takes 100, and shares a third of its memory with its parent."""
 
 import contextlib
 import gc
@@ -29,7 +25,6 @@ _FAILURES_BEFORE_RENEWAL = 3
 _STUCK_AT_MOST = 3
 
 Spawn = Callable[[str], Spawned]
-"""Starts the child for a collector's name, with pipes for its standard input and output."""
 
 
 def spawn_child(name: str) -> "subprocess.Popen[bytes]":
@@ -38,8 +33,7 @@ def spawn_child(name: str) -> "subprocess.Popen[bytes]":
 
 
 def fork_child(name: str) -> Spawned:
-    """A fork, which shares memory with this process; a fresh interpreter where this process has several threads.
-    Raises OSError."""
+    """A fork; a fresh interpreter where this process has several threads. Raises OSError."""
     if threading.active_count() > 1:
         return spawn_child(name)
     if gc.isenabled():
@@ -107,10 +101,9 @@ class _Child:
 class ChildCollector:
     """Runs the collector called `name` in a child process; no call of `collect` takes longer than `deadline` seconds.
 
-    A read that takes longer stays outstanding, and every later call fails at once until it returns; its late answer is
-    thrown away. After `kill_after` seconds the child is killed and replaced. One that cannot even be killed (D state)
-    is left alone and replaced after `abandon_after`, until three are stuck. A child that dies is restarted with a
-    growing pause. `close` may be called from any thread.
+    A read that takes longer stays outstanding, and every later call fails at once until it returns. After `kill_after`
+    seconds the child is killed and replaced. One that cannot be killed (D state) is replaced after `abandon_after`,
+    until three are stuck. `close` may be called from any thread.
     """
 
     def __init__(

@@ -50,10 +50,7 @@ class _Inspected(Struct):
 
 
 class ContainerNames:
-    """Asks for names, and remembers them. `find` blocks for `timeout` seconds a socket at most, and never raises.
-
-    `root` is where the host's file system is seen; `clock` is in seconds.
-    """
+    """Asks for names, and remembers them. `find` blocks for `timeout` seconds a socket at most, and never raises."""
 
     def __init__(
         self, root: Path = Path("/"), *, timeout: float = _TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -63,7 +60,6 @@ class ContainerNames:
         self._clock = clock
         self._names: dict[str, str] = {}
         self.left_alone_until: dict[str, float] = {}
-        """By container id, and by path of a socket."""
 
     def find(self, container: str, uid: int | None = None) -> str | None:
         """The name of the container with that id, or None. `uid` is whose rootless container it is, if it is one."""
@@ -110,11 +106,8 @@ class ContainerNames:
 
 
 def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
-    """The whole answer, head and body, to a GET on a Unix socket. Raises OSError, also when time is up.
-
-    By hand, because http.client brings 3 MiB of parsers along and waits anew for each byte. To an HTTP/1.0 question
-    the answer comes in one piece and ends with the connection.
-    """
+    """The whole answer, head and body, to a GET on a Unix socket. Raises OSError, also when time is up. By hand:
+    http.client brings 3 MiB of parsers along and waits anew for each byte. HTTP/1.0 answers end with the connection."""
     ends_at = time.monotonic() + timeout
     answer = bytearray()
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
@@ -131,12 +124,9 @@ def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
 
 
 class Placement(Struct, frozen=True):
-    """What a process's groups tell of it. None where they tell nothing.
-
-    `container` is the innermost one: an id of 64 digits, or the name where the runtime uses names (LXC). `within` is
-    the container around it. `session_uid` is whose login session, or whose rootless container, this is. `sluid` is
-    Slurm's other name of a job whose number is not in the path.
-    """
+    """What a process's groups tell of it. `container` is the innermost one: an id of 64 digits, or a name (LXC);
+    `within` the one around it. `session_uid` is whose login session, or rootless container, this is. `sluid` is Slurm's
+    other name of a job."""
 
     container: str | None = None
     within: str | None = None
@@ -175,7 +165,6 @@ def find_job_group(path: str) -> str | None:
 
 
 def _find_containers(path: str) -> list[str]:
-    """The containers on the way, outermost first."""
     lxc = _LXC.match(path)
     found = [match[1] for part in re.split("[/:]", path) if (match := _CONTAINER.fullmatch(part))]
     if lxc and not _CONTAINER.fullmatch(lxc[1]):

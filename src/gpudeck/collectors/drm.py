@@ -1,11 +1,8 @@
 """AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
 
-`drm_cards` finds the cards and reads their files, `drm_table` reads amdgpu's table, `drm_clients` finds who has cards
-open and keeps what needs two readings. A card that disappears stays in the inventory, missing. Nothing here sleeps, but
-a file of a sick driver may never answer: run it in a child (`child.py`).
-
-Intel's drivers have no file for utilization and memory in use: both are added up over the processes, and are unknown
-where not all of them can be seen.
+A card that disappears stays in the inventory, missing. A file of a sick driver may never answer: run it in a child
+(`child.py`). Intel's drivers have no file for utilization and memory in use: both are added up over the processes, and
+are unknown where not all of them can be seen.
 """
 
 from collections.abc import Iterable
@@ -95,10 +92,8 @@ class _DrmRow(Struct):
 
 
 class DrmCollector(Collector):
-    """All AMD and Intel GPUs of this machine and the processes on them; what counts as one is said in `drm_cards`.
-
-    `root` is where the host's file system is seen. Raises Absent where there is no such GPU and never was.
-    """
+    """All AMD and Intel GPUs of this machine and the processes on them. Raises Absent where there is no such GPU and
+    never was."""
 
     name = "drm"
 
@@ -214,7 +209,6 @@ def _is_asleep(measured: Measured) -> bool:
 def _find_uses(
     address: str, clients: DrmClients, shares: Shares, held: dict[int, int | None], is_asleep: bool
 ) -> list[ProcessUse]:
-    """The processes on a card."""
     by_pid: dict[int, list[DrmClient]] = {pid: [] for pid, amount in held.items() if amount != 0}
     for client in clients.found.values():
         empty_bytes = _OPENED_BYTES if held.get(client.pid) == 0 else 0

@@ -104,7 +104,6 @@ def read_table(device: str) -> Measured:
 
 
 def parse_table(table: bytes) -> Measured:
-    """Raises ValueError for a table that is not known."""
     if len(table) < calcsize(_HEADER):
         raise ValueError("the driver's table of metrics is cut off")
     size, *version = unpack_from(_HEADER, table)
@@ -191,10 +190,8 @@ _UNKNOWN_MODEL = CardModel("")
 
 class Card(Struct, frozen=True):
     """A GPU in sysfs. `folder` is that of its card, `device` that of its PCI device, `sensors` that of its hwmon.
-
-    `channels` are its sensors' files by kind and label (`temp:edge`) or, where there is no label, number (`temp1`).
-    `nodes` are the names of its files in /dev/dri. `memory_bytes` is known here only where no file has it later.
-    """
+    `channels` are its sensors' files by kind and label (`temp:edge`) or number (`temp1`). `memory_bytes` is known here
+    only where no file has it later."""
 
     uuid: str
     name: str
@@ -317,10 +314,8 @@ def _find_channels(sensors: str) -> dict[str, str]:
 
 
 def _find_memory(root: Path, folder: str, address: str, model: CardModel) -> int | None:
-    """The memory of an Intel card, which i915 and xe report to programs, but in hardly any file.
-
-    Intel's own i915 (Flex, Max) has `lmem_total_bytes`; xe of Linux 6.14 and later reports `dmem.capacity`.
-    Where a model is sold with one size, that is it; of several it is the one that its window on the bus (BAR 2) has.
+    """i915 and xe report the memory to programs, but in hardly any file: Intel's own i915 has `lmem_total_bytes`, xe of
+    Linux 6.14 `dmem.capacity`. Of a model sold with several sizes it is the one that its window on the bus (BAR 2) has.
     """
     try:
         return read_number(f"{folder}/lmem_total_bytes")

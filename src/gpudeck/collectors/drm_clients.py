@@ -1,10 +1,8 @@
 """Processes that have a GPU open, with their memory and engine time: /proc/<pid>/fdinfo and the files of ROCm (KFD).
 
-The kernel reports both for each open file of /dev/dri (Documentation/gpu/drm-usage-stats.rst). A file that was passed
-on to other processes is one client: it is counted once, for the lowest pid. Searching the open files of every process
-is the expensive part, so that is done every few seconds; in between only the files found are read.
-
-Utilization and power are differences between two readings: `EngineWatch` and `EnergyWatch`.
+A file that was passed on to other processes is one client, counted for the lowest pid. Searching the open files of
+every process is expensive: it is done every few seconds, and in between only the files found are read. Utilization and
+power are differences between two readings.
 """
 
 import os
@@ -33,10 +31,8 @@ TOO_OLD = "the kernel is too old to report what a process has on the GPU"
 
 
 class EngineTime(NamedTuple):
-    """Time that a client kept an engine busy: nanoseconds, or cycles where `total`, the engine's own clock, is known.
-
-    `capacity` is how many such engines there are.
-    """
+    """Nanoseconds that a client kept an engine busy, or cycles where `total`, the engine's own clock, is known.
+    `capacity` is how many such engines there are."""
 
     busy: int
     total: int | None = None
@@ -53,10 +49,7 @@ class DrmClient(Struct, frozen=True):
     engines: dict[str, EngineTime] = {}
 
     def is_using(self, empty_bytes: int = 0) -> bool:
-        """Whether it holds more than `empty_bytes` or ever did work.
-
-        Programs open every GPU that there is, to choose one of them.
-        """
+        """Whether it holds more than `empty_bytes` or ever did work: programs open every GPU, to choose one."""
         is_holding = self.memory_bytes is None or self.memory_bytes > empty_bytes
         return is_holding or any(engine.busy for engine in self.engines.values())
 
@@ -88,9 +81,7 @@ class ClientSearch:
         self, now: float, asleep: Mapping[str, str], own: Mapping[str, str], foreign: frozenset[str]
     ) -> DrmClients:
         """`own` has addresses by the name in /dev/dri; `asleep` those of them not to be asked, `foreign` others' names.
-
-        A name in neither is asked for its address: partitions of an MI300X have files of their own.
-        """
+        Others are asked: partitions of an MI300X have files of their own."""
         if is_due(self._searched_at, _SEARCH_SECONDS, now):
             self._search(foreign)
             self._searched_at = now
@@ -189,11 +180,8 @@ def _parse_count(text: str) -> int | None:
 
 
 def find_kfd_memory(sys: str) -> dict[str, dict[int, int | None]]:
-    """What ROCm's processes hold, by PCI address and pid; None where it is unknown. Every user may read this.
-
-    They may hold memory without an open file in /dev/dri. KFD lists a process for every GPU that it could use: one
-    that holds 0 there is not on that GPU.
-    """
+    """What ROCm's processes hold, by PCI address and pid; None where it is unknown. KFD lists a process for every GPU
+    that it could use: one that holds 0 there is not on that GPU."""
     kfd = f"{sys}/class/kfd/kfd"
     pids = [int(name) for name in list_names(f"{kfd}/proc") if name.isdecimal()]
     held: dict[str, dict[int, int | None]] = {}
@@ -227,20 +215,15 @@ def _find_kfd_addresses(kfd: str) -> dict[str, str]:
 
 class Shares(NamedTuple):
     """Percent of the time between two readings that the busiest engine worked, by client's key and by card's address.
-
-    A client or card that is not in it is unknown.
-    """
+    One that is not in it is unknown."""
 
     clients: dict[str, float]
     cards: dict[str, float]
 
 
 class EngineWatch:
-    """Remembers the engine times of clients from reading to reading.
-
-    Work of a client that came or went between the two is not counted for its card. Drivers may step back for a moment;
-    the higher value stays until they have caught up, as drm-usage-stats.rst asks.
-    """
+    """Remembers the engine times of clients. Work of a client that came or went is not counted for its card. Drivers
+    may step back for a moment; the higher value stays until they have caught up, as drm-usage-stats.rst asks."""
 
     def __init__(self) -> None:
         self._before: dict[str, dict[str, EngineTime]] = {}
@@ -259,7 +242,6 @@ class EngineWatch:
         return shares
 
     def _compare_client(self, client: DrmClient, elapsed: float) -> dict[str, float] | None:
-        """The share of each engine, 0 to 1; None where the client was not there before."""
         before = self._before.get(client.key)
         if before is None:
             return None

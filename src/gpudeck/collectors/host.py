@@ -1,8 +1,5 @@
-"""The host itself: CPU, memory, disks, network, load and uptime from /proc, and who this machine is.
-
-In a container the kernel's figures (CPU, load, memory, uptime) are the host's and are reported as such; the file system
-and the machine id are the container's own, so the disk is unknown and the id is left out. So is the network where the
-container has one of its own.
+"""The host itself: CPU, memory, disks, network, load and uptime from /proc, and who this machine is. In a container the
+kernel's figures are the host's; the disk, the machine id, and mostly the network are the container's own and left out.
 """
 
 import contextlib
@@ -43,10 +40,8 @@ Totals = dict[str, tuple[int, int]]
 
 
 class Network:
-    """`net` is a /proc/<pid>/net, `devices` a /sys/class/net. Not for several threads at once.
-
-    `is_container`: a container with a network of its own sees no physical interface and can say nothing of the host's.
-    """
+    """`net` is a /proc/<pid>/net, `devices` a /sys/class/net. Not for several threads at once. `is_container`: it sees
+    no physical interface."""
 
     def __init__(self, net: Path, devices: Path, *, is_container: bool = False) -> None:
         self._net = net
@@ -64,11 +59,8 @@ class Network:
         return rates_between(before[1], totals, now - before[0])
 
     def find_addresses(self) -> dict[str, str]:
-        """Where others may reach this machine: no loopback, no link-local address, none of a virtual bridge. Each with
-        the name of its interface, empty where that is not known.
-
-        Empty where that cannot be read. Costs more than the rates, and hardly ever changes.
-        """
+        """Where others may reach this machine, each with the name of its interface: no loopback, no link-local address,
+        none of a virtual bridge. Empty where that cannot be read."""
         try:
             self._read_totals()  # raises where nothing of the host's network is seen
             found = dict(chain(self._find_ipv4(), self._find_ipv6()))
@@ -173,10 +165,8 @@ class _Mount(Struct, frozen=True):
 
 
 class Disks:
-    """`mountinfo` is that of a process that sees the host's mounts; `root` is where their paths begin.
-
-    `read` waits `deadline` seconds at most, and only while a disk is new to it: most calls give what was read before.
-    """
+    """`mountinfo` is that of a process that sees the host's mounts; `root` is where their paths begin. `read` waits
+    `deadline` seconds at most, and only while a disk is new to it: a dead NFS server hangs."""
 
     def __init__(
         self,
@@ -288,11 +278,8 @@ CpuTimes = tuple[int, int]
 
 
 class HostCollector(Collector):
-    """Reads the host's figures. The first reading has no CPU percentage and no network rates: they need two.
-
-    `root` is where the host's file system is seen: a container that has it mounted reads the host through it, its
-    mounts and its network by way of the host's process 1. `disks` and `network` are found below `root` by default.
-    """
+    """Reads the host's figures. The first reading has no CPU percentage and no network rates: they need two. `root` is
+    where the host's file system is seen."""
 
     name = "host"
 
@@ -392,11 +379,8 @@ def find_container(root: Path = _ROOT) -> str | None:
 
 
 def machine_id(root: Path = _ROOT) -> str:
-    """An id of this machine that outlives renames and reboots; empty where there is none to trust.
-
-    It is derived: /etc/machine-id itself is confidential (machine-id(5)). A container has the id of its image, which
-    every other container of that image has too.
-    """
+    """An id of this machine that outlives renames and reboots; empty where there is none to trust. It is derived:
+    /etc/machine-id itself is confidential (machine-id(5)). A container has the id of its image."""
     written = _read_line(f"{root}/etc/machine-id") or _read_line(f"{root}/var/lib/dbus/machine-id")
     return "" if find_container(root) else derive_machine_id(written)
 

@@ -1,8 +1,5 @@
-"""The kubelet's PodResources API: which devices the containers of this node have. One gRPC call on a Unix socket.
-
-`h2` speaks HTTP/2; the five messages of the answer are decoded here. grpcio with generated code would take 22 MiB of
-memory, where this takes 5 (docs/decisions.md).
-"""
+"""The kubelet's PodResources API: which devices the containers of this node have. `h2` speaks HTTP/2; the five messages
+of the answer are decoded here: grpcio would take 22 MiB of memory, where this takes 5 (docs/decisions.md)."""
 
 import contextlib
 import socket
@@ -114,7 +111,6 @@ class _GrpcAnswer:
         self._body = bytearray()
 
     def take(self, event: object) -> None:
-        """Raises ValueError."""
         from h2 import events  # noqa: PLC0415 - only where there is a kubelet
 
         if isinstance(event, events.ResponseReceived | events.TrailersReceived):
@@ -129,7 +125,6 @@ class _GrpcAnswer:
             raise ValueError("the call was refused")  # noqa: TRY004 - the kind of event is the value
 
     def message(self) -> bytes:
-        """Raises Temporary, ValueError."""
         status = self._headers.get("grpc-status")
         if status != "0":
             told = clean(unquote(self._headers.get("grpc-message", "")))[:200].rstrip(".")

@@ -1,9 +1,8 @@
 """Maps GPUs to pods of Kubernetes: the kubelet's device list, pod names from the API server, and the GPU of each device
 id.
 
-A thread reads every few seconds, so that a kubelet that hangs delays no report. `PodWatch.add_to` joins what it found
-last with the GPUs and processes of a report. Where the kubelet cannot be read, empty GPUs may be allocated: the report
-says so, and the hub calls them unknown.
+A thread reads every few seconds, so that a kubelet that hangs delays no report. Where it cannot be read, empty GPUs may
+be allocated: the hub calls them unknown.
 """
 
 import logging
@@ -71,7 +70,6 @@ class DeviceNames(Struct, frozen=True):
 
 
 PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 class FoundGpus(NamedTuple):
@@ -101,7 +99,6 @@ class GpuFinder:
                 self._numbered[f"{gpu.index}:{gpu.instance}"] = [gpu.uuid]
 
     def find(self, resource: str, device: str) -> FoundGpus:
-        """A device of a device plugin."""
         device, is_gpu = _REPLICA.sub("", device), _GPU_RESOURCE.match(resource)
         if found := self._named.get(device.lower()) or (self._numbered.get(device) if is_gpu else None):
             return FoundGpus(found)
@@ -114,12 +111,10 @@ class GpuFinder:
         return FoundGpus(self._all, "no GPU here is called that")
 
     def find_hami(self, device: str) -> FoundGpus:
-        """A GPU of HAMi's annotation."""
         board = device.removesuffix("[]")
         return self._one_of(board) if board != device else FoundGpus(self._named.get(device.lower(), ()))
 
     def find_claimed(self, device: DynamicDevice, names: DeviceNames | None) -> FoundGpus:
-        """A device of a resource claim; `names` are what its driver says of it."""
         if names is None or not any((names.uuid, names.board, names.pci_address)):
             is_gpu = device.driver.startswith("gpu.")
             return FoundGpus(self._all if is_gpu else (), "its UUID, of its resource slice, is not known")

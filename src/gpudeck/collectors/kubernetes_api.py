@@ -118,7 +118,6 @@ class ApiServer:
         return {(_word(pod.metadata.namespace), _word(pod.metadata.name)): self._describe(pod) for pod in pods}
 
     def read_devices(self) -> dict[DynamicDevice, DeviceNames]:
-        """The devices of the node's resource slices. Raises Temporary, Refused."""
         paths = (
             f"/apis/resource.k8s.io/{version}/resourceslices?fieldSelector=spec.nodeName%3D{self._node}"
             for version in _SLICES

@@ -1,10 +1,8 @@
 """This machine: the reports of all its collectors combined into one.
 
-A collector that fails never hides what the others read. GPUs that were seen once do not vanish because they cannot be
-read: they are reported as missing, with the reason.
-
-NVIDIA GPUs are read through NVML, or through nvidia-smi where NVML cannot be used: a missing Python package or library,
-or a driver that breaks our reading of NVML. nvidia-smi costs a hundred times as much (0.1 s on an H200, driver 580).
+A collector that fails never hides what the others read. GPUs that were seen once are reported as missing when they
+cannot be read. NVIDIA GPUs are read through NVML, or through nvidia-smi where NVML cannot be used: that costs a hundred
+times as much.
 """
 
 import logging
@@ -40,12 +38,9 @@ _PROBLEMS_AT_MOST = 64
 
 
 class NvidiaFallback:
-    """GPUs as `first` reads them, or else as `second` does; then the report says so among its problems.
-
-    `second` is asked when `first` is Absent or Wrong. A driver that does not answer, or not us (Temporary, Refused),
-    would not answer nvidia-smi either, and one more process would hang. What `first` raised is raised again where
-    `second` fails too. Closes both.
-    """
+    """GPUs as `first` reads them, or as `second` does where that is Absent or Wrong; then the report says so. A driver
+    that does not answer us (Temporary, Refused) would not answer nvidia-smi either. What `first` raised is raised again
+    where `second` fails too."""
 
     def __init__(self, first: Collector, second: Collector) -> None:
         self.name = first.name
@@ -148,11 +143,9 @@ class _CollectorState:
 
 
 class MachineCollector:
-    """All collectors of a machine as one. `collect` takes as long as they take together, and never raises.
-
-    `xids` is asked about NVIDIA GPUs that are missing: a driver that hangs does not answer its collector, but the
-    kernel log often has the reason. `pods` adds what Kubernetes has given to pods, `cgroups` what jobs use of the host.
-    """
+    """All collectors of a machine as one. `collect` never raises. `xids` is asked about NVIDIA GPUs that are missing:
+    the kernel log often has the reason. `pods` adds what Kubernetes has given to pods, `cgroups` what jobs use of the
+    host."""
 
     name = "machine"
 
@@ -215,7 +208,6 @@ def combine(parts: Sequence[Report]) -> Report:
 
 
 def _put_in_a_row(reasons: Sequence[str]) -> str:
-    """Sentences one after the other; one alone as it is."""
     row = reasons if len(reasons) < 2 else [f"{reason.rstrip('.')}." for reason in reasons]
     return " ".join(row)[:_SENTENCE_LENGTH]
 
@@ -243,10 +235,8 @@ def read_once(settings: CollectorSettings) -> MachineCollector:
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:
-    """Whether this machine has GPUs, also ones that cannot be read right now. Takes a few seconds at most.
-
-    `probe` is asked, and closed, where the kernel's files do not settle it (WSL has none, a container sees the host's).
-    """
+    """Whether this machine has GPUs, also ones that cannot be read right now. `probe` is asked where the kernel's files
+    do not settle it (WSL has none, a container sees the host's)."""
     if (root / "dev/nvidiactl").exists() and any((root / "proc/driver/nvidia/gpus").glob("*")):
         return True
     if find_cards(root, ""):

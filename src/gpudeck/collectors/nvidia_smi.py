@@ -1,11 +1,7 @@
 """A whole machine through nvidia-smi: GPUs, processes, owners and the host's figures, in one round trip.
 
-For machines where NVML cannot be used from here: read over SSH, or without a usable nvidia-ml-py. How to reach the
-machine is the caller's: a function that runs one shell command there and returns what it printed. `smi_command.py` has
-that command, `parse` makes a report of the answer.
-
-Not read this way, because nvidia-smi is too slow for it or does not report it: NVLink, energy, PCIe throughput, and
-the utilization by process.
+For machines where NVML cannot be used from here: read over SSH, or without a usable nvidia-ml-py. Not read this way:
+NVLink, energy, PCIe throughput, and the utilization by process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +39,7 @@ _DEFAULTS = base.CollectorSettings()
 
 
 def run_here(command: str, deadline_seconds: float = DEADLINE_SECONDS, bytes_at_most: int = BYTES_AT_MOST) -> str:
-    """What the command prints. Blocks until it ends; its exit code does not matter. Raises Temporary when it takes too
-    long or prints too much: see `child_process.run`."""
+    """What the command prints, whatever its exit code. Raises Temporary when it takes too long or prints too much."""
     try:
         found = run(["/bin/sh", "-c", command], seconds=deadline_seconds, bytes_at_most=bytes_at_most)
     except ChildFailed as error:
@@ -102,11 +97,7 @@ class SmiReading(Struct, frozen=True):
 
 class NvidiaSmiCollector(base.Collector):
     """This machine, or with another `run` any other, through nvidia-smi. `run` gets a shell command and returns its
-    output; it bounds time and size, and raises what a collector may raise. `collect` blocks as long as `run` does.
-
-    `settings` say what is sent about processes; with `commands: name` and `none` their command lines are not even asked
-    for. `identity` is who answered last, None before the first answer.
-    """
+    output; it bounds time and size. With `commands: name` and `none` command lines are not even asked for."""
 
     name = "nvidia_smi"
 
@@ -133,12 +124,9 @@ def make(settings: base.CollectorSettings) -> NvidiaSmiCollector:
 def parse(
     text: str, now: float, previous: SmiState | None = None, settings: base.CollectorSettings = _DEFAULTS
 ) -> SmiReading:
-    """What a machine answered to `shell_command`, as a report.
-
-    Raises Absent where there is no nvidia-smi or no GPU, Refused where it may not be used, Temporary for an answer that
-    is not whole or makes no sense, and when the driver does not answer. The host's figures in such an answer are not
-    lost: `parse_host` reads them.
-    """
+    """What a machine answered to `shell_command`, as a report. Raises Absent where there is no nvidia-smi or no GPU,
+    Refused where it may not be used, Temporary for an answer that is not whole. `parse_host` reads the host's figures
+    then."""
     answer = smi_command.split_answer(text)
     if answer.cut_in is not None:
         raise Temporary(f"The answer of the machine breaks off in the part {smi_command.quote(answer.cut_in)!r}.")
@@ -164,10 +152,8 @@ def parse(
 
 
 def parse_host(text: str, now: float, reason: str, previous: SmiState | None = None) -> SmiReading:
-    """The host's figures alone, for an answer that `parse` refused: its GPUs are unknown, for that `reason`.
-
-    Takes an answer that breaks off too. Raises Temporary where it is none at all.
-    """
+    """The host's figures alone, for an answer that `parse` refused or that breaks off. Raises Temporary where it is
+    none at all."""
     answer = smi_command.split_answer(text)
     host = read_host(answer, previous.counters if previous else None)
     kept = SmiState(now, host.counters, boards=previous.boards if previous else ())
@@ -197,7 +183,6 @@ def _host_report(
 
 
 def _draft_rows(answer: smi_command.SmiAnswer, boards: Sequence[SmiBoard]) -> Iterator[GpuDraft]:
-    """The rows of every board: itself, or its MIG instances."""
     details = read_details(answer.lines("details"))
     instances = list_instances(answer.lines("instances"), answer.lines("table"), boards)
     for board in boards:
@@ -282,5 +267,4 @@ def _missing(board: SmiBoard, reason: str) -> SmiBoard:
 
 
 def _remember(board: SmiBoard) -> SmiBoard:
-    """What stays the same of a board."""
     return SmiBoard(board.uuid, board.index, board.name, board.bus_id)

@@ -45,10 +45,8 @@ _LENGTH = 256
 
 
 class SleepWatch:
-    """Whether NVML may be called now. Nothing here raises or waits. `root` is where /sys and /proc are.
-
-    Before a reading ask `keeps_away`. After it ask `wants_rest`; if so, close NVML and say `begin_rest`.
-    """
+    """Whether NVML may be called now. Nothing here raises or waits. Before a reading ask `keeps_away`. After it ask
+    `wants_rest`; if so, close NVML and call `begin_rest`."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
@@ -95,7 +93,6 @@ class SleepWatch:
         return read_word(f"{self._root}/sys/module/nvidia/version")[:_LENGTH] or None
 
     def allow_waking(self) -> None:
-        """They are about to be read all the same."""
         self._is_asleep = False
 
     def _look(self, now: float) -> None:
@@ -159,7 +156,6 @@ class SleepWatch:
         return GpuReading(uuid, index, name or "NVIDIA GPU", "nvidia", pci_address=address)
 
     def _describe(self, address: str, name: str) -> dict[str, str]:
-        """The lines `Name: value` of one of the driver's files, the names in small letters."""
         text = read_if_there(f"{self._root}/proc/driver/nvidia/gpus/{address}/{name}")
         pairs = [line.partition(":") for line in text.splitlines()]
         return {key.strip().lower(): clean(value).strip()[:_LENGTH] for key, _, value in pairs}
@@ -173,11 +169,8 @@ _LOOK = "Look at the kernel log (dmesg)."
 
 class NvmlCollector:
     """All NVIDIA GPUs of this machine and the processes on them. A board in MIG mode is reported as its instances.
-
-    `nvml` is the module pynvml, imported on the first reading by default. `activity` and `pcie_throughput` are those of
-    CollectorSettings. Raises Absent where there is no driver, Refused where its devices may not be opened, Temporary
-    when GPUs that were there cannot be read at all.
-    """
+    Raises Absent where there is no driver, Refused where its devices may not be opened, Temporary when GPUs that were
+    there cannot be read."""
 
     name = "nvml"
 

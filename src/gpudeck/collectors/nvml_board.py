@@ -1,11 +1,8 @@
 """One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
-Most of NVML answers only for the board as a whole. A MIG instance has memory and processes of its own, its board's
-temperature and clocks, and a utilization only where the board supports GPM.
-
-The cheap calls are made on every beat, the expensive ones every ten seconds; their last value stays until then. What a
-board does not support is retried once a minute: a refusal can cost much more than an answer (77 µs for the fan that an
-H200 does not have).
+A MIG instance has memory and processes of its own, its board's temperature and clocks, and a utilization only with GPM.
+Cheap calls are made on every beat, expensive ones every ten seconds. What a board does not support is retried once a
+minute: a refusal can cost much more than an answer.
 """
 
 from collections import Counter
@@ -135,12 +132,9 @@ def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | No
 
 
 class ProcessLoads(Struct):
-    """How hard the processes of one board worked when they were last asked about.
-
-    `percents` has those that did anything, None where the driver said nonsense; `listed` all that were there: who is
-    listed and did nothing was idle. `reason` is why nothing at all is known. `seen_at` is the driver's own time of the
-    newest sample, in microseconds.
-    """
+    """How hard the processes of one board worked. `percents` has those that did anything, None where the driver said
+    nonsense; `listed` all that were there: who is listed and did nothing was idle. `seen_at` is the driver's own time
+    of the newest sample, in microseconds."""
 
     percents: dict[int, int | None] = field(default_factory=dict)
     listed: frozenset[int] = frozenset()
@@ -250,11 +244,8 @@ def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured, activit
 
 
 class NvmlBoard(Struct):
-    """A GPU of the inventory. It stays there, with its reason in `missing`, when it can no longer be read.
-
-    `instances` is None where the board is used as a whole. `readings` and `slow_readings` are those worth asking for,
-    `lasting` has the metrics of the others with their reasons. Handles are good until the driver is opened again.
-    """
+    """A GPU of the inventory. It stays there, with its reason in `missing`. `instances` is None where the board is used
+    as a whole. `readings` are those worth asking for, `lasting` has the metrics of the others with their reasons."""
 
     gpu: GpuReading
     handle: Any = None
@@ -324,7 +315,6 @@ class NvmlBoard(Struct):
             self.lasting |= dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
 
     def _measure_activity(self, nvml: Any, now: float) -> None:
-        """By GPU instance on a board in MIG mode."""
         if self.activity.reason is not None:
             self.activity.measure(nvml, self.handle, {}, now)
         elif self.instances is None:
@@ -350,7 +340,6 @@ class NvmlBoard(Struct):
         return self.activity.of_rows.get(instance.gpu.uuid, shared)
 
     def close(self, nvml: Any) -> None:
-        """Before the driver is closed."""
         self.activity.close(nvml)
 
     def _measure(self, nvml: Any, readings: tuple[NvmlReading, ...]) -> Measured:

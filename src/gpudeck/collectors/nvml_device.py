@@ -1,10 +1,8 @@
 """The metrics and names of one NVIDIA device through NVML, and what NVML's return codes mean.
 
-Everything takes the module pynvml and a device handle. An `NVMLError` is raised only when the device as a whole cannot
-be read, or, with a code in RELOADED, when no device can. Anything less is an unknown value with its reason.
-
-How often a value is read follows from the cost of its call on an H200 with driver 580: about 1 µs, but 2,500 for the
-energy, 1,450 for the processes' utilization, about 100 for the MIG mode, and 20,700 for each direction of PCIe.
+An `NVMLError` is raised only when the device as a whole cannot be read, or, with a code in RELOADED, when no device
+can. On an H200 with driver 580 a call takes about 1 µs, but 2,500 for the energy, 1,450 for the processes' utilization,
+about 100 for the MIG mode, and 20,700 for each direction of PCIe.
 """
 
 from collections.abc import Callable, Iterable
@@ -103,10 +101,8 @@ def _read_temperature(nvml: Any, gpu: Any) -> Values:
 
 
 def read_field(nvml: Any, gpu: Any, field: int) -> int:
-    """A field's number. Raises its own code: the call succeeds also without it, and the value is then undefined.
-
-    An L4 has 0 there for its memory's temperature (NVIDIA/DCGM pull request 311).
-    """
+    """Raises its own code: the call succeeds also without the field, and the value is then undefined. An L4 has 0 there
+    for its memory's temperature (NVIDIA/DCGM pull request 311)."""
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [field])
     if answer.nvmlReturn:
         raise nvml.NVMLError(answer.nvmlReturn)

@@ -1,9 +1,7 @@
 """What the engines of an NVIDIA GPU did: NVML's GPU performance monitoring (GPM), on Hopper and newer.
 
-The driver's utilization says for how long a kernel was resident; these metrics say how busy its SMs, tensor cores and
-memory were. A sample is a set of counters, and metrics are what happened between two samples: each sample is compared
-with the one before, so that nothing between two beats is missed. No profiler is locked out. On an H200 with driver 580
-a sample takes 0.22 to 0.30 ms, and the metrics of two samples 1.4 to 7.8 ms.
+Metrics are what happened between two samples: each sample is compared with the one before. No profiler is locked out.
+On an H200 with driver 580 a sample takes 0.3 ms, and the metrics of two samples 1.4 to 7.8 ms.
 """
 
 import contextlib
@@ -126,10 +124,8 @@ def _limit(name: str, value: float) -> float:
 
 
 class ActivityWatch:
-    """The activity of one board, or of its MIG instances, as it was last measured: `of_rows` is by UUID.
-
-    `reason` is why nothing can be measured; None where it can.
-    """
+    """The activity of one board, or of its MIG instances, as it was last measured: `of_rows` is by UUID. `reason` is
+    why nothing can be measured."""
 
     def __init__(self, *, is_wanted: bool = True) -> None:
         self.reason: str | None = None if is_wanted else NOT_WANTED
@@ -160,7 +156,6 @@ class ActivityWatch:
         self.of_rows = {uuid: self._samples[uuid].measure(nvml, now) for uuid in wanted}
 
     def close(self, nvml: Any) -> None:
-        """Before the driver is closed."""
         for samples in self._samples.values():
             samples.close(nvml)
         self._samples = {}

@@ -1,11 +1,8 @@
-"""The user, command, start, container and job of a process, cached while the process lives.
+"""The user, command, start, container and job of a process, cached while the process lives: pids are reused.
 
-A process may vanish between any two reads, and pids are reused: an owner is kept for a pid only as long as the process
-has the same start time.
-
-The uid alone misleads: root in a container was started by a user, and uid 1000 of an image is not the host's uid 1000.
-In order of trust: the uid of the Slurm job, a user's own uid outside of containers, the login uid, the login session,
-a user's uid among the parents. Otherwise the uid's name is all that is known.
+The uid alone misleads: root in a container was started by a user, and uid 1000 of an image is not the host's. In order
+of trust: the uid of the Slurm job, a user's own uid outside of containers, the login uid, the login session, a user's
+uid among the parents. Otherwise the uid's name is all that is known.
 """
 
 import contextlib
@@ -167,10 +164,8 @@ class Attribution:
 
 
 class ProcessOwner(Struct, frozen=True):
-    """What is known of a process. None is unknown; `reasons` says why, by field. `name` is the kernel's short name.
-
-    `container` and `job` are also None, without a reason, where the process is in none.
-    """
+    """What is known of a process. None is unknown; `reasons` says why, by field. `container` and `job` are also None
+    where it is in none."""
 
     name: str = ""
     user: str | None = None
@@ -200,7 +195,6 @@ class GpuDraft(Struct, frozen=True):
     uses: list[ProcessUse] | None = None
 
     def finish(self, owners: Mapping[int, ProcessOwner], is_display: Callable[[str], bool], **more: Any) -> GpuReading:
-        """The GPU with its processes and with `more` of its fields."""
         processes = None if self.uses is None else [_name_owner(use, owners[use.pid], is_display) for use in self.uses]
         return msgspec.structs.replace(self.gpu, processes=processes, **more)
 
@@ -239,7 +233,6 @@ class _CachedOwner(Struct, frozen=True):
     read_at: float
 
     def is_of(self, stat: Stat) -> bool:
-        """Whether that is the same process, and still the same program."""
         return self.start_ticks == stat.start_ticks and self.owner.name == stat.name
 
 
@@ -252,11 +245,8 @@ def find_user_name(uid: int) -> str:
 
 
 class Owners:
-    """Finds owners, and remembers them while their processes live. Not for several threads at once.
-
-    `commands` is how much of a command line is sent. Names of containers are looked up below the folder of `proc`
-    unless `containers` is given. `are_hosts_pids` says that the pids are the host's, wherever this runs, as a driver's.
-    """
+    """Finds owners, and remembers them while their processes live. Not for several threads at once. `are_hosts_pids`:
+    the pids are the host's, wherever this runs, as a driver's."""
 
     def __init__(
         self,

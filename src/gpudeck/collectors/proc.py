@@ -1,8 +1,5 @@
-"""Reads the files of /proc/<pid>.
-
-Any of them may vanish between two reads, and who may read which differs: methods raise OSError or ValueError, except
-where a missing file means that there is nothing to say.
-"""
+"""Reads the files of /proc/<pid>, any of which may vanish between two reads: methods raise OSError or ValueError,
+except where a missing file means that there is nothing to say."""
 
 import os
 
@@ -21,10 +18,8 @@ _NO_LOGIN = 2**32 - 1
 
 
 class Stat(Struct, frozen=True):
-    """`name` is the kernel's short one: 15 bytes, may itself hold spaces and brackets. `state` is a letter, as in ps.
-
-    A process is the same as before when it has the same pid and `start_ticks` (clock ticks since the boot).
-    """
+    """`name` is the kernel's short one: 15 bytes, which may hold spaces and brackets. `state` is a letter, as in ps.
+    The same process has the same pid and `start_ticks` (since the boot)."""
 
     name: str
     state: str
@@ -56,7 +51,6 @@ class Proc:
         return int(rest.split(None, 1)[0]) if found else self.folder_uid(pid)
 
     def folder_uid(self, pid: int) -> int:
-        """The owner of /proc/<pid>, which is all that others may see with hidepid=1."""
         return os.stat(f"{self._folder}/{pid}").st_uid  # noqa: PTH116 - see the class
 
     def arguments(self, pid: int) -> list[str]:
@@ -93,7 +87,6 @@ class Proc:
         return rest.partition(b"\0")[0].decode(errors="replace") if found else None
 
     def boot_time(self) -> int:
-        """When the kernel started, in Unix seconds."""
         with open(f"{self._folder}/stat", "rb") as lines:  # noqa: PTH123 - see the class
             for line in lines:
                 if line.startswith(b"btime "):

@@ -1,8 +1,7 @@
 """Prepares a command line for leaving the machine: secrets hidden, control characters removed, length bounded.
 
-In doubt a value is hidden: a hidden batch size costs a glance, a shown token costs an account. A secret is known by
-its name (`HF_TOKEN`, `--db.password`, not `--eos_token`), by its form, or by its program's flags (`mysql -pabc`), which
-are looked for among arguments, where values with spaces are hidden as a whole, and within longer text (`sh -c`).
+In doubt a value is hidden. A secret is known by its name (`HF_TOKEN`, `--db.password`, not `--eos_token`), by its form,
+or by its program's flags (`mysql -pabc`), which are looked for among arguments and within longer text (`sh -c`).
 """
 
 import sys
@@ -63,7 +62,6 @@ Commands = Literal["full", "redacted", "name", "none"]
 
 HIDDEN = "***"
 LENGTH = 300
-"""Characters of a command line that are kept."""
 
 _FLAG = re.compile(r"-{1,2}([A-Za-z][\w.-]*)")
 _ASSIGNED = re.compile(r"([-+]*+[\w.-]++)[=:](?!//)(?=.)", re.DOTALL)
@@ -176,10 +174,8 @@ def _drop_ordinary(words: list[str]) -> list[str]:
 
 
 def show(arguments: Iterable[str], name: str, commands: Commands) -> str | None:
-    """What is sent of a command line; None for nothing. `name` is the program's, and all there is of zombies.
-
-    Also with `full` it is one line of printable text of at most LENGTH characters.
-    """
+    """What is sent of a command line; None for nothing. `name` is the program's, and all there is of zombies. Also with
+    `full` it is one line of printable text."""
     if commands == "none":
         return None
     if commands == "name":

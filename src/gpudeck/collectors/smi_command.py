@@ -185,13 +185,9 @@ _QUOTED = 160
 def shell_command(
     columns: Iterable[str] = COLUMNS, *, with_arguments: bool = True, with_gpus: bool = True, seconds: int = SECONDS
 ) -> str:
-    """The command. `columns` are those of `--query-gpu` to ask for: all, or the ones that the last answer had. Without
-    arguments the command lines of processes do not leave the machine at all; without GPUs nvidia-smi is not called.
-
-    All calls of nvidia-smi together end within `seconds` and two more on a machine with `timeout`. A process that
-    hangs in the kernel is ended by nothing, though: the caller needs a deadline of its own. A column that is not in
-    KNOWN_COLUMNS is left out: what a machine answered never becomes part of a command.
-    """
+    """The command. `columns` are those of `--query-gpu` to ask for; one that is not in KNOWN_COLUMNS is left out: what
+    a machine answered never becomes part of a command. A process that hangs in the kernel is ended by nothing: the
+    caller needs a deadline."""
     wanted = ",".join(column for column in columns if column in KNOWN_COLUMNS)
     choices = (f"seconds={seconds};", f"columns={wanted};", f"arguments={'yes' if with_arguments else ''};")
     gpus = (*_NVIDIA, *_OWNERS) if with_gpus else ()
@@ -205,11 +201,9 @@ class SmiAnswer(Struct, frozen=True):
     cut_in: str | None
 
     def lines(self, name: str) -> Sequence[str]:
-        """The lines of a part that is there; none for one that is not."""
         return self.parts.get(name, ())
 
     def first(self, name: str) -> str:
-        """The first line of a part that says something, without the spaces around it; empty where there is none."""
         return next((line.strip() for line in self.lines(name) if line.strip()), "")
 
 
@@ -252,7 +246,6 @@ def read_number(text: str) -> float | None:
 
 
 def read_bits(text: str) -> int | None:
-    """A set of flags as nvidia-smi writes it, `0x0000000000000004`, or None."""
     return int(text.strip(), 16) if _HEX.fullmatch(text.strip()) else None
 
 

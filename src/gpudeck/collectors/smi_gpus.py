@@ -137,8 +137,6 @@ class SmiInstance(Struct, frozen=True):
 
 
 class SmiBoards(NamedTuple):
-    """Boards in the order of the driver, and what nvidia-smi said besides."""
-
     boards: list[SmiBoard]
     complaints: list[str]
 
@@ -218,7 +216,6 @@ def _read_board(uuid: str, index: int, row: Mapping[str, str]) -> SmiBoard:
 
 
 def explain_fatal(text: str) -> str | None:
-    """The reason why a whole GPU cannot be read, where this text says one."""
     why = explain(text) if text[:1] == "[" else None
     return why if why in FATAL else None
 
@@ -254,7 +251,6 @@ def _disbelieve(measured: Measured, names: Iterable[str]) -> None:
 
 
 def _take(measured: Measured, name: str, value: float | None, text: str = "") -> None:
-    """Notes a metric: its value, or else why `text` is none."""
     measured.take(name, value, NO_VALUE if value is not None else explain(text))
 
 

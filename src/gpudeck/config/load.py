@@ -39,7 +39,7 @@ def load_bytes(content: bytes, source: str, settings_type: type[T]) -> T:
 
 
 def load(text: str, source: str, settings_type: type[T]) -> T:
-    """The settings in a YAML text; an empty one means every default. Raises ConfigMistakes with every mistake at once."""
+    """The settings in a YAML text; empty means every default. Raises ConfigMistakes with every mistake at once."""
     from gpudeck.config.convert import convert  # noqa: PLC0415 - PyYAML is imported only where a file is read
     from gpudeck.config.yaml_nodes import read_yaml  # noqa: PLC0415 - the same
 

@@ -41,12 +41,10 @@ def wave(salt: int, t: float, seconds: float) -> float:
 
 
 def hex_name(*key: object) -> str:
-    """32 hexadecimal digits that belong to the key."""
     return blake2b("/".join(map(str, key)).encode(), digest_size=16).hexdigest()
 
 
 def uuid_name(*key: object) -> str:
-    """The key's digits in the form of a UUID."""
     digits = hex_name(*key)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
@@ -62,7 +60,6 @@ ACTIVITY = tuple(_by_hour(hour) for hour in range(_WEEK))
 
 
 def activity(t: float) -> float:
-    """How eager people are at that moment: 1 at the height of a weekday, never 0."""
     return ACTIVITY[int(t // _HOUR) % _WEEK]
 
 

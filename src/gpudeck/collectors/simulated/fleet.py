@@ -71,7 +71,6 @@ class SystemSimulator:
         return self._metrics | {"uptime_seconds": uptime}
 
     def disks(self, now: float) -> list[Disk]:
-        """The file systems for data, read every 10 minutes."""
         t = now - now % DISK_BEAT_S
         if t != self._disks_at:
             self._disks_at = t
@@ -142,7 +141,6 @@ class HostSimulator:
         self.missing = [gpu for gpu in self._gpus if isinstance(gpu, MissingSimulatedGpu)]
 
     def report(self, now: float) -> Report | None:
-        """What the host's agent sends at that moment; None while the host is dead."""
         if not self._life.is_alive(now):
             return None
         host = self.host
@@ -190,11 +188,8 @@ class HostSimulator:
 
 
 class SimulatedFleet:
-    """A lab that does not exist. Every answer depends only on seed, number of hosts, host and moment.
-
-    Moments may be asked in any order, however far apart; going on from the last one is cheapest. Hosts are numbered
-    from 0 and made when first asked about. `names` are theirs, in order.
-    """
+    """A lab that does not exist. Every answer depends only on seed, number of hosts, host and moment. Moments may be
+    asked in any order; going on from the last one is cheapest."""
 
     def __init__(self, hosts: int = 24, seed: int = 1) -> None:
         width = max(2, len(str(hosts)))
@@ -206,27 +201,20 @@ class SimulatedFleet:
         self._stations: dict[int, HostSimulator] = {}
 
     def report(self, host: int, now: float) -> Report | None:
-        """What that host would report at `now` (Unix seconds); None while it is dead and sends nothing."""
         return self.station(host).report(now)
 
     def host_id(self, host: int) -> str:
-        """What stays when the host is renamed or booted."""
         return self.station(host).host.id
 
     def boot_id(self, host: int, now: float) -> str:
-        """New with every boot; a dead host has the one it died with."""
         return self.station(host).boot_id(now)
 
     def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
-        """The truth behind the reports: every job that was on the host at some time from `start` until before `end`.
-
-        Oldest first. A job that reaches beyond the span is given whole.
-        """
+        """Every job that was on the host at some time from `start` until before `end`, oldest first, and given whole."""
         return self.station(host).timeline.overlapping(start, end)
 
     def turns(self, host: int, start: float, end: float) -> list[float]:
-        """The moments from `start` until before `end`, in order, at which something may happen to that host that makes
-        news: it dies, boots, loses a GPU, a driver reports a fault."""
+        """The moments at which something may happen to that host that makes news."""
         return self.station(host).turns(start, end)
 
     @property
@@ -234,7 +222,6 @@ class SimulatedFleet:
         return [user.name for user in self._crowd.users]
 
     def group_of(self, login: str) -> str | None:
-        """The group of a user; None for an unknown login."""
         return next((user.group for user in self._crowd.users if user.name == login), None)
 
     def station(self, number: int) -> HostSimulator:

@@ -1,8 +1,5 @@
-"""The simulated GPUs of one host as their driver would report them: each class is one state a GPU can be in.
-
-What is kept between two readings could be computed again: a reading depends on its moment alone. Faults are rare and
-settled by the GPU and the day; most are a program's, as in a real lab.
-"""
+"""The simulated GPUs of one host as their driver would report them: each class is one state a GPU can be in. A reading
+depends on its moment alone."""
 
 from collections.abc import Iterator, Sequence
 from math import floor, nan
@@ -25,7 +22,6 @@ from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
 
 AMD_UNKNOWN = AMD_REASONS | {"fan_percent": AMD_UNSUPPORTED}
-"""What amdgpu does not report of a board for servers."""
 _PCIE = ("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second")
 _ERRORS = ("ecc_corrected_count", "ecc_uncorrected_count")
 _ROWS = ("remapped_rows_count", "remapped_rows_pending")
@@ -111,12 +107,10 @@ def unknowns(slot: GpuSlot) -> dict[str, str]:
 
 
 def wears(slot: GpuSlot) -> bool:
-    """Whether its memory makes errors now and then."""
     return slot.model.features.has_ecc and slot.parent is None and (slot.fault == "worn" or slot.salt % 13 == 0)
 
 
 def errors(slot: GpuSlot, uptime_s: float) -> dict[str, Number]:
-    """How many errors of its memory were counted since the host booted."""
     days = uptime_s / DAY
     counts = (5 + 31 * days, 1 + days / 9) if slot.fault == "worn" else (0.4 * days, 0)
     return dict(zip(_ERRORS, map(int, counts), strict=True))
@@ -143,7 +137,6 @@ def breakdown_of(salt: int, number: int) -> Breakdown:
 
 
 def breakdowns(salt: int, start: float, end: float) -> list[Breakdown]:
-    """All whose stretch touches that time."""
     return [
         breakdown_of(salt, number)
         for number in range(floor(start / _BREAKDOWN_EVERY_S), floor(end / _BREAKDOWN_EVERY_S) + 1)
@@ -160,7 +153,6 @@ class SimulatedFaults:
         self._days: tuple[int, list[GpuEvent]] = (-1, [])
 
     def last_day(self, now: float) -> list[GpuEvent]:
-        """The faults of the 24 hours before that moment, the newest last."""
         if not self._has_any:
             return []
         day = floor(now / DAY)
@@ -171,7 +163,6 @@ class SimulatedFaults:
         return [fault for fault in self._days[1] if now - DAY < fault.at <= now]
 
     def between(self, start: float, end: float) -> list[GpuEvent]:
-        """The faults of that span, the newest last."""
         if not self._has_any:
             return []
         days = range(floor(start / DAY), floor(end / DAY) + 1)
@@ -223,7 +214,6 @@ class SimulatedGpu:
         self.unknown = unknowns(slot)
 
     def reading(self, now: float) -> GpuReading:
-        """The GPU's row at that moment."""
         stretch = self._track.at(now)
         self._make_frame(stretch, now)
         idle_since = stretch.idle_since
@@ -287,7 +277,6 @@ class SimulatedGpu:
         return physics.temperature(slot.model, self._track.warmth(t), physics.room_offset(slot.salt, t))
 
     def _used_mib(self) -> int:
-        """What its processes hold, and the little that the driver keeps for itself."""
         slot = self.slot
         held = sum([process.memory_used_bytes or 0 for process in self._processes]) // MIB
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
@@ -347,7 +336,6 @@ class MigBoard:
         self._metrics: dict[str, Number] = {}
 
     def metrics(self, now: float) -> dict[str, Number]:
-        """Read every 24 s, for all instances at the same moment."""
         t = now - now % REST_BEAT_S
         if t != self._read_at:
             self._read_at = t
@@ -417,11 +405,9 @@ class MissingSimulatedGpu(SimulatedGpu):
         return (now + self.slot.salt) % _TRIED_EVERY_S >= _LASTS_S
 
     def is_strained(self, now: float) -> bool:
-        """Whether it throttles while it works."""
         return False
 
     def turns(self, start: float, end: float) -> list[float]:
-        """When it comes back, and when it is lost again."""
         first = start - (start + self.slot.salt) % _TRIED_EVERY_S
         tries = [first + number * _TRIED_EVERY_S for number in range(int((end - first) // _TRIED_EVERY_S) + 1)]
         return [moment for tried in tries for moment in (tried, tried + _LASTS_S) if start <= moment < end]

@@ -34,12 +34,8 @@ _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "
 
 
 class Features(Struct, frozen=True):
-    """What a GPU has beside memory and clocks.
-
-    One without `fan` is cooled by the fans of its machine. `states` are its performance states (empty, full).
-    `memory_warmth` is its memory's temperature as a share of the chip's; None without a sensor. `generation` is that of
-    its PCIe link.
-    """
+    """What a GPU has beside memory and clocks. One without `fan` is cooled by the fans of its machine. `states` are its
+    performance states (empty, full). `memory_warmth` is its memory's temperature as a share of the chip's."""
 
     fan: bool = False
     states: tuple[int, int] = (0, 0)
@@ -53,11 +49,8 @@ class Features(Struct, frozen=True):
 
 
 class SimulatedModel(Struct, frozen=True):
-    """A GPU model. `ready_watts` is its draw while a program sits on it without working.
-
-    `cool_celsius` and `hot_celsius` are its temperatures empty and at full work in a well aired machine. Clocks are
-    (empty, full).
-    """
+    """`ready_watts` is its draw while a program sits on it without working. `cool_celsius` and `hot_celsius` are its
+    temperatures empty and at full work. Clocks are (empty, full)."""
 
     name: str
     memory_mib: int
@@ -173,14 +166,12 @@ _CAST: tuple[tuple[Chassis, Mishap], ...] = (
 
 
 def choose_first_hosts(seed: int, hosts: int) -> tuple[tuple[Chassis, Mishap], ...]:
-    """Machine and mishap of the fleet's first hosts, in the seed's order."""
     players = list(_CAST[:hosts])
     seeded_random(seed, "cast").shuffle(players)
     return tuple(players)
 
 
 def choose_further_host(seed: int, host: int) -> tuple[Chassis, Mishap]:
-    """Machine and mishap of a host beyond the cast."""
     rng = seeded_random(seed, "extra", host)
     chassis = rng.choice(COMMON)
     if host == len(_CAST):
@@ -190,11 +181,8 @@ def choose_further_host(seed: int, host: int) -> tuple[Chassis, Mishap]:
 
 
 class HostLifecycle(Struct, frozen=True):
-    """A host's time, cut into blocks that begin at `offset_s` + n · `block_s`.
-
-    Every `boot_every`-th block begins with a boot, before which all its jobs have ended. Where `outage_s` is given
-    (shortest, longest), each block ends with the host dead for about that long.
-    """
+    """A host's time, cut into blocks that begin at `offset_s` + n · `block_s`. Every `boot_every`-th block begins with
+    a boot. With `outage_s` each block ends with the host dead for about that long."""
 
     block_s: int
     offset_s: int
@@ -202,11 +190,9 @@ class HostLifecycle(Struct, frozen=True):
     outage_s: tuple[int, int] | None = None
 
     def number(self, t: float) -> int:
-        """The block that `t` falls into."""
         return floor((t - self.offset_s) / self.block_s)
 
     def opens(self, number: int) -> float:
-        """When that block begins."""
         return float(self.offset_s + number * self.block_s)
 
     def closes(self, number: int) -> float:
@@ -218,25 +204,19 @@ class HostLifecycle(Struct, frozen=True):
         return end - shortest - int(draw(self.offset_s, number) * (longest - shortest))
 
     def boots_at(self, number: int) -> bool:
-        """Whether that block begins with a boot."""
         return (number + self.offset_s) % self.boot_every == 0
 
     def booted(self, t: float) -> float:
-        """The last boot before `t`."""
         number = self.number(t)
         return self.opens(number - (number + self.offset_s) % self.boot_every)
 
     def is_alive(self, t: float) -> bool:
-        """Whether the host runs at that moment."""
         return self.outage_s is None or t < self.closes(self.number(t))
 
 
 class JobArrivals(Struct, frozen=True):
-    """How a host's jobs follow each other.
-
-    `gap_s` is the mean wait for the next job in seconds of full activity, `shortest_s` the least a job lasts, `filled`
-    the chance that a free GPU is taken when a block begins.
-    """
+    """`gap_s` is the mean wait for the next job in seconds of full activity, `shortest_s` the least a job lasts,
+    `filled` the chance that a free GPU is taken when a block begins."""
 
     gap_s: float
     shortest_s: int
@@ -290,10 +270,8 @@ class GpuSlot(Struct, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """A file system. `share` is how full it is on the average, `swing` how far that strays; both of 1.
-
-    Volumes of the same salt are one, seen from several hosts.
-    """
+    """A file system. `share` is how full it is on the average, `swing` how far that strays. Of the same salt they are
+    one."""
 
     mount: str
     tib: float
@@ -303,10 +281,7 @@ class Volume(Struct, frozen=True):
 
 
 class HostSpec(Struct, frozen=True):
-    """A machine and everything about it that never changes. `in_slurm`: jobs come through the scheduler.
-
-    The first of `volumes` is that of `/`.
-    """
+    """A machine and everything about it that never changes. The first of `volumes` is that of `/`."""
 
     number: int
     name: str

@@ -1,8 +1,7 @@
 """Who ran what on which GPUs from when to when: a timeline that can be opened anywhere.
 
-A host's time is cut into blocks (`mishaps.Life`). The jobs that cross an edge between two blocks are drawn from the
-edge alone; the jobs inside a block fill what the crossing ones of its two edges leave free. So a block needs no history
-before it, and a job is the same seen from either side of an edge.
+A host's time is cut into blocks. The jobs that cross an edge between two blocks are drawn from the edge alone; the jobs
+inside a block fill what those leave free. So a block needs no history before it.
 """
 
 from bisect import bisect
@@ -20,11 +19,9 @@ _PATIENCE_S = 1800.0
 
 
 class SimulatedJob(Struct, frozen=True):
-    """One job, as it really was. `gpus` are UUIDs, `slots` their places in the report, `pids` one for each of them.
-
-    One program on several GPUs has the same pid on all. Times are whole Unix seconds; it was there from `start` until
-    just before `end`. `guest` is a second job that shares one of its GPUs for some of the time.
-    """
+    """`gpus` are UUIDs, `slots` their places in the report, `pids` one for each of them. Times are whole Unix seconds;
+    it was there from `start` until just before `end`. `guest` is a second job that shares one of its GPUs for some of
+    the time."""
 
     user: str
     uid: int
@@ -50,10 +47,8 @@ class SimulatedJob(Struct, frozen=True):
 
 
 class Tenure(Struct, frozen=True):
-    """A slot's time from `start` to `end`, in which `run` was on it; None for no job.
-
-    For an empty slot this holds from `told_from` on only, which is as far as its block knows.
-    """
+    """A slot's time from `start` to `end`, in which `run` was on it. For an empty slot this holds from `told_from` on
+    only."""
 
     start: float
     end: float
@@ -108,10 +103,8 @@ class Timeline:
         return sorted(there, key=lambda run: (run.start, run.pids))
 
     def counted(self, slot: int, t: float) -> tuple[float, list[SimulatedJob]]:
-        """Since when the slot's counter of energy counts, and the jobs there from then up to `t`.
-
-        It starts anew with each block, or with the job that runs across the block's beginning.
-        """
+        """Since when the slot's counter of energy counts, and the jobs there from then up to `t`. It starts anew with
+        each block."""
         number = self._life.number(t)
         runs = [run for run in self._blocks(self, number).runs[slot] if run.start <= t]
         if runs and runs[-1].end > self._life.opens(number + 1):

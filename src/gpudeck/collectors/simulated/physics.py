@@ -1,7 +1,4 @@
-"""What a job does at a moment, and what sensors read: utilization, memory, power, temperatures, fan, clocks, energy.
-
-Phases and energy are computed in closed form, not by playing a job through, so any moment can be asked about.
-"""
+"""What a job does at a moment, and what sensors read. Computed in closed form: any moment can be asked about."""
 
 from collections.abc import Iterable
 from math import exp, pi, sin
@@ -40,10 +37,7 @@ def utilization(work: Work, level: float, salt: int, t: float) -> float:
 
 
 class GpuLoad(NamedTuple):
-    """What the jobs on a GPU make of it together, each 0–1.
-
-    `effort` is the load as far as it takes power, `video` that of the video engines.
-    """
+    """What the jobs on a GPU make of it together, each 0–1. `effort` is the load as far as it takes power."""
 
     load: float
     effort: float
@@ -196,11 +190,8 @@ def _burst(run: SimulatedJob, begun: float, number: int) -> Phase | None:
 
 
 class LoadSegment(NamedTuple):
-    """From `start` to `end` nothing changes on a slot but noise: `parts` are its jobs with their levels.
-
-    `heat` is their work as far as it warms the board (0–1). `idle_since` is when the last work ended or the slot became
-    empty; None while there is work.
-    """
+    """From `start` to `end` nothing changes on a slot but noise. `heat` is the work as far as it warms the board (0–1).
+    `idle_since` is when the last work ended or the slot became empty."""
 
     start: float
     end: float
@@ -210,7 +201,6 @@ class LoadSegment(NamedTuple):
 
 
 def segment_at(tenure: Tenure, slot: int, t: float) -> LoadSegment:
-    """The stretch of `tenure` that `t` falls into."""
     run = tenure.run
     if run is None:
         return LoadSegment(tenure.start, tenure.end, (), 0.0, tenure.start)
@@ -281,7 +271,6 @@ class SlotTrack:
         return self._tenure
 
     def warmth(self, t: float) -> float:
-        """How warm (0–1) its work has made the board by `t`."""
         stretch = self.at(t)
         if t - stretch.start > SETTLED_S:
             return stretch.heat
@@ -314,7 +303,6 @@ class EnergyMeter:
         self._before = 0.0
 
     def joules(self, t: float) -> float:
-        """What it shows at `t`; cheapest for moments in the same job."""
         if not self._start <= t < self._end:
             tenure = self._track.tenure(t)
             self._since, runs = self._timeline.counted(self._slot.number, t)

@@ -74,11 +74,8 @@ FIRST_NAMES = (
 
 
 class JobProfile(Struct, frozen=True):
-    """How one kind usually goes. Pairs are (lowest, highest).
-
-    `weight` is how often it is started; lengths are log-normal around `median_s`. `gpus` are the sizes it asks for, by
-    weight. `level` is its utilization while it works (0–1), `swing` how far that strays, in percent.
-    """
+    """How one kind usually goes. Pairs are (lowest, highest). `weight` is how often it is started; lengths are
+    log-normal around `median_s`. `swing` is how far the level strays, in percent."""
 
     weight: float
     median_s: float
@@ -99,7 +96,6 @@ class JobProfile(Struct, frozen=True):
 
     @property
     def presence(self) -> float:
-        """How much of it is there at any moment: how often times how long."""
         return self.weight * self.median_s * exp(self.sigma**2 / 2)
 
 
@@ -153,13 +149,10 @@ _EXCHANGED = 9e10
 
 
 class Work(Struct, frozen=True):
-    """How one job behaves, settled when it starts. Times are whole seconds, so that phases meet exactly.
-
-    It loads for `load_s`, its memory grows for `ramp_s` to `memory_share` of each GPU. `level` is its utilization while
-    it works (0–1). What `period_s` means depends on the kind: from checkpoint to checkpoint, a time in which a user
-    may try something, a time of even load, or how long a holder works. `rest_s` and `rest_level` are its pauses.
-    `activity` are the values of ACTIVITY_METRICS at full utilization, of 1 where they are percentages.
-    """
+    """How one job behaves, settled when it starts. It loads for `load_s`, its memory grows for `ramp_s` to
+    `memory_share` of each GPU. `period_s` is from checkpoint to checkpoint, a time in which a user may try something, a
+    time of even load, or how long a holder works. `rest_s` and `rest_level` are its pauses. `activity` are the values
+    of ACTIVITY_METRICS at full utilization."""
 
     kind: Kind
     load_s: int
@@ -193,7 +186,6 @@ def _choose(weights: dict[_T, float], luck: float) -> _T:
 
 
 def pick_size(rng: Random, kind: Kind, most: int) -> int:
-    """How many GPUs a job of that kind asks for where it can have at most so many."""
     return pick(rng, {size: weight for size, weight in PROFILES[kind].gpus.items() if size <= most})
 
 
