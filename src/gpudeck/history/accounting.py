@@ -23,14 +23,10 @@ _SUMS: Final = 6
 
 
 class RunPart(Struct):
-    """What one run did in some time; parts of different hours add up.
-
-    `seconds`, `idle` and `utilization_seconds` are GPU-seconds of its presence, shared or not: a run on four
-    GPUs counts on four. `joules` and `metered` (the seconds with a known power) are by its share of each GPU.
-    `memory_sum` is in byte-seconds, over all its GPUs at a moment, during the `memory_seconds` of its `wall_seconds` in
-    which the memory on every one of them was known. `utilization_sum` is in percent × GPU-seconds. What has no seconds
-    is unknown.
-    """
+    """What one run did in some time; parts of different hours add up. `seconds`, `idle` and `utilization_seconds` are
+    GPU-seconds of its presence, shared or not. `joules` and `metered` are by its share of each GPU. `memory_sum` is in
+    byte-seconds over all its GPUs, during the `memory_seconds` in which the memory on every one of them was known. What
+    has no seconds is unknown."""
 
     seconds: float = 0.0
     wall_seconds: float = 0.0
@@ -66,9 +62,8 @@ class _Claims(Struct):
 def uses(
     hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]
 ) -> dict[tuple[str | None, str], UsageAmounts]:
-    """By user and model. `models` are by the row of the GPU, `owners` the user of each run; None: unknown. Users who
-    are on a GPU at the same time share its seconds by the memory of their runs there, and equally when that is not
-    known of all of them, or is 0 of all of them."""
+    """By user and model; None: unknown. Users who are on a GPU at the same time share its seconds by the memory of
+    their runs there, and equally when that is not known of all of them, or is 0 of all of them."""
     found = uses_by_step(hour, models, owners, np.zeros(1, np.intp)) if len(hour.times) and hour.gpus else {}
     return {key: UsageAmounts(*table[0].tolist()) for key, table in found.items() if table[0, 0] > 0}
 
@@ -139,7 +134,6 @@ def _add_memory(
 
 
 def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tuple[Floats, Floats]:
-    """Percent × seconds and the seconds in which it is known, by slice."""
     own = np.array([part.utilization for part in slices])
     theirs = hour.metric("utilization_percent")[[part.gpu for part in slices]]
     percent = np.where(np.isnan(own), theirs, own)
@@ -207,5 +201,4 @@ def _facts(hour: Hour) -> Floats:
 
 
 def _starts(sorted_keys: NDArray[np.int64] | _Indexes) -> _Indexes:
-    """Where each group of equal keys begins."""
     return np.flatnonzero(np.diff(sorted_keys, prepend=sorted_keys[0] - 1))

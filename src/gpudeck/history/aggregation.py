@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 HOURS_AT_ONCE: Final = 24
 """What is in memory at a time: a month of samples of a host with many GPUs would be hundreds of megabytes."""
 Mask = Callable[[Hour, list[int]], NDArray[np.bool_]]
-"""Which samples of these rows count."""
 CAPACITY: Final = "memory_total_bytes"
 """Every GPU has it and it hardly changes: it shows for how long the GPUs were observed."""
 
@@ -95,7 +94,6 @@ def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None =
 
 
 def _add_later(into: Roll, at: NDArray[np.int64], later: Roll, row: int) -> None:
-    """Add one device's row of `later`, folded from later readings, to the steps `at`."""
     into.sum[at] += later.sum[row]
     into.seconds[at] += later.seconds[row]
     into.low[at] = np.fmin(into.low[at], later.low[row])
@@ -133,7 +131,6 @@ def _last_known(values: Floats, is_known: NDArray[np.bool_], firsts: NDArray[np.
 
 
 def combine(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> CombinedSteps:
-    """Several devices as one."""
     every = list(devices) or [unknown_roll((grid.count,))]
     sums, seconds = np.array([steps.sum for steps in every]), np.array([steps.seconds for steps in every])
     lows, highs = np.array([steps.low for steps in every]), np.array([steps.high for steps in every])
@@ -148,7 +145,6 @@ def combine(devices: Iterable[Roll], grid: Grid, rollup: Rollup) -> CombinedStep
 
 
 def device_points(steps: Roll, grid: Grid, metric: HistoryMetric) -> list[Point]:
-    """The points of a single device."""
     means = steps.last if metric.rollup is Rollup.LAST else divide(steps.sum, steps.seconds)
     return make_points(grid, means, steps.low, steps.high, metric.digits)
 
@@ -162,7 +158,6 @@ def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: 
 
 
 def as_json(values: Floats, digits: int) -> list[float | None]:
-    """As JSON has them: None for unknown."""
     told: list[float | None] = np.round(values, digits).tolist()
     return [None if value != value else value for value in told] if np.isnan(values).any() else told  # noqa: PLR0124
 
@@ -213,7 +208,6 @@ def read_quarters(
 def _rows_of(
     metric: HistoryMetric, host: int, gpus: tuple[int, ...], only: Collection[int] | None
 ) -> tuple[list[int], list[int]]:
-    """Whose rows are read, and which they are."""
     if metric.is_of_host:
         return [host], [0]
     rows = [row for row, gpu in enumerate(gpus) if only is None or gpu in only]

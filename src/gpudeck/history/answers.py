@@ -83,7 +83,6 @@ _AMOUNTS: Final = {"gpus_used": "used", "gpus_active": "active", "gpus_idle": "i
 _KNOWN_BY: Final = {"gpus_active": "measured", "power_watts": "metered"}
 """The part of the time in use for which the figure is known."""
 MOST_HEAT_HOURS: Final = 1_000_000
-"""Hours of hosts that are read for one map."""
 MOST_CELLS: Final = 500_000
 
 
@@ -233,7 +232,6 @@ def _fold_host(
 
 
 def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: HistoryMetric, grid: Grid) -> CombinedSteps:
-    """Host by host, so that not all devices are in memory at once."""
     whole = combine([], grid, metric.rollup)
     for host in hosts:
         found = _fold_host(view, host.key, metric, grid)
@@ -293,7 +291,6 @@ def user_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, 
 
 
 def _add_up(view: "HistoryView", user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
-    """By hour: the amount, whether it can be known, and whether any GPU was in use."""
     uses = list(view.uses(grid.start, grid.end, hourly=True))
     mine = [(key[0], use) for key, use in uses if key[2] == user]
     used, known = _by_hour(mine, "used", grid), _by_hour(mine, _KNOWN_BY.get(metric, "used"), grid)
@@ -344,7 +341,6 @@ def _check_kept(view: "HistoryView", host: int, start: float, end: float) -> Non
 
 
 def _split(view: "HistoryView", gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | None]]:
-    """A row a user; 0 where the GPU was seen without them."""
     hours = [hour for hour in view.hours(gpu.host, grid.start, grid.end, (_MEMORY,), runs=True) if gpu.key in hour.gpus]
     parts = [_memory_of_users(view, hour, hour.gpus.index(gpu.key)) for hour in hours]
     users = sorted({user for part, _ in parts for user in part}, key=lambda user: (user is None, user or ""))
@@ -416,7 +412,6 @@ def _check_cost(hosts: int, grid: Grid, now: float) -> None:
 def _fill(
     view: "HistoryView", metric: HistoryMetric, grid: Grid, rows: dict[int, int], now: float
 ) -> list[float | None]:
-    """The cells, row after row."""
     is_kept_apart = metric.name == UTILIZATION
     stack = (
         view.host_utilization(grid.start, grid.end, grid.step)
@@ -456,14 +451,12 @@ def answer_overview(
 
 
 def series_queries(query: OverviewQuery) -> list[SeriesQuery]:
-    """A question for each curve."""
     return [SeriesQuery(metric, query.start, query.end, query.points, fleet=True) for metric in OVERVIEW_METRICS]
 
 
 def _usage(
     view: "HistoryView", query: OverviewQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
-    """The rows over the whole period; the days of the total alone."""
     answer = usage(view, UsageQuery(query.by, query.start, query.end, zone=query.zone), settings, groups, now)
     if query.end - query.start >= MOST_DAYS * DAY:
         return answer

@@ -143,7 +143,6 @@ class UsageAmounts(Struct):
     peak: float = 0.0
 
     def add(self, other: "UsageAmounts", share: float = 1.0) -> None:
-        """Add that share of another, whose peak counts whole."""
         self.used += share * other.used
         self.active += share * other.active
         self.idle += share * other.idle
@@ -340,8 +339,6 @@ class WasteFacts(Struct):
 
 
 class PastRun(NamedTuple):
-    """Who was on which GPUs, as a moment's processes show it."""
-
     key: int
     host: int
     pid: int
@@ -354,8 +351,6 @@ class PastRun(NamedTuple):
 
 
 class RunSpan(NamedTuple):
-    """A run on GPUs of a host, by their keys."""
-
     host: int
     gpus: tuple[int, ...]
     user: str | None

@@ -2,12 +2,8 @@
 
 Values become integer multiples of their precision. A row becomes its first value and the differences between samples
 or, where values are noise, its minimum and the differences to it. Numbers are split into planes of their first, second
-… bytes, and each plane is deflated separately. Constant rows need no differences. Unknown values are a bit mask.
-
-    byte 0      the version
-    the rest    msgpack: `_PackedMatrix`
-
-Hours, quarter hours and journal entries are framed by `add_checksum`: version, CRC-32 of the content, content.
+… bytes, and each plane is deflated separately. Unknown values are a bit mask. Hours, quarter hours and journal entries
+are framed by `add_checksum`: version, CRC-32 of the content, content.
 """
 
 import math
@@ -191,7 +187,6 @@ def short_precision(precision: float) -> int | float:
 
 
 def to_steps(values: Floats, short: float) -> Floats:
-    """How many of a short precision each value is, rounded."""
     if short == 1:
         return np.rint(values)
     with np.errstate(over="ignore"):
@@ -214,7 +209,6 @@ def _fill(scaled: Floats, known: Flags) -> _Whole:
 
 
 def _pack_rows(whole: _Whole) -> tuple[int, list[bytes], list[bytes], bytes]:
-    """Flags, bases, steps, and which rows have steps."""
     steps = whole[:, 1:] - whole[:, :-1]
     varying = steps.any(axis=1)
     flags, bits, some = _ALL_VARY, b"", whole
@@ -271,7 +265,6 @@ def _zigzag(signed: _Whole) -> _Unsigned:
 
 
 def _unzigzag(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Signed numbers of the same width."""
     signed = (numbers >> 1) ^ (0 - (numbers & 1))
     return signed.view(f"i{numbers.itemsize}")
 
@@ -289,9 +282,8 @@ def _pack_planes(numbers: _Unsigned) -> list[bytes]:
 
 
 def _deflate(plain: bytes) -> bytes:
-    """The same bytes where nothing is gained: what is as long as it should be was not deflated. Small numbers with some
-    order in them are what Z_FILTERED is for; where hardly anything repeats, to look for it costs twice the time and
-    Z_RLE does not. Measured on simulated and on random hours."""
+    """The same bytes where nothing is gained. Small numbers with some order in them are what Z_FILTERED is for; where
+    hardly anything repeats, to look for it costs twice the time and Z_RLE does not."""
     if len(plain) < _LEAST_DEFLATED:
         return plain
     strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED
@@ -301,7 +293,6 @@ def _deflate(plain: bytes) -> bytes:
 
 
 def _inflate(packed: bytes, size: int) -> bytes:
-    """Exactly `size` bytes, and never more memory than that."""
     if len(packed) == size:
         return packed
     inflater = zlib.decompressobj(-15)
@@ -366,7 +357,6 @@ def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) ->
 
 
 def _known_bits(packed: _PackedMatrix, place: int) -> bytes:
-    """A byte a row, with the bit of that place."""
     if packed.flags & _NOTHING or not packed.flags & _GAPS:
         return (b"\x00" if packed.flags & _NOTHING else b"\xff") * packed.rows
     width = (packed.samples + 7) // 8
@@ -374,7 +364,6 @@ def _known_bits(packed: _PackedMatrix, place: int) -> bytes:
 
 
 def _join_bases(matrices: Sequence[_PackedMatrix], owner: _Whole) -> _Whole:
-    """Of all rows."""
     planes = [[] if one.flags & (_ONE_BASE | _NOTHING) else one.bases for one in matrices]
     signed = _unzigzag(_join_planes(planes, [one.rows for one in matrices]))
     sums = np.cumsum(signed)
@@ -387,7 +376,6 @@ def _join_bases(matrices: Sequence[_PackedMatrix], owner: _Whole) -> _Whole:
 
 
 def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequence[int], owner: _Whole) -> None:
-    """How far each of the rows that change is from its base at its place."""
     varying = [
         b"\x00" * one.rows
         if not one.steps
@@ -517,12 +505,10 @@ def unpack_names(packed: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def index_names(packed: bytes) -> dict[str, int]:
-    """The place of each name. Raises Damaged."""
     return {name: place for place, name in enumerate(unpack_names(packed))}
 
 
 def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: str = "") -> list[int]:
-    """The places of those `names` that are wanted under `prefix` and their name; None wants all."""
     if wanted is None:
         return list(range(len(names)))
     return [place for place, name in enumerate(names) if prefix + name in wanted]

@@ -1,11 +1,8 @@
 """A host's hour: its samples as numpy arrays, and as bytes. All roll-ups are made from it.
 
-Time runs along the last axis; an unknown value is NaN. An hour has all samples with `start <= at < start + 3600`, in
-order, no two at the same moment.
-
-As bytes, each metric is a block of its own, so that reading one costs one; the host's metrics share a block. Metrics
-that this release does not know are kept. Times are in milliseconds; `covered` is kept as its difference to the time
-since the sample before. Runs are three tables with a row per run and GPU: presence, memory, utilization.
+Time runs along the last axis; NaN is unknown. An hour has all samples with `start <= at < start + 3600`, in order. As
+bytes, each metric is a block of its own; the host's metrics share one. Metrics that this release does not know are
+kept. Runs are three tables with a row per run and GPU: presence, memory, utilization.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -67,8 +64,7 @@ class RunSlice(Struct):
 
 class Hour(Struct):
     """`gpus` are keys of the store, one a row of `states` and of each of `metrics`. `covered` is how many seconds each
-    sample stands for: those since the sample before it, unless there was a gap, which was not observed. `metrics` and
-    `host` are by the catalog's names."""
+    sample stands for: those since the sample before it, unless there was a gap."""
 
     start: int
     times: Floats
@@ -85,7 +81,6 @@ class Hour(Struct):
         return np.where(self.states > UNKNOWN, self.covered, 0.0)
 
     def metric(self, name: str) -> Floats:
-        """(GPUs, samples); NaN where it is not among `metrics`."""
         found = self.metrics.get(name)
         return np.full(self.states.shape, np.nan) if found is None else found
 
@@ -101,7 +96,6 @@ def cover(times: Floats, interval: "float | Floats", before: float | None) -> Fl
 
 
 def cover_steps(steps: Floats, interval: "float | Floats") -> Floats:
-    """How many seconds samples stand for that come so long after those before them."""
     return np.where((steps > 3 * interval) | (steps <= 0), interval, steps)
 
 
@@ -135,8 +129,7 @@ class RunMoment(NamedTuple):
 
 
 class HourMoment(Struct):
-    """One sample of an hour: its GPUs with their states and values, the host's own values, and its runs. `since` is
-    when each GPU's state began, None where it is the same since the hour began."""
+    """One sample of an hour. `since` is when each GPU's state began, None where it is the same since the hour began."""
 
     at: float
     covered: float
@@ -238,8 +231,7 @@ def _read_states(packed: _PackedHour, samples: int) -> Bytes:
 def decode_moments(
     bodies: Sequence[bytes], at: float, metrics: Collection[str] | None = None
 ) -> list[HourMoment | None]:
-    """The last sample until `at` of each of these hours, as `find_moment` of the whole hour in a part of the time; None
-    where all are later. Raises Damaged."""
+    """The last sample until `at` of each of these hours, as `find_moment` in a part of the time. Raises Damaged."""
     hours = [_unpack_times(body) for body in bodies]
     places = [int((hour.start + millis / 1000).searchsorted(at, side="right")) - 1 for hour, millis, _ in hours]
     found = iter(
@@ -285,7 +277,6 @@ def _read_columns(blobs: Sequence[bytes], places: Sequence[int], rows: Sequence[
 def _read_metrics(
     hours: Sequence[_PackedHour], places: Sequence[int], counts: Sequence[int], metrics: Collection[str] | None
 ) -> Floats:
-    """(GPUs, metrics of the catalog)."""
     owner = np.repeat(np.arange(len(hours)), counts)
     table = np.full((len(owner), len(GPU_NAMES)), np.nan)
     known = [index_names(hour.names) for hour in hours]
@@ -301,7 +292,6 @@ def _read_metrics(
 
 
 def _read_own(hours: Sequence[_PackedHour], places: Sequence[int], metrics: Collection[str] | None) -> Floats:
-    """(hours, metrics of the host)."""
     table = np.full((len(hours), len(HOST_NAMES)), np.nan)
     wanted = [metrics is None or HOST_PREFIX + name in metrics for name in HOST_NAMES]
     if not any(wanted):
@@ -352,7 +342,6 @@ def _read_runs(hours: Sequence[_PackedHour], places: Sequence[int]) -> list[list
 
 
 def find_moment(hour: Hour, at: float) -> HourMoment | None:
-    """The last sample until `at`; None where all are later."""
     place = int(np.searchsorted(hour.times, at, side="right")) - 1
     if place < 0:
         return None
@@ -381,7 +370,6 @@ def make_values(table: Floats, *, is_host: bool) -> list[Values]:
 
 
 def or_none(values: Floats) -> list[float | None]:
-    """None in place of each NaN."""
     found: list[float | None] = values.tolist()
     return [None if value != value else value for value in found]  # noqa: PLR0124 - NaN
 

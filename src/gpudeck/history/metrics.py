@@ -32,17 +32,14 @@ class HistoryMetric(Struct, frozen=True):
 
     @property
     def plain(self) -> str:
-        """The catalog's name."""
         return self.name.removeprefix(HOST_PREFIX) if self.is_of_host else self.name
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What has to be read for it. States are always there."""
         return () if self.state is not None else (self.name,)
 
 
 def names_for(subject: Subject) -> tuple[str, ...]:
-    """Every name that can be asked of such a subject."""
     if subject == "user":
         return USER_METRICS
     if subject in {"gpu", "run"}:

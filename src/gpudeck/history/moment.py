@@ -1,7 +1,5 @@
 """The fleet at a moment of the past: of each host the last sample until then, as it was taken.
 
-    HistoryView.moment_of → HourMoment → `find_hosts` → PastHost → `history.past_fleet`
-
 Where samples are no longer kept, the quarter hour has the moment: means of its metrics, the state that each GPU was in
 for most of it, and the runs that touched it.
 """
@@ -101,7 +99,6 @@ class _HostFinder:
 
     @cached_property
     def _runs_by_host(self) -> dict[int, list[PastRun]]:
-        """Those that touched the quarter hour."""
         begin = self._ask.at // QUARTER * QUARTER
         found: dict[int, list[PastRun]] = {}
         for run in checkpointed(self._view.runs_between(begin, begin + QUARTER)):
@@ -130,7 +127,6 @@ class _HostFinder:
         *,
         is_rolled: bool = False,
     ) -> PastHost:
-        """`runs` are those on each row of its GPUs."""
         there: list[list[ProcessSample]] = [[] for _ in found.gpus]
         for row, run, moment in runs:
             there[row].append(_make_process(run, moment))
@@ -181,6 +177,5 @@ def _means(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], place: int,
 
 
 def _mean(roll: Roll, metric: Metric, place: int) -> list[float | None]:
-    """To the metric's precision, an int where that is whole."""
     both = zip(roll.sum[:, place].tolist(), roll.seconds[:, place].tolist(), strict=True)
     return [metric.round(total / seconds) if seconds > 0 else None for total, seconds in both]

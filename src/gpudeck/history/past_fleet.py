@@ -178,7 +178,6 @@ class PastFleetBuilder:
         )
 
     def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
-        """None where it reported."""
         if not past.is_recorded:
             return "nothing was recorded of this host at that moment"
         if self._is_blank(past.sample):
@@ -263,7 +262,6 @@ class PastFleetBuilder:
 
 
 def _guess_identity(sample: GpuSample) -> GpuIdentity:
-    """Of a GPU that is not in the fleet any more."""
     model, index = sample.model, sample.label.partition(".")[0]
     return GpuIdentity(
         uuid=sample.uuid,

@@ -56,7 +56,6 @@ class LiveBatch(Struct):
     is_forwarded: bool = False
 
     def split(self) -> Iterator["LiveBatch"]:
-        """Each sample as a batch."""
         gpu = run = 0
         for place, devices in enumerate(self.devices):
             at, gpus = slice(place, place + 1), gpu + len(devices.uuids)
@@ -164,10 +163,9 @@ _GATHER_SECONDS: Final = 0.05
 class Recorder(FleetObserver):
     """Samples the reports that are taken; `hand_over` gives what was sampled since the last time to `take`.
 
-    `every` is how far apart samples of one host are. Reports that waited in an outbox are sampled by the time they were
-    made, so a gap fills up afterwards. A backlog comes in many times faster than it grew, so that a second of it is
-    worth a minute: its sender is answered only after `save_backlog`, and keeps it until then. `flush` blocks until
-    what was taken is on the disk.
+    Reports that waited in an outbox are sampled by the time they were made. A backlog comes in many times faster than
+    it grew: its sender is answered only after `save_backlog`, and keeps it until then. `flush` blocks until what was
+    taken is on the disk.
     """
 
     name = "history"
@@ -201,7 +199,6 @@ class Recorder(FleetObserver):
         self.record(replay, observed_at, is_backlog=True)
 
     def record(self, host: HostState, observed_at: float, *, is_backlog: bool) -> None:
-        """Sample one host."""
         self._backlog += is_backlog
         if self._is_due(host, observed_at):
             sample = sample_host(host, round(observed_at, 3), max(self._every, host.interval))
@@ -305,7 +302,6 @@ def _describe(gpus: Collection[GpuState], *, is_current: bool) -> Devices:
 
 
 def _describe_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
-    """Without their numbers."""
     if processes is None:
         return None
     return tuple(
@@ -328,7 +324,6 @@ def _find_runs(gpus: Iterable[GpuState]) -> Rows:
 
 
 def sample_host(host: HostState, at: float, interval: float) -> HostSample:
-    """A host as it is now."""
     gpus = tuple([_sample_gpu(gpu) for gpu in host.gpus.values()])
     return HostSample(host.id, host.name, at, interval, tuple(host.numbers()), gpus)
 

@@ -1,10 +1,8 @@
 """Roll-ups: an hour's samples as quarter hours of each GPU, which are kept for years, and as totals of host and fleet.
 
-    Hour → `roll_up` → Quarters → `hour_totals`, `quarter_totals` → StepTotals
-
 Means are kept as a sum of value × seconds and the seconds, so that unobserved time has no weight. As bytes, metrics
-share a block while they have few values, as those of an hour do. A block holds the minimum of each quarter hour and,
-above it, maximum, mean and last value; seconds are the same for most metrics and are kept once.
+share a block while they have few values. A block holds the minimum of each quarter hour and, above it, maximum, mean
+and last value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -75,8 +73,7 @@ class Quarters(Struct):
 
 
 class _Section(Struct, array_like=True, frozen=True):
-    """The metrics of the GPUs, or of the host. `seconds_of` says which table in `seconds` is a metric's; 0 is none. A
-    metric that has none is in no block either."""
+    """The metrics of the GPUs, or of the host. `seconds_of` says which table in `seconds` is a metric's; 0 is none."""
 
     names: bytes
     precisions: list[int | float]
@@ -131,14 +128,12 @@ def _read_states(body: bytes, rows: int, count: int) -> Floats:
 
 
 def stack_rolls(rolls: Sequence[Roll], kind: str) -> Floats:
-    """(metrics, GPUs, quarter hours) of one field. At least one."""
     # np.stack takes five times as long for small arrays.
     table = np.concatenate([getattr(roll, kind) for roll in rolls])
     return table.reshape(len(rolls), -1, table.shape[1])
 
 
 def unknown_roll(shape: tuple[int, ...]) -> Roll:
-    """A metric without any reading."""
     return Roll(np.zeros(shape), np.zeros(shape), *(np.full(shape, np.nan) for _ in range(3)))
 
 
@@ -196,7 +191,6 @@ def _unpack_section(
 
 
 def _unpack_block(section: _Section, number: int, metrics: int, shape: tuple[int, int]) -> Floats:
-    """(4, metrics, rows, quarter hours)."""
     if number >= len(section.blocks):
         raise Damaged(f"block {number} of {len(section.blocks)} is not there")
     return read_matrix(section.blocks[number], 4 * metrics * shape[0], shape[1]).reshape(4, metrics, *shape)
@@ -225,7 +219,6 @@ class _QuarterWeights:
 
     @cached_property
     def seconds(self) -> Floats:
-        """(samples, quarter hours): what each sample covers, in its own quarter hour."""
         seconds = np.zeros((len(self.number), len(self.all_seconds)))
         seconds[np.arange(len(self.number)), self.number] = self._covered
         return seconds
@@ -235,13 +228,11 @@ class _QuarterWeights:
         return values * self._covered if self._is_one_each else values @ self.seconds
 
     def repeat(self, values: Floats) -> Roll:
-        """As `roll` of rows that each have the same value in all samples."""
         seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
         same = np.where(seconds > 0, values[:, None], np.nan)
         return Roll(values[:, None] * seconds, seconds, same, same, same)
 
     def roll(self, values: Floats) -> Roll:
-        """Of (rows, samples)."""
         is_known = ~np.isnan(values)
         if is_known.all():
             seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
@@ -302,13 +293,11 @@ def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int
 
 
 def _is_settled(table: Floats) -> bool:
-    """Whether it has one value only, or none at all."""
     first = table[0, 0]
     return bool((table == first).all() if first == first else np.isnan(table).all())  # noqa: PLR0124 - NaN is not itself
 
 
 def _split(roll: Roll, names: list[str], rows: int) -> dict[str, Roll]:
-    """So many rows each."""
     spans = [slice(place * rows, (place + 1) * rows) for place in range(len(names))]
     return {
         name: Roll(roll.sum[mine], roll.seconds[mine], roll.low[mine], roll.high[mine], roll.last[mine])
@@ -334,7 +323,6 @@ def quarter_totals(part: Quarters) -> list[StepTotals]:
 
 
 def merge_steps(part: Quarters, size: int) -> Quarters:
-    """Each `size` neighbours as one step."""
     count = part.count // size
 
     def merge(roll: Roll) -> Roll:
@@ -348,7 +336,6 @@ def merge_steps(part: Quarters, size: int) -> Quarters:
 
 
 def cut_quarters(part: Quarters, start: int) -> Quarters | None:
-    """Those of the hour that begins then; None where it has none of it."""
     place = (start - part.start) // QUARTER
     if not 0 <= place <= part.count - _COUNT:
         return None
@@ -362,12 +349,10 @@ def cut_quarters(part: Quarters, start: int) -> Quarters | None:
 
 
 def stack_steps(part: Quarters) -> tuple[tuple[str, ...], Floats, Floats]:
-    """Of all GPUs and the host together: names, (steps, names, columns of Totals) and (steps, states)."""
     return (*_tables(part, as_one=False), part.states.sum(axis=1).T)
 
 
 def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
-    """(steps, names, columns of Totals)."""
     names = (*part.metrics, *(HOST_PREFIX + name for name in part.host))
     is_sum = which_sum(names)
     of_gpus, of_host = is_sum[: len(part.metrics)], is_sum[len(part.metrics) :]
@@ -382,7 +367,6 @@ def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
 
 
 def _table(rolls: list[Roll], is_sum: Flags, *, as_one: bool) -> Floats:
-    """From (metrics, GPUs, quarter hours) to (steps, metrics, columns)."""
     sums, seconds, low, high = (stack_rolls(rolls, kind) for kind in ("sum", "seconds", "low", "high"))
     if as_one:
         sums, seconds = sums.sum(axis=2, keepdims=True), seconds.sum(axis=2, keepdims=True)

@@ -52,9 +52,8 @@ class EarlierRun(Struct, frozen=True):
 
 
 class RunSamples(Struct):
-    """A run or job over its time. `present` and each of `metrics` are (GPUs, samples), `times`, `covered` (the seconds
-    that a sample stands for) and `cpu_percent` (of its host, or of the cores that it may use) are lines. `memory` is
-    its own. `wall_seconds` is the time that was asked for. `is_over`: it has ended."""
+    """A run or job over its time. `present` and each of `metrics` are (GPUs, samples), `times`, `covered` and
+    `cpu_percent` are lines. `memory` is its own. `wall_seconds` is the time that was asked for."""
 
     labels: list[str]
     models: list[str]
@@ -105,7 +104,6 @@ class RunFacts:
 
     @cached_property
     def worked(self) -> float:
-        """Seconds in which any of its GPUs worked."""
         return float(self.of.covered @ self.works)
 
     @cached_property
@@ -122,14 +120,12 @@ class RunFacts:
 
     @cached_property
     def mean_utilization(self) -> float | None:
-        """Over all of its time."""
         known = ~np.isnan(self.utilization)
         seconds = (known * self.of.covered).sum()
         return float((np.where(known, self.utilization, 0.0) * self.of.covered).sum() / seconds) if seconds else None
 
     @cached_property
     def memory_share(self) -> float | None:
-        """The most of a GPU's memory that it used on any of them, 0–1."""
         total = self.metric("memory_total_bytes")
         if not (self.is_known_everywhere(self.of.memory) and self.is_known_everywhere(total)):
             return None
@@ -145,7 +141,6 @@ class RunFacts:
         return seconds > 0 and float((~np.isnan(values) * self.seconds).sum()) >= KNOWN_SHARE * seconds
 
     def by_gpu(self, name: str) -> Floats:
-        """The mean of each GPU; NaN where it is not known in nearly all of the work."""
         if name not in self._means:
             self._means[name] = np.full(self.count, np.nan)
             if name in self.of.metrics:
@@ -260,7 +255,6 @@ def _read_host(view: "HistoryView", host: int, waiting: Sequence[_Pending]) -> N
 
 
 def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans of whole hours that cover all windows, without overlaps."""
     hours = {hour for start, end in windows for hour in range(int(start // SECONDS), int(end // SECONDS) + 1)}
     found: list[tuple[float, float]] = []
     for hour in sorted(hours):
@@ -342,7 +336,6 @@ def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[i
 
 
 def _join(parts: list[_Part]) -> _Part:
-    """One after the other, in order of time."""
     if len(parts) == 1:
         return parts[0]
     parts.sort(key=lambda part: float(part.times[0]))

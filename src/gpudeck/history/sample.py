@@ -19,8 +19,6 @@ Values = tuple[float | None, ...]
 
 
 class ProcessSample(NamedTuple):
-    """A process on one GPU. Display servers are left out."""
-
     pid: int
     started_at: float | None
     user: str | None

@@ -1,8 +1,5 @@
-"""The history service of a hub: opens the store in the background, so that the hub starts without waiting.
-
-Opening reads the journal of last time, which takes a moment: the page is up by then, samples wait, and a question
-waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, and is tried again.
-"""
+"""The history service of a hub: opens the store in the background: the page is up by then, samples wait, and a question
+waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, and is tried again."""
 
 import asyncio
 import logging
@@ -73,18 +70,15 @@ class OpeningStore:
 
     @property
     def damage(self) -> str | None:
-        """What of the past cannot be read, or was set aside; None: nothing that was asked for."""
         return getattr(self._store, "damage", None)
 
     @property
     def trouble(self) -> HistoryTrouble | None:
-        """As `problem`, and whether anything is lost by it."""
         trouble: HistoryTrouble | None = getattr(self._store, "trouble", None)
         return trouble or judge_problem(self.problem)
 
     @property
     def has_room(self) -> bool:
-        """Whether it is open and keeps up with what it is given."""
         return self._store is not None and bool(getattr(self._store, "has_room", True))
 
     def take(self, samples: Sequence[Sample]) -> None:
@@ -109,7 +103,6 @@ class OpeningStore:
             store.close()
 
     def settle(self) -> bool:
-        """Block until what was taken is on the disk; False if that takes long. A store elsewhere has its own queue."""
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415 - it is imported, where there is one
 
         store = self.wait()
@@ -208,9 +201,8 @@ class HistoryService(Service):
         find_group: Callable[[str], str | None] | None = None,
         hub_name: str | None = None,
     ) -> None:
-        """`demo` is how many hosts are simulated, None when none are: they have a file of their own. `prepare` is
-        called before it is opened, and may block. `find_group` is asked for the group of a login instead of this
-        machine. `hub_name` is that of this one of several hubs."""
+        """`demo` is how many hosts are simulated: they have a file of their own. `prepare` is called before it is
+        opened, and may block. `hub_name` is that of this one of several hubs."""
         self._hub_name = hub_name
         self._hub = hub
         self._settings = settings
@@ -231,7 +223,6 @@ class HistoryService(Service):
 
     @property
     def trouble(self) -> HistoryTrouble | None:
-        """What is wrong with it, or damaged in it, for alerts."""
         return None if self.store is None else self.store.trouble or judge_damage(self.store.damage)
 
     def on_second(self) -> None:

@@ -210,7 +210,7 @@ class SimulatedFleet:
         return self.station(host).boot_id(now)
 
     def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
-        """Every job that was on the host at some time from `start` until before `end`, oldest first, and given whole."""
+        """Every job that was there at some time from `start` until before `end`, oldest first, and given whole."""
         return self.station(host).timeline.overlapping(start, end)
 
     def turns(self, host: int, start: float, end: float) -> list[float]:

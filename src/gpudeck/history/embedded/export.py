@@ -16,7 +16,6 @@ Cell = str | float | None
 _BYTES = "CAST(total(length(body)) AS INTEGER)"
 _TABLES = dict.fromkeys(("chunks", "quarters", "host_hours", "fleet_quarters"), _BYTES)
 _TABLES |= {"uses": "NULL", "uses_of_all": "NULL", "runs": "NULL", "journal": _BYTES}
-"""How the size of what is inside is asked for."""
 
 
 class ExportSelection(Struct, frozen=True):
@@ -79,8 +78,6 @@ def _rows_of(
 
 
 class TableSize(Struct, frozen=True):
-    """`bytes` is what is inside; None for tables of plain numbers."""
-
     name: str
     rows: int
     bytes: int | None

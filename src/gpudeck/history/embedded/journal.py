@@ -1,11 +1,7 @@
 """Samples in columns, and the journal: each batch of them as one row of the file, until its hours are sealed.
 
-    byte 0       the version
-    bytes 1–4    CRC-32 of everything after them
-    the rest     zstd, and in it msgpack: `_PackedEntry`
-
-A `SampleBatch` has the samples that came in at once: numpy is called a few times for all hosts together. Values are
-whole steps of their metric's precision, in the smallest type that has room; what all GPUs share is one number.
+Values are whole steps of their metric's precision, in the smallest type that has room; what all GPUs share is one
+number. An entry is the version, the CRC-32 of what follows, and msgpack in zstd.
 """
 
 import logging
@@ -29,15 +25,12 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
 log = logging.getLogger(__name__)
 
 Whole = NDArray[Any]
-"""Whole numbers of any type; the lowest number of a signed type is unknown."""
 _VERSION: Final = 1
 _TYPES: Final = (np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
 _LARGEST: Final = 2.0**62
-"""Steps beyond which a value is unknown."""
 _MOST_BYTES: Final = 1 << 28
 """In an entry: much more than the samples that may wait to be written."""
 _LAST: Final = 7e9
-"""Unix seconds that no sample is taken after."""
 _RUN_STEPS: Final = np.array([MIB, 1.0])
 _Runs = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 _Column = float | tuple[int, bytes] | None
@@ -59,7 +52,6 @@ class GpuRuns(NamedTuple):
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Each run with the GPU that it is on."""
         return [(run, gpu) for gpu, runs in zip(self.gpus, self.runs, strict=True) for run in runs or ()]
 
 
@@ -71,7 +63,6 @@ class StepTable(Struct):
 
     @classmethod
     def pack(cls, table: Floats, steps: Floats) -> "StepTable":
-        """`table` is (rows, columns)."""
         if not len(table):
             return cls(0, [np.nan] * table.shape[1])
         bits = np.ascontiguousarray(table).view(np.int64)  # an unknown is like another then
@@ -90,7 +81,6 @@ class StepTable(Struct):
         return cls(len(table), columns)
 
     def column(self, place: int, rows: slice | NDArray[np.int64], step: float) -> "Floats | float":
-        """The values of these rows, or the one value of all."""
         found = self.columns[place]
         return scale(found, step) if isinstance(found, float) else unpack_steps(found[rows], step)
 
@@ -180,8 +170,6 @@ def precisions_of(layout: MetricLayout) -> tuple[Floats, Floats]:
 
 
 class _PackedEntry(Struct, array_like=True, frozen=True):
-    """Numbers are little-endian."""
-
     hosts: bytes
     times: bytes
     intervals: bytes
@@ -249,7 +237,6 @@ def _decode(packed: _PackedEntry, layout: MetricLayout) -> SampleBatch:
 
 @cache
 def _same_runs(gpus: tuple[int, ...], runs: tuple[tuple[int, ...] | None, ...]) -> GpuRuns:
-    """One object for all that are equal."""
     return GpuRuns(gpus, runs)
 
 
@@ -303,7 +290,6 @@ def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleBatch, 
 
 
 def pick(batch: SampleBatch, samples: NDArray[np.int64]) -> SampleBatch:
-    """Some of its samples."""
     gpu_runs = [batch.gpu_runs[place] for place in samples.tolist()]
     gpus, runs = rows_of(batch.gpu_starts, samples), rows_of(batch.run_starts, samples)
     own, table, run_values = (
@@ -321,7 +307,6 @@ def rows_of(starts: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np
 
 
 def find_damaged_entries(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:
-    """Number and reason of each entry that cannot be read."""
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id"):
         try:
             _decode_row(connection, layout, body)
@@ -337,7 +322,6 @@ def _decode_row(connection: sqlite3.Connection, layout: int, body: bytes) -> Sam
 
 
 def join_layout(layout: MetricLayout) -> tuple[str, ...]:
-    """As the file keeps it."""
     return (*layout.gpu, "", *layout.host)
 
 

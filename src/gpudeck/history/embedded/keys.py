@@ -35,7 +35,6 @@ _RUN_COLUMNS: Final = "id, host, pid, started_at, user, gpus, first, last"
 _NO_SUMS: Final = (0.0,) * 10
 """Of a run before its first hour is sealed: the columns after `ended`."""
 _LAST: Final = 7e9
-"""Unix seconds: later times are damage."""
 _SAME_START = 2.0
 """Seconds by which the start of one process may differ after its host corrected its clock."""
 _AHEAD: Final = 60.0
@@ -43,8 +42,6 @@ _AHEAD: Final = 60.0
 
 
 class OpenRun(Struct):
-    """A run of the last sample of its host, or of a late sample."""
-
     key: int
     pid: int
     started_at: float | None
@@ -55,9 +52,8 @@ class OpenRun(Struct):
 
 
 class HostKeys(KnownHost):
-    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID. An
-    open run was last seen when its host was. While a sample has the same `devices`, its GPUs and runs are those of
-    `gpu_runs`, and nothing has to be looked up."""
+    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
+    While a sample has the same `devices`, its GPUs and runs are those of `gpu_runs`."""
 
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
@@ -150,7 +146,6 @@ class KeyRegistry:
         return gpu.key
 
     def run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
-        """The run that this process is, new or known. A pid that was given to another program is another run."""
         run = host.runs.get(process.pid)
         if run is None or not _is_same(run.started_at, process.started_at):
             run = self._other_run(host, process, gpu, at)
@@ -167,7 +162,6 @@ class KeyRegistry:
             self._write_run(run, ended=True)
 
     def write_seen(self, host: HostKeys) -> None:
-        """What is known of that host and of its runs, into the file."""
         self._execute("UPDATE hosts SET first = ?, last = ? WHERE id = ?", (host.first, host.last, host.key))
         for run in host.runs.values():
             run.last = max(run.last, host.last)
@@ -193,7 +187,6 @@ class KeyRegistry:
                 self._put(structs.replace(gpu, first=min(gpu.first, now), last=now))
 
     def word(self, text: str | None) -> int:
-        """0 stands for None: unknown."""
         if text is None:
             return 0
         key = self._words.get(text)
@@ -289,7 +282,6 @@ class KeyRegistry:
         return key
 
     def write_new(self) -> None:
-        """Before the transaction ends: what is new in it, and which numbers were assigned."""
         inserts, self._inserts = self._inserts, {}
         for table, rows in inserts.items():
             marks = ", ".join("?" * len(rows[0]))
@@ -299,7 +291,6 @@ class KeyRegistry:
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
 
     def _execute(self, statement: str, values: Sequence[object]) -> sqlite3.Cursor:
-        """A statement that may be about new rows."""
         if self._inserts:
             self.write_new()
         return self._connection.execute(statement, values)

@@ -1,9 +1,8 @@
 """The hours that are being written, in memory.
 
-Batches are kept as they came (`LooseBatches`) until there are many; then all of them together become a `Piece` for each
-few hosts: a matrix a metric, a row per GPU, of differences from sample to sample, compressed. All hosts are worked on
-at once: a call of numpy costs more than the numbers of one host. An `OpenHour` finds the samples of one host, and
-readers get them as an `Hour`.
+Batches are kept as they came (`LooseBatches`) until there are many; then they become a `Piece` for each few hosts: a
+matrix a metric, of differences from sample to sample, compressed. All hosts are worked on at once: a call of numpy
+costs more than the numbers of one host.
 """
 
 import math
@@ -70,7 +69,6 @@ class Piece(Struct):
         return scale(found, step) if isinstance(found, float) else unpack_steps(_decode(found, self.width), step)
 
     def pick(self, key: MatrixKey, step: float, rows: Indexes, places: Indexes) -> "Floats | float":
-        """One sample of each of these rows, or the one number of all."""
         found = self.matrices.get(key, np.nan)
         if isinstance(found, float):
             return scale(found, step)
@@ -100,7 +98,6 @@ class PieceSlice(Struct, frozen=True):
         return self.row if kind <= OF_HOST else self.run if kind == OF_RUN else self.gpu
 
     def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
-        """(rows, samples) of its rows of that kind, or one number for all of them."""
         known = cache.get(id(self.piece))
         if known is None:
             known = cache[id(self.piece)] = {}
@@ -115,8 +112,6 @@ class PieceSlice(Struct, frozen=True):
 
 
 class LooseSample(Struct, frozen=True):
-    """One sample of a batch."""
-
     batch: SampleBatch
     place: int
     count: int = 1
@@ -151,7 +146,6 @@ class LooseSample(Struct, frozen=True):
 
 
 def read_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | Indexes) -> "Floats | float":
-    """Of these rows of that kind, or the one number of all."""
     kind, name = key
     if kind == MOMENT:
         return (batch.times if name == TIMES else batch.intervals)[rows]
@@ -214,7 +208,6 @@ class _Assembly:
         return line
 
     def _table(self, key: MatrixKey, step: float, places: _Places, blank: float) -> Floats:
-        """(GPUs, samples)."""
         found = self._read(key, step, places)
         shape = len(self._gpus), self._count
         if self._is_even and _are_alike(found):
@@ -258,7 +251,6 @@ class _Assembly:
 
 
 def _are_alike(found: "list[Floats | float]") -> bool:
-    """Whether all of them are the same number, or unknown."""
     first = found[0]
     if not isinstance(first, float):
         return False
@@ -308,7 +300,6 @@ class LooseBatches:
         self.batches, self.oldest, self._rows = [], math.inf, 0
 
     def newest_until(self, at: float) -> "dict[int, LooseSample]":
-        """The last loose sample of each host until `at`."""
         found: dict[int, tuple[float, LooseSample]] = {}
         for batch in list(self.batches):
             for place in np.flatnonzero(batch.times <= at).tolist():
@@ -334,8 +325,6 @@ class _Segment(Struct):
 
 
 class _PiecePacker:
-    """Batches of one layout become pieces."""
-
     def __init__(self, batches: list[SampleBatch]) -> None:
         self._batches = batches
         self._layout = batches[0].layout
@@ -439,7 +428,6 @@ def _spread(samples: Indexes, starts: Indexes, counts: Indexes) -> tuple[Indexes
 
 
 def _join(columns: list[tuple[Whole | float, int]]) -> Whole | float:
-    """One column of several batches."""
     alone = {column if column == column else None for column, _ in columns if isinstance(column, float)}  # noqa: PLR0124
     arrays = [column for column, _ in columns if not isinstance(column, float)]
     if not arrays and len(alone) <= 1:
@@ -498,7 +486,6 @@ class OpenHour:
         self._summaries: dict[int, HourSummary] = {}
 
     def summary(self, until: int) -> HourSummary | None:
-        """As of that time; None where it was not made."""
         return self._summaries.get(until)
 
     def keep_summary(self, until: int, summary: HourSummary) -> None:
@@ -508,7 +495,6 @@ class OpenHour:
         self._summaries = {**kept, until: summary}
 
     def note(self, at: float, entry: int, now: float) -> None:
-        """A sample of it is in the loose batches."""
         self.newest = max(self.newest, at)
         self.last_entry = entry
         self.touched_at = now

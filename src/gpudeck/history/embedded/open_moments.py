@@ -58,7 +58,6 @@ class OpenMoments:
         self._loose = loose
 
     def find(self, hours: Sequence[OpenHour]) -> list[HourMoment | None]:
-        """None where all samples are later."""
         found: list[HourMoment | None] = [None] * len(hours)
         times: dict[int, tuple[Floats, list[int]]] = {}
         groups: dict[int, list[_Place]] = {}
@@ -89,7 +88,6 @@ class OpenMoments:
         return found
 
     def _read(self, group: list[_Place]) -> Iterator[HourMoment]:
-        """Those of one piece, or of one batch."""
         gpu_runs = [one.part.gpu_runs for one in group]
         pairs = [one.pairs for one in gpu_runs]
         rows = _Rows(
@@ -115,7 +113,6 @@ class OpenMoments:
             yield HourMoment(one.time, covered[at], gpus, states[mine], since[mine], values[mine], own[at], runs)
 
     def _read_metrics(self, rows: "_Rows", kind: int) -> Floats:
-        """(rows, metrics of the catalog)."""
         names = _NAMES[kind]
         table = np.full((rows.count(kind), len(names)), np.nan)
         for name, place, step, _ in metrics_of([rows.part.layout], self._metrics, of_gpu=kind == OF_GPU):
@@ -154,7 +151,6 @@ def _read_times(piece: Piece) -> Floats:
 
 
 def _find_since(group: list[_Place]) -> list[float | None]:
-    """Of all GPUs of the group, one after another."""
     part = group[0].part
     states = part.piece.read((STATE, 0), 1.0) if isinstance(part, PieceSlice) else 0.0
     if isinstance(states, float) or not isinstance(part, PieceSlice):

@@ -1,11 +1,5 @@
 """A past that is known all at once, written into the file: of each host whole spans of hours, with column operations.
-
-    span of a host → samples of each hour, where they are wanted
-                   → quarter hours, one row for all of the span
-                   → usage and totals of each hour, sums over all hosts, runs
-
-`embedded.seal` does the same for one hour at a time, as they end; a past of weeks would take minutes that way.
-"""
+`embedded.seal` does the same for one hour at a time; a past of weeks would take minutes that way."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -77,7 +71,6 @@ class PastWriter:
         self.keys.owners[key] = process.user
 
     def extend_run(self, key: int, user: str | None, first: float) -> None:
-        """As `add_run`, of a run that the file has already."""
         self._more[key] = first, RunPart()
         self.keys.owners[key] = user
 
@@ -110,7 +103,6 @@ class PastWriter:
         self._more.clear()
 
     def close(self) -> None:
-        """With the sums of all hosts."""
         for start, span in self._fleet.items():
             self._add_fleet(start, span)
         self.flush()
@@ -180,12 +172,10 @@ class PastWriter:
         self._insert("uses_of_all", uses)
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """All columns of the table. They get their checksums."""
         if rows:
             checked = [(*row, checksum(*(_as_bytes(row) if table == "runs" else row))) for row in rows]
             self._rows.setdefault(table, []).extend(checked)
 
 
 def _as_bytes(row: tuple[object, ...]) -> list[object]:
-    """Text as `checksum` wants it."""
     return [one.encode() if isinstance(one, str) else one for one in row]

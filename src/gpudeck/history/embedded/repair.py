@@ -1,8 +1,7 @@
 """`gpudeck history verify` and `repair`: find what is damaged, and set it aside, so that the rest can be read.
 
-Every row has a checksum, every journal entry one inside. Damaged rows are moved to the table `set_aside`; a file with
-damaged pages is copied row by row, as far as they can be read, and keeps its content under another name. Roll-ups are
-made again from samples where these exist. Nothing is deleted.
+Damaged rows are moved to the table `set_aside`; a file with damaged pages is copied row by row, and keeps its content
+under another name. Roll-ups are made again from samples. Nothing is deleted.
 """
 
 import contextlib
@@ -68,16 +67,12 @@ _CALLED: Final = {
     "uses_of_all": "usage",
 }
 _MOST_TOLD: Final = 100
-"""Sentences about the file as a whole."""
 _Place = tuple[str, int, int]
-"""Table, host or FLEET, and hour."""
 T = TypeVar("T")
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
 
 
 class Damage(Struct, frozen=True):
-    """A damaged row, or the file itself where `table` is empty."""
-
     table: str
     where: Where
     text: str
@@ -94,7 +89,6 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
 
 
 def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
-    """Its tables, pages and indexes."""
     try:
         check_tables(connection)
         for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
@@ -132,9 +126,8 @@ def _describe_row(where: Where, names: dict[int, str]) -> str:
 
 
 class RepairReport(Struct):
-    """`aside` is the old file if its pages were damaged, `copied` the number of rows read from it. `found` are the
-    damaged rows, `rebuilt` and `gone` the hours that are whole again and those that are not, `left` what is still
-    damaged."""
+    """`aside` is the old file if its pages were damaged, `copied` the number of rows read from it. `rebuilt` and `gone`
+    are the hours that are whole again and those that are not, `left` what is still damaged."""
 
     aside: Path | None = None
     copied: int = 0
@@ -206,7 +199,6 @@ def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: st
 
 
 def _copy_numbers(damaged: sqlite3.Connection, connection: sqlite3.Connection) -> None:
-    """The largest numbers assigned: the number of a lost row must not be used again."""
     with contextlib.suppress(sqlite3.Error):
         rows = damaged.execute("SELECT name, value FROM meta WHERE name LIKE 'newest_%'").fetchall()
         connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
@@ -220,7 +212,6 @@ def _readable(damaged: sqlite3.Connection, table: str, columns: str, position: s
     """The rows that can be read, in order of `position`; damaged pages are stepped over."""
 
     def next_after(place: int) -> int | None:
-        """The first position after that one. Raises one of `_UNREADABLE` where that page is damaged."""
         found = f"SELECT {position} FROM {table} WHERE {position} > ? ORDER BY {position} LIMIT 1"  # noqa: S608
         row = damaged.execute(found, (place,)).fetchone()
         if row is not None and int(row[0]) <= place:
@@ -294,8 +285,6 @@ def repair_rows(connection: sqlite3.Connection, now: float, *, is_copied: bool =
 
 
 class _RowRepair:
-    """`rebuilt` and `gone` are sentences."""
-
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.rebuilt: list[str] = []
         self.gone: list[str] = []
@@ -359,7 +348,6 @@ class _RowRepair:
         return {split_key(key) for (key,) in self._ask(question)}
 
     def _describe(self, places: set[_Place]) -> list[str]:
-        """A sentence per table, host and span of hours."""
         names = {key: host.name for key, host in self._keys.by_key.items()} | {FLEET: "all hosts"}
         spans: list[tuple[str, int, int, int]] = []
         for table, host, start in sorted(places):
@@ -407,7 +395,6 @@ class _RowRepair:
         return self._decoded(decode_hour, "chunks", host, start)
 
     def _quarters(self, host: int, start: int) -> Quarters | None:
-        """From the samples, or as they are kept."""
         hour = self._hour(host, start)
         if hour is not None:
             return roll_up(hour)
@@ -436,7 +423,6 @@ class _RowRepair:
         self._made.add(("host_hours", host, start))
 
     def _hosts_at(self, start: int) -> set[int]:
-        """Also those whose sums of that hour are gone."""
         found = {row[0] for row in self._ask("SELECT host FROM host_hours WHERE hour = ?", (start,))}
         gone = {host for table, host, hour in self._damaged if hour == start and table == "host_hours"}
         sealed = self._ask("SELECT key FROM sealed WHERE key & ? = ?", (key_of(1, 0) - 1, key_of(0, start)))

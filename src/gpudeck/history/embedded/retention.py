@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 _HOUR: Final = 3600
 _ENOUGH: Final = 0.95
 _LAST: Final = 7e9
-"""A time that no hour lies beyond."""
 _OF_HOSTS: Final = {"chunks": "samples", "quarters": "quarter hours", "sealed": None}
 """What a host's hours in each table are called in the log."""
 _TABLE: Final = (
@@ -48,7 +47,6 @@ class HistoryRetention:
         self._connection = connection
         self._settings = settings
         self._deleted: dict[str, tuple[int, float, float]] = {}
-        """What this run has deleted, by kind: how many rows, from when until when."""
 
     def run(self, time: float, hosts: Sequence[int]) -> None:
         """Delete by age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
@@ -91,7 +89,6 @@ class HistoryRetention:
         return int((pages - free) * size)
 
     def _delete_hours(self, table: str, host: int, before: float) -> None:
-        """Whole hours: those that end before."""
         if before <= 0:
             return
         bounds = key_of(host, 0), key_of(host, before)
@@ -132,7 +129,6 @@ class HistoryRetention:
                 used = self.used_bytes()
 
     def _oldest(self, table: str, hosts: Sequence[int]) -> float | None:
-        """When the oldest hour of any host begins."""
         oldest = f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?"  # noqa: S608
         found = [self._connection.execute(oldest, keys_between(host, 0, _LAST)).fetchone()[0] for host in hosts]
         return min((float(split_key(key)[1]) for key in found if key is not None), default=None)

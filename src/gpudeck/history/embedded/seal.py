@@ -62,7 +62,6 @@ SUMMARIZED: Final = ("utilization_percent", "power_watts", "memory_used_bytes", 
 """The metrics of a summary: what the overview shows, and what usage and observed time are made from."""
 
 UseWords = dict[tuple[int, int], UsageAmounts]
-"""By the numbers of user and model."""
 
 
 class HourSealer:
@@ -87,7 +86,6 @@ class HourSealer:
         self._uses: dict[tuple[int, int, int], UsageAmounts] = {}
 
     def seal(self, host: HostKeys, open_hour: OpenHour, cache: MatrixCache) -> None:
-        """Inside of a transaction that ends with `write_sums`."""
         hour = open_hour.snapshot(cache=cache)
         if not len(hour.times):
             return
@@ -155,7 +153,6 @@ class HourSealer:
             self._changed.add(totals.start)
 
     def write_sums(self) -> None:
-        """What the hours since the last time add to the sums of all hosts."""
         for start in self._changed:
             write_fleet_quarter(self._connection, self._keys, self._fleet[start])
         self._changed.clear()
@@ -185,7 +182,6 @@ class HourSealer:
         return totals
 
     def forget(self) -> None:
-        """What is in the file counts: a transaction has failed."""
         self._fleet.clear()
         self._changed.clear()
         self._uses.clear()

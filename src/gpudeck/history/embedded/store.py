@@ -66,13 +66,11 @@ _SILENT: Final = 300.0
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
 _MOST_JUDGED: Final = 20_000
-"""Verdicts in memory, about 1 KB each."""
 
 
 class EmbeddedStore:
-    """`history.base.Store` in one file. Questions may be asked from any thread. `keep_samples` is False beside another
-    store that has them: then sums and runs alone are kept. `find_group` returns the group of a login. `retention` is
-    the time by which old data are deleted."""
+    """`history.base.Store` in one file. Questions may be asked from any thread. Without `keep_samples`, which another
+    store has, sums and runs alone are kept. `find_group` returns the group of a login."""
 
     def __init__(
         self,
@@ -99,7 +97,6 @@ class EmbeddedStore:
 
     @property
     def dropped(self) -> int:
-        """Samples that could not be kept."""
         return self.writer.dropped
 
     @property
@@ -112,7 +109,6 @@ class EmbeddedStore:
 
     @property
     def newest(self) -> float | None:
-        """When the newest sample was taken; None while there is none."""
         # Not those of a clock that was ahead.
         now = self._now()
         lasts = [min(host.last, now) for host in list(self.writer.keys.by_key.values())]
@@ -239,7 +235,6 @@ class EmbeddedStore:
             raise Temporary(f"the history cannot be read: {error}.", hint) from error
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's own."""
         connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
         if connection is None or self._thread.opened != self.writer.opened:
             self._thread.opened = self.writer.opened
@@ -369,7 +364,6 @@ def _make_run(
     open_parts: Mapping[int, RunPart],
     now: float,
 ) -> Run | None:
-    """None where its row is damaged."""
     try:
         told = msgspec.convert(row[:12], _RunRow)
         numbers = msgspec.convert(row[12:], tuple[float, ...])
@@ -419,6 +413,5 @@ def _make_run(
 
 
 def file_size(path: Path) -> int:
-    """With the log that SQLite keeps beside it."""
     files = (path, path.with_name(path.name + "-wal"))
     return sum(file.stat().st_size for file in files if file.exists())

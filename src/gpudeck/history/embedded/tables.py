@@ -1,11 +1,8 @@
 """The SQLite file: its tables, their version, row checksums, and how a connection is made.
 
-Every write is one transaction, so a killed hub leaves only whole ones. `key` combines the numbers of host and hour, so
-that a host's hours are stored together.
-
 The column `crc` is the CRC-32 of the row's other columns. Triggers of the writing connection maintain it, except for
-large rows (`BY_HAND`) and rows that are inserted with it: a trigger would write these twice. A row that was damaged
-before it is changed gets `DAMAGED`, which never matches: a change does not hide damage.
+large rows (`BY_HAND`) and rows that are inserted with it. A row that was damaged before it is changed gets `DAMAGED`,
+which never matches.
 """
 
 import errno
@@ -97,7 +94,6 @@ def is_sound(row: Sequence[Any], crc: object) -> bool:
 
 
 def require_sound(row: Sequence[Any]) -> None:
-    """`row` ends with its `crc`. Raises Damaged."""
     if not is_sound(row[:-1], row[-1]):
         raise Damaged(WRONG)
 
@@ -131,7 +127,6 @@ def keep_checksums(connection: sqlite3.Connection, tables: dict[str, tuple[str, 
 
 
 def keys_of(connection: sqlite3.Connection, table: str) -> list[str]:
-    """The columns of its primary key."""
     found = connection.execute(f"PRAGMA table_info({table})").fetchall()
     return [row[1] for row in sorted(found, key=lambda row: row[5]) if row[5]]
 
@@ -146,7 +141,6 @@ def find_wrong(connection: sqlite3.Connection, table: str, columns: Sequence[str
 
 
 def key_of(host: int, start: float) -> int:
-    """The key of that host's hour that begins at `start`."""
     return (host << _HOUR_BITS) + int(start) // 3600
 
 
@@ -156,7 +150,6 @@ def keys_between(host: int, start: float, end: float) -> tuple[int, int]:
 
 
 def split_key(key: int) -> tuple[int, int]:
-    """The host, and when the hour begins."""
     return key >> _HOUR_BITS, (key & ((1 << _HOUR_BITS) - 1)) * 3600
 
 
@@ -193,9 +186,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
-    """The one connection that writes; the file is made if there is none. `keeps_crc`: not where rows are copied with
-    the checksum they have. Raises DamagedFile, UsageError where it is not ours, and Temporary where it cannot be used
-    at the moment."""
+    """The one connection that writes; the file is made if there is none. Raises DamagedFile, UsageError where it is not
+    ours, and Temporary where it cannot be used at the moment."""
     connection = None
     try:
         connection = _connect(path)
@@ -321,7 +313,6 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Raises DamagedFile where a table or a column is missing."""
     for table, columns in tables_and_columns().items():
         missing = {*columns} - {*columns_of(connection, table)}
         if missing:
@@ -330,7 +321,6 @@ def check_tables(connection: sqlite3.Connection) -> None:
 
 @cache
 def tables_and_columns() -> dict[str, tuple[str, ...]]:
-    """What a file has to have. Columns are in their order."""
     with closing(sqlite3.connect(":memory:")) as connection:
         _make_tables(connection)
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -339,7 +329,6 @@ def tables_and_columns() -> dict[str, tuple[str, ...]]:
 
 @cache
 def checked_columns() -> dict[str, tuple[str, ...]]:
-    """The columns that a row's checksum is of, by table."""
     return {table: tables_and_columns()[table][:-1] for table in _CHECKED}
 
 

@@ -63,7 +63,6 @@ _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
 _MOST_SECONDS: Final = 1e18
 _Place = tuple[int, int]
-"""The host, or FLEET, and when the step begins."""
 
 
 class DamageLog:
@@ -83,7 +82,6 @@ class DamageLog:
 
     @property
     def problem(self) -> str | None:
-        """For the hub's admin; None while everything could be read."""
         count = len(self._places)
         if not count:
             return None
@@ -106,8 +104,7 @@ class HistoryView:
         damage: DamageLog | None = None,
         until: int | None = None,
     ) -> None:
-        """With `until`, open hours are as they were summarized until then, and late samples are left out: what is
-        asked of all hosts together is then read, not worked out."""
+        """With `until`, open hours are as they were summarized until then, and late samples are left out."""
         self.connection = connection
         self.damage = damage or DamageLog()
         self._keys = keys
@@ -149,7 +146,6 @@ class HistoryView:
         return float(min((start for start in found if start is not None), default=0))
 
     def _oldest(self, host: int) -> int | None:
-        """When the oldest hour of a host with samples begins."""
         for table in ("chunks", "sealed"):
             with self._noting_damage(f"a part of the file, with the first hours of host {host},"):
                 row = self.connection.execute(
@@ -202,7 +198,6 @@ class HistoryView:
         return found
 
     def _late_moment(self, host: int, begin: int, at: float, metrics: Collection[str] | None) -> dict[int, HourMoment]:
-        """Of an hour that was sealed and got samples since."""
         hours = self.hours(host, begin, begin + SECONDS, ALL_NAMES if metrics is None else metrics, runs=True)
         found = next((moment for hour in hours if (moment := find_moment(hour, at)) is not None), None)
         return {} if found is None else {host: found}
@@ -223,7 +218,6 @@ class HistoryView:
         return {host: moment for host, moment in zip(bodies, moments, strict=True) if moment is not None}
 
     def _newest_bodies(self, hosts: Mapping[int, float]) -> dict[int, tuple[int, bytes]]:
-        """When the last sealed hour of each of these hosts begins that begins until then, and its bytes."""
         keys = [key_of(host, max(until, 0)) for host, until in hosts.items()]
         question = f"SELECT key, body FROM chunks WHERE key IN ({', '.join('?' * len(keys))})"  # noqa: S608
         rows: list[tuple[int, bytes]] = []
@@ -237,7 +231,6 @@ class HistoryView:
         return {host: (start, body) for key, body in rows for host, start in [split_key(key)]}
 
     def _loose_at(self, at: float, hours: Sequence[OpenHour]) -> dict[int, LooseSample]:
-        """The last loose sample of each host until then: all hours share their loose batches."""
         if hours and (self._loose is None or self._loose[0] != at):
             self._loose = at, hours[0].loose.newest_until(at)
         return {} if self._loose is None else self._loose[1]
@@ -250,7 +243,6 @@ class HistoryView:
             yield from self._past_runs(f"id IN ({', '.join('?' * len(some))})", some, gpus="''")
 
     def runs_between(self, start: float, end: float) -> Iterator[PastRun]:
-        """Those that were there at some time from `start` until before `end`."""
         return self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
 
     def run_spans(self, start: float, end: float) -> Iterator[RunSpan]:
@@ -301,7 +293,6 @@ class HistoryView:
                 yield roll_up(open_hour.snapshot(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
-        """The totals of each host that begin from `start` until before `end`."""
         more, sealed_too = {}, set()
         for key, open_hour in checkpointed(self._open_between(start, end)):
             late = self._late_hour(*key, open_hour, metrics)
@@ -339,7 +330,6 @@ class HistoryView:
         return join_stacks([sealed, stack_totals(more, (UTILIZATION,), step)])
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
-        """The totals of all hosts together."""
         of_hosts: dict[_Place, list[StepTotals]] = {}
         were: dict[_Place, list[StepTotals]] = {}
         for (host, hour), open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
@@ -397,7 +387,6 @@ class HistoryView:
                 yield (at if hourly else start, names.get(of, ""), owner, name), use
 
     def observed(self, start: int, end: int) -> float:
-        """GPU-seconds that were observed."""
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
         for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
@@ -440,11 +429,9 @@ class HistoryView:
         return found
 
     def _open_between(self, start: int, end: int) -> list[tuple[tuple[int, int], OpenHour]]:
-        """Those that begin from `start` until before `end`."""
         return [one for begin, some in self._open_by_start.items() if start <= begin < end for one in some]
 
     def _open(self, host: int, start: float, end: float) -> dict[int, OpenHour]:
-        """That host's open hours in the span, in order."""
         return {one.start: one for one in self.open_hours_of(host) if start - SECONDS < one.start < end}
 
     def _summary(self, open_hour: OpenHour) -> HourSummary | None:
@@ -456,7 +443,6 @@ class HistoryView:
         return summary.hour if summary is not None else _hour_of(open_hour, metrics)
 
     def _quarters_of(self, open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
-        """Those of its quarters."""
         summary = self._summary(open_hour)
         return summary.quarters if summary is not None else _quarters_of(open_hour, metrics)
 
@@ -465,7 +451,6 @@ class HistoryView:
 
     @cached_property
     def _words(self) -> dict[int, str]:
-        """Users and models by their number."""
         return dict(self.connection.execute("SELECT id, text FROM words").fetchall())
 
     @cached_property
@@ -587,6 +572,5 @@ def _quarters_in(hour: Hour) -> list[StepTotals]:
 
 
 def _sort_in(found: dict[_Place, list[StepTotals]], quarters: Iterable[StepTotals]) -> None:
-    """A host's own, to those of the same quarter hour."""
     for totals in quarters:
         found.setdefault((FLEET, totals.start), []).append(totals)

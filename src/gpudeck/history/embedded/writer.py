@@ -45,7 +45,6 @@ _QUIET: Final = 2.0
 _REST: Final = 2.0
 """While more is due, the thread rests so many times as long as it sealed."""
 _SUMMARY_REST: Final = 6.0
-"""The same for summaries, which are made after a restart too: then thousands of hosts may come back."""
 FEW_OPEN_HOURS: Final = 200
 """Of so few hosts, questions about all of them read the samples until now. Of more, they are answered until the last
 quarter hour that is over."""
@@ -59,7 +58,6 @@ _AHEAD: Final = 3600.0
 
 
 HourKey = tuple[int, int]
-"""The host and when the hour begins."""
 
 
 class EmbeddedWriter:
@@ -83,9 +81,7 @@ class EmbeddedWriter:
         self.summarized: int | None = None
         """Until when every open hour has a summary; None where they are so few that none is needed."""
         self._unsummarized: tuple[int, list[list[HourKey]]] | None = None
-        """The summaries in the making: until when, and the groups of neighbours that have none yet."""
         self._due: list[list[HourKey]] = []
-        """Groups of neighbours to be sealed, the next one last."""
         self.problem: str | None = None
         self.taken = self.dropped = self.late = self.rows = 0
         self._settings = settings
@@ -96,7 +92,6 @@ class EmbeddedWriter:
         self._keep_samples = keep_samples
         self.damage = DamageLog()
         self.opened = 0
-        """How often the file was opened: readers reopen it when this changes."""
         self.set_aside: str | None = None
         self.next_upkeep = self._next_look = 0.0
         self.upkept = 0
@@ -122,7 +117,6 @@ class EmbeddedWriter:
             self._replace(error)
 
     def _open(self) -> None:
-        """The file, and the open hours of last time. Raises sqlite3.Error, UsageError and Temporary."""
         self._connection = open_to_write(self.path)
         try:
             self._inode = self.path.stat().st_ino
@@ -186,7 +180,6 @@ class EmbeddedWriter:
         self._queue.put(list(samples))
 
     def flush(self, seconds: float = 60.0) -> bool:
-        """Wait until everything taken so far is in the journal."""
         done = threading.Lock()
         done.acquire()
         self._queue.put(done)
@@ -371,7 +364,6 @@ class EmbeddedWriter:
             open_hour.keep_summary(until, summarize(open_hour, until, self.keys, self._connection, cache))
 
     def _seal_due(self) -> None:
-        """The oldest first, within the time budget."""
         if self._unsummarized is not None:
             return
         self._rest = _WAIT
@@ -518,7 +510,6 @@ class EmbeddedWriter:
         return None
 
     def _recover(self) -> None:
-        """The open hours of last time."""
         for batch, entry in read_journal(self._connection):
             known = np.isin(batch.hosts, list(self.keys.by_key))
             for host in set(batch.hosts[~known].tolist()):

@@ -66,7 +66,6 @@ _ALIKE: Final = 1.2
 """Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
 _DAY = 86_400.0
 MOST_VALUES: Final = 100_000
-"""Points of all series together: with many series each gets fewer."""
 
 
 class DeviceDirectory:
@@ -89,7 +88,6 @@ class DeviceDirectory:
                 self._hosts[gpu.uuid] = {*hosts, sample.host_id}
 
     def find_host(self, name: str) -> tuple[str, str]:
-        """Id and name of a host, by either. Raises HistoryRefused for an unknown one."""
         known = dict(self._names)
         if name in known:
             return name, known[name]
@@ -104,7 +102,6 @@ class DeviceDirectory:
         return found[-1]["host_id"], found[-1].get("host", "")
 
     def find_gpu(self, uuid: str) -> str:
-        """Its label. Raises HistoryRefused for one that was never there."""
         label = self.labels_of([uuid]).get(uuid)
         if label is None:
             hint = suggest(uuid, dict(self._labels), "It knows")
@@ -112,7 +109,6 @@ class DeviceDirectory:
         return label
 
     def labels_of(self, uuids: Iterable[str]) -> dict[str, str]:
-        """The labels of those that were ever there."""
         wanted = list(uuids)
         found = {uuid: self._labels[uuid] for uuid in wanted if uuid in self._labels}
         missing = [uuid for uuid in wanted if uuid not in found]
@@ -127,7 +123,6 @@ class DeviceDirectory:
         return sorted({host for uuid in wanted for host in self._hosts.get(uuid, ())})
 
     def count_gpus(self, host_id: str) -> int:
-        """How many GPUs the host ever had."""
         return len({labels.get("uuid") for labels in self._find_labels(select(STATE, {"host_id": host_id}))})
 
     def _find_gpus(self, uuids: list[str]) -> list[dict[str, str]]:
@@ -338,7 +333,6 @@ _RUNS_A_PAGE: Final = 1000
 _UNKNOWN: Final = STATE_NUMBERS["unknown"]
 
 _Gpu = tuple[str, str]
-"""Host's id and UUID."""
 
 
 class _Found(Struct):
@@ -346,9 +340,7 @@ class _Found(Struct):
 
     at: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     gpus: dict[str, dict[str, tuple[str, str, int]]] = field(default_factory=dict)
-    """Label, model and state by host's id and UUID."""
     values: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """By host's id, UUID (empty: the host's own) and the name of the series."""
     memory: dict[_Gpu, dict[str, float]] = field(default_factory=dict)
 
 
@@ -377,7 +369,6 @@ def _ask(reader: PromReader, query: MomentQuery) -> _Found:
     window = min(_LOOKBACK, max(_SHORTEST, 2 * max((seconds for _, _, seconds in found.at.values()), default=0.0)))
 
     def last(series: str) -> list[tuple[dict[str, str], float]]:
-        """Of the series of hosts, what their last sample has."""
         rows = reader.samples(select(series), query.at - window, end)
         return [
             (labels, samples[-1][1])
@@ -446,7 +437,6 @@ def _make_sample(host_id: str, found: _Found, processes: Mapping[str, list[Proce
 def _values(
     series: tuple[ExposedMetric, ...], catalog: Mapping[str, Metric], find: Callable[[str], float | None]
 ) -> Values:
-    """In the catalog's units and order."""
     found = [(one, metric, find(one.name)) for one, metric in zip(series, catalog.values(), strict=True)]
     return tuple(None if value is None else metric.round(value * one.per / one.times) for one, metric, value in found)
 

@@ -46,11 +46,9 @@ _T = TypeVar("_T")
 
 
 class PromClient:
-    """To one address of the store. Several threads may ask at once. `close` when done. Raises UsageError for an address
-    or a file that cannot be used. Secrets are read again after a refusal, so that a new token needs no restart."""
+    """To one address of the store, from several threads. Raises UsageError. Secrets are read again after a refusal."""
 
     def __init__(self, url: str, settings: HistorySettings, *, seconds: float, connections: int = 1) -> None:
-        """`seconds` is how long to wait for an answer."""
         self.shown = show_url(url)
         self._url = url.strip().rstrip("/")
         self._settings = settings
@@ -59,7 +57,6 @@ class PromClient:
         self._fetcher = BlockingFetcher(seconds=seconds, connections=connections, trust=trust)
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int = _PIECE) -> HttpResponse:
-        """Raises Temporary when there is no answer, or one of more than `bytes_at_most`."""
         return self._fetcher.post(self._url + path, body, {**self._headers, **headers}, bytes_at_most=bytes_at_most)
 
     def read_secrets_again(self) -> None:
@@ -162,9 +159,8 @@ class PromReader:
         return list(found.values())
 
     def _values(self, query: str, grid: Grid) -> Iterator[tuple[dict[str, str], Floats]]:
-        """What the store answers at once. A window ends at the moment that is asked for, and its end is part of it. A
-        step ends before the next begins, so its last millisecond is asked for. VictoriaMetrics would move these moments
-        to round ones, but for `nocache`."""
+        """A window ends at the moment that is asked for, and its end is part of it: so the last millisecond of a step
+        is asked for. VictoriaMetrics would move these moments to round ones, but for `nocache`."""
         asked = {
             "query": query,
             "start": f"{grid.start + grid.step - _END - LATER:.3f}",
@@ -197,7 +193,6 @@ class PromReader:
             raise self._strange() from error
 
     def labels(self, selectors: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
-        """The labels of all series that had samples at some time in between."""
         asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
         pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
         return [labels for piece in pieces for labels in self.decode(piece, _DataAnswer[list[dict[str, str]]]).data]
@@ -227,8 +222,7 @@ _decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode
 
 def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[bytes]:
     """The answer as several of the same form, each with a part of the list that begins with `begin`. `between` stands
-    between two objects of the list, and in no text: a quote in a text has a backslash before it. One that is written
-    otherwise, as with spaces, is not cut."""
+    between two objects of the list, and in no text: a quote in a text has a backslash before it."""
     at = body.find(begin) + len(begin)
     head = body[:at]
     while head.endswith(begin) and (found := body.find(between, at + PIECE_BYTES)) >= 0:
@@ -239,7 +233,6 @@ def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[byte
 
 
 def _read_values(values: msgspec.Raw, grid: Grid) -> Floats:
-    """Raises ValueError."""
     if len(memoryview(values)) > MOST_ROW_BYTES:
         raise ValueError("more steps than were asked for")
     placed = np.full(grid.count, np.nan)

@@ -1,16 +1,12 @@
 """A host's sample as series of remote_write 1.0, and usage as counters in it. Unknown values are left out.
 
-    WriteRequest  1: TimeSeries, repeated      Label   1: name    2: value
-    TimeSeries    1: Label, repeated           Sample  1: value (double)    2: Unix milliseconds (varint)
-                  2: Sample, repeated
+    WriteRequest  1: TimeSeries, repeated      TimeSeries  1: Label, repeated  2: Sample, repeated
+    Label         1: name  2: value            Sample      1: value (double)   2: Unix milliseconds (varint)
 
-Concatenated requests are one request with the series of both, as protobuf treats repeated fields: requests can be
-joined without decoding them.
+Concatenated requests are one request with the series of both: they can be joined without decoding them.
 
-Counters only grow, and follow the rules of accounting.py, applied to one sample at a time. A counter that went back by
-a little would be taken for one that began again from 0, and count everything twice: so the totals are on the disk
-before they are sent. What was counted after the last time is then missing, at most `EVERY` seconds, and nothing is ever
-counted twice.
+Counters follow the rules of accounting.py. A counter that went back by a little would be taken for one that began again
+from 0: so the totals are on the disk before they are sent. Nothing is ever counted twice.
 """
 
 import contextlib
@@ -124,7 +120,6 @@ class _SeriesHeads(Struct):
     others: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     def head(self, series: str, label: str = "", value: str | None = None) -> bytes:
-        """Of a series with one more label."""
         key = (series, value or "")
         known = self.others.get(key)
         if known is None:
@@ -161,7 +156,6 @@ class SeriesEncoder:
         return [EncodedSeries(b"".join(piece), len(piece), sample.at) for piece in pieces]
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """The labels of hosts that are no more."""
         for host_id in [host_id for host_id in self._hosts if is_gone(host_id)]:
             del self._hosts[host_id]
 
@@ -221,15 +215,12 @@ def _add(sizes: list[int | None]) -> float | None:
 
 
 class SeriesColumn(NamedTuple):
-    """A series of an hour: a value for each of its samples that are `known`."""
-
     name: str
     labels: dict[str, str | None]
     known: NDArray[np.bool_]
     values: Floats
 
     def encode(self, times: NDArray[np.uint8]) -> bytes:
-        """The series with all its samples, as part of a request. `times` are those of the hour, encoded."""
         samples = np.empty(int(self.known.sum()), _SAMPLE)
         samples["head"] = [(0x12, _SAMPLE_BYTES, _VALUE)]
         samples["value"] = self.values[self.known]
@@ -319,7 +310,6 @@ class UsageCounters:
     """One thread owns it. `file` keeps the totals while no hub runs."""
 
     def __init__(self, file: Path, hub: str | None = None) -> None:
-        """`hub` is the name of this one of several hubs: its counters have it as a label."""
         self._file = file
         self._hub = hub
         self._counts = _load(file)

@@ -1,12 +1,9 @@
 """Names of series, and questions in PromQL that both VictoriaMetrics and Prometheus understand.
 
-Metrics have the names and units of the hub's /metrics page, but all have the label `host_id`, so that a store which
-also scrapes that page keeps them apart. The state of a GPU is a sample of value 1 in the series of that state: counting
-samples in a window gives the share of each state and the unobserved time.
-
-All questions are over windows as long as a step, never instant values: an instant value may be five minutes old, and
-gaps must stay gaps. A device is identified by `uuid` or `host_id` alone, so that renaming a host does not duplicate its
-GPUs.
+Metrics have the names and units of the hub's /metrics page, but all have the label `host_id`. The state of a GPU is a
+sample of value 1 in the series of that state: counting samples in a window gives the share of each state. All questions
+are over windows as long as a step: an instant value may be five minutes old, and gaps must stay gaps. A device is
+identified by `uuid` or `host_id` alone.
 """
 
 import re
@@ -66,12 +63,10 @@ def over(selector: str, window: int) -> str:
 
 
 def any_of(label: str, values: list[str]) -> str:
-    """A matcher for one of several values."""
     return f"{label}=~{quoted('|'.join(re.escape(label_value(value)) for value in values))}"
 
 
 def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
-    """Each device by itself: GPUs by `uuid`, hosts by `host_id`."""
     by = _device(metric)
     if metric.state is not None:
         return _states(metric, where, window, more, by)
@@ -84,7 +79,6 @@ def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more:
 
 
 def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
-    """All devices as one, put together as the metric's roll-up says."""
     if metric.state is not None:
         return _states(metric, where, window, more, "")
     series = series_of(metric)

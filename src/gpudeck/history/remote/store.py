@@ -53,9 +53,8 @@ _LATE_SECONDS: Final = 60.0
 class RemoteStore:
     """`history.base.Store` over a Prometheus-compatible store. Starts two threads; `close` ends them.
 
-    Samples that are not sent yet are in `data_dir`. `usage_store` gets every sample too, answers questions about usage
-    and runs, and is closed with this store. Raises UsageError for addresses and files that cannot be used; a store that
-    does not answer is no error.
+    Samples that are not sent yet are in `data_dir`. `usage_store` gets every sample too, and answers questions about
+    usage and runs. Raises UsageError; a store that does not answer is no error.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class RemoteStore:
         *,
         hub: str | None = None,
     ) -> None:
-        """`hub` is the name of this one of several hubs: each has counters of its own."""
         self._clock = clock
         self._usage_store = usage_store
         self._write_client = PromClient(settings.write_url or "", settings, seconds=20.0)
@@ -91,13 +89,11 @@ class RemoteStore:
 
     @property
     def problem(self) -> str | None:
-        """What stands in the way now; None: nothing."""
         trouble = self.trouble
         return None if trouble is None else trouble.detail
 
     @property
     def trouble(self) -> HistoryTrouble | None:
-        """The same, and whether anything is lost by it. Reads no file."""
         sent = self._sender.sent
         own = self.writer.problem or self._counters.problem or (None if sent.is_later else sent.problem)
         own = own or self._usage_store.problem
@@ -120,7 +116,6 @@ class RemoteStore:
 
     @property
     def damage(self) -> str | None:
-        """What of the usage that the hub keeps itself cannot be read, or was set aside."""
         return self._usage_store.damage
 
     def take(self, samples: Sequence[Sample]) -> None:

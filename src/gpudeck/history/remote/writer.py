@@ -34,7 +34,6 @@ from gpudeck.model.errors import Temporary
 FILE: Final = "queue.db"
 _LONGEST: Final = 16 * 1024 * 1024
 _Dropped = tuple[int, float, int]
-"""Number, time and bytes of a record."""
 _SETTINGS: Final = (
     "auto_vacuum = INCREMENTAL",  # of a queue that was long, the empty pages are given back
     "journal_mode = WAL",
@@ -52,8 +51,7 @@ class QueuedRecord(Struct, frozen=True):
 
 class DiskQueue:
     """`append` is for one thread, `peek` and `done` for one other. Raises OSError when the folder cannot be used.
-    `most_bytes` bounds its records. `dropped` counts those that were not sent and never will be; `lost` is from when
-    until when those were taken that were dropped since all had been sent last, None: none were."""
+    `dropped` counts records that never will be sent; `lost` is from when until when those were taken."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +67,6 @@ class DiskQueue:
             self._begin_anew(error)
 
     def size(self) -> int:
-        """How many bytes wait on the disk."""
         return self._size
 
     def is_empty(self) -> bool:
@@ -116,7 +113,6 @@ class DiskQueue:
         return found
 
     def done(self, place: int) -> None:
-        """All until `place` has been sent, or is given up."""
         sent = "FROM records WHERE id <= ?"
         with self._lock:
             with self._connection:
@@ -153,7 +149,6 @@ class DiskQueue:
         self._open()
 
     def _find_oldest(self, size: int) -> list[_Dropped]:
-        """The oldest records that have `size` bytes together."""
         found: list[_Dropped] = []
         for row in self._connection.execute("SELECT id, at, length(body) FROM records ORDER BY id"):
             if size <= 0:
@@ -177,11 +172,9 @@ log = logging.getLogger(__name__)
 
 EVERY: Final = 1.0
 _MOST_WAITING: Final = 50_000
-"""Samples of hosts in memory, should the disk not keep up."""
 _GONE_AFTER: Final = 86_400.0
 _HOUR: Final = 3600
 MOST_VALUES: Final = 10_000
-"""In one request."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 _HEADERS: Final = {
@@ -221,7 +214,6 @@ class RemoteWriter:
 
     @property
     def newest(self) -> float | None:
-        """When the newest sample was taken; None while there is none."""
         return self._newest if math.isfinite(self._newest) else None
 
     def take(self, samples: Sequence[Sample]) -> None:
@@ -246,7 +238,6 @@ class RemoteWriter:
                 log.exception("samples for the store cannot be written")
 
     def write(self, *, at_last: bool = False) -> None:
-        """Put everything that was taken into the queue."""
         with self._is_writing:
             with self._lock:
                 taken, self._waiting, self._waiting_count = self._waiting, deque(), 0
@@ -383,7 +374,6 @@ class RemoteWriteSender:
                 more.wait(1.0)
 
     def send(self, waiting: Sequence[QueuedRecord]) -> float:
-        """Send some records; returns how long to pause."""
         try:
             self._deliver(waiting)
         except RetryLater as later:
