@@ -1900,12 +1900,9 @@ export interface components {
          * Envelope
          * @description Version 1: a whole report.
          *
-         *         Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock: `run_id` is new each
-         *         time the agent starts. `collected_at` is the agent's clock. `host_id` outlives renames (the machine id); without one
-         *         the name is the identity. `simulated` reports are taken by a demo hub only.
-         *
-         *         `description` is the sender's name for all of the report but its numbers: short reports of the same run may refer to
-         *         it. Without one none can.
+         *         Reports of one agent are ordered by `sequence` within (`boot_id`, `run_id`), never by clock. `host_id` outlives
+         *         renames (the machine id). `simulated` reports are taken by a demo hub only. `description` is the sender's name for
+         *         all of the report but its numbers: short reports of the same run may refer to it.
          */
         Envelope: {
             /** @default  */
@@ -3483,12 +3480,9 @@ export interface components {
          * ShortReport
          * @description Version 2: new numbers for the last whole report of the same run, if that had this `description`.
          *
-         *         `numbers` are little-endian doubles in the order of that report: the metrics of the host; the metrics of each GPU,
-         *         one GPU after another; `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process,
-         *         GPU by GPU; `used_bytes` of each disk. All metrics of the whole report are there, and no others. NaN as a number
-         *         that may be left out (of a GPU or a process) is None.
-         *
-         *         `job_cgroups` are there when they were just read, every half minute; in other reports they are as before.
+         *         `numbers` are little-endian doubles in the order of that report: the metrics of the host; those of each GPU;
+         *         `idle_seconds` of each GPU; `memory_used_bytes` and `utilization_percent` of each process, GPU by GPU; `used_bytes`
+         *         of each disk. NaN as a number that may be left out is None. `job_cgroups` are there when they were just read.
          */
         ShortReport: {
             /** @default  */
