@@ -14,7 +14,7 @@ import socket
 import ssl
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -225,20 +225,29 @@ class Fetcher:
         anything else. A body comes unpacked, unless `headers` ask for an encoding other than gzip."""
         return await self._request("GET", url, None, headers, self._deadline if deadline is None else deadline)
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> HttpResponse:
-        """As `get`, for servers that want their questions posted."""
-        return await self._request("POST", url, body, headers, self._deadline)
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str] | None = None, *, accept: Collection[int] = ()
+    ) -> HttpResponse:
+        """As `get`, for servers that want their questions posted. Answers with a status of `accept` are returned."""
+        return await self._request("POST", url, body, headers, self._deadline, accept=accept)
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def _request(
-        self, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None, seconds: float
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        seconds: float,
+        *,
+        accept: Collection[int] = (),
     ) -> HttpResponse:
         shown = show_url(url)
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(method, url, shown, body, headers)
+                return await self._exchange(method, url, shown, body, headers, accept=accept)
         except TimeoutError as error:
             raise Temporary(f"{shown} did not answer within {seconds:g} s.") from error
         except _NO_ADDRESS as error:
@@ -248,12 +257,20 @@ class Fetcher:
             raise Temporary(f"{shown} does not answer: {explain(error)}.") from error
 
     async def _exchange(
-        self, method: str, url: str, shown: str, content: bytes | None, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        url: str,
+        shown: str,
+        content: bytes | None,
+        headers: Mapping[str, str] | None,
+        *,
+        accept: Collection[int],
     ) -> HttpResponse:
         place, sent, extensions = await self._locate(_parse(url), dict(headers or {}))
         async with self._client.stream(method, place, content=content, headers=sent, extensions=extensions) as response:
             body = await self._read(response, shown)
-        _check_status(shown, response, body)
+        if response.status_code not in accept:
+            _check_status(shown, response, body)
         return _response_of(response, body)
 
     async def _locate(

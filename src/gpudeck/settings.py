@@ -53,6 +53,14 @@ class Settings(Struct, frozen=True):
         str, Meta(pattern=r"^(?:/[^\s?#]*)?$", extra={"config_words": "a path that begins with /, such as /gpus"})
     ] = ""
     """The path below which a reverse proxy serves the hub, such as /gpus, if the proxy does not remove it."""
+    public_url: (
+        Annotated[
+            str, Meta(pattern=r"^https?://[^\s?#]+$(?!\n)", extra={"config_words": "the page's address, https://…"})
+        ]
+        | None
+    ) = None
+    """The address of the page for users, with the path if there is one. Providers of `login.oidc` send users back to
+    it."""
     data_dir: str | None = None
     """The folder for the files of hub and agent; the default is gpudeck in $XDG_DATA_HOME or ~/.local/share.
     $GPUDECK_DATA_DIR overrides it."""
@@ -102,8 +110,24 @@ class Settings(Struct, frozen=True):
         problem = problem or mute_problem({name: read_user(name, entry).mute for name, entry in self.users.items()})
         problem = problem or cluster_problem(self.cluster, self.database, self.history.kind)
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
+        problem = problem or redirect_problem(self)
         if problem:
             raise ValueError(problem)
+
+
+def redirect_problem(settings: Settings) -> str | None:
+    """Why providers could not send users back; None where they can."""
+    url = settings.public_url
+    if not settings.login.oidc:
+        return None
+    if url is None:
+        return "public_url is missing: providers of login.oidc send users back to it"
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        return f"public_url: {url} has to begin with https://, as a login over plain HTTP can be read on its way"
+    if settings.path_prefix and parts.path.rstrip("/") != settings.path_prefix.rstrip("/"):
+        return f"public_url: {url} has another path than path_prefix, which is {settings.path_prefix}"
+    return None
 
 
 def _ways(hosts: Hosts, discovery: DiscoverySettings) -> set[str]:

@@ -31,6 +31,7 @@ from gpudeck.api import (
     login,
     maintenance,
     metrics,
+    oidc,
     page,
     queue,
     reservations,
@@ -75,7 +76,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
-    *(waste, idle_policy, device_login),
+    *(waste, idle_policy, device_login, oidc),
 )
 """All routes that stand in one of these modules are served."""
 

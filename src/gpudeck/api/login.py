@@ -4,8 +4,9 @@ POST /api/v1/login · /api/v1/logout · /api/v1/logout-everywhere · /api/v1/fir
 GET /api/v1/me · /api/v1/me/sessions · /api/v1/me/views.
 """
 
+import base64
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from litestar import Request, Response, delete, get, post, put
 from litestar.datastructures import Cookie, State
@@ -16,8 +17,9 @@ from litestar.exceptions import (
     PermissionDeniedException,
     TooManyRequestsException,
 )
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from sqlalchemy import Executable
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
@@ -28,13 +30,19 @@ from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
 from gpudeck.auth.sessions import Session
+from gpudeck.model.text import clean
 from gpudeck.schedulers.job_report import JobReporter
+
+if TYPE_CHECKING:
+    from gpudeck.auth.oidc import OidcProvider
 
 TheAuth = NamedDependency[Auth]
 TheJobs = NamedDependency[JobReporter]
 AuthRequest = Request[Any, Any, State]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
+_MOST_NOTE, _NOTE_SECONDS = 1_000, 60
+_D = TypeVar("_D", bound=Struct)
 
 
 class Credentials(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,12 +63,22 @@ class NewPassword(Struct, frozen=True, forbid_unknown_fields=True):
     new: Password
 
 
+class LoginProvider(Struct, frozen=True):
+    """A provider with a button. `problem` is why it cannot be used now."""
+
+    name: str
+    label: str
+    problem: str | None
+
+
 class Me(Struct, frozen=True):
     """Who asks, and what they may do here. `logins` are their names on the hosts.
 
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_jobs`: the hub
-    reads a scheduler, or knows jobs.
+    reads a scheduler, or knows jobs. `providers` are those through which users log in; `takes_passwords` that they can
+    log in with a name and a password, too. `provider` is where this session can be ended as well. `note` is why the
+    last login did not succeed; it is told once.
     """
 
     kind: Kind
@@ -75,6 +93,10 @@ class Me(Struct, frozen=True):
     needs_first_admin: bool
     has_proxy: bool
     has_jobs: bool = False
+    providers: list[LoginProvider] = []
+    takes_passwords: bool = True
+    provider: str | None = None
+    note: str | None = None
 
 
 class OneSession(Struct, frozen=True):
@@ -103,9 +125,13 @@ class Done(Struct, frozen=True):
 
 
 @get("/api/v1/me", opt=access("open"))
-async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Me:
+async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Who the hub takes you for, and what you may do."""
-    return describe_caller(caller_of(request), policy_of(request), auth, jobs)
+    me = describe_caller(caller_of(request), policy_of(request), auth, jobs)
+    found = await _find_provider(request, auth)
+    note = _read_note(request)
+    me = replace(me, provider=None if found is None else found[0].label, note=note)
+    return Response(me, cookies=[] if note is None else [write_note(request, "")])
 
 
 @post(
@@ -121,21 +147,35 @@ async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Me:
 async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Log in with a name and a password."""
     try:
-        account, secret = await auth.login.log_in(data.name, data.password, *_client_of(request))
+        account, secret = await auth.login.log_in(data.name, data.password, *client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     return _enter(request, auth, jobs, account, secret)
 
 
+class LoggedOut(Struct, frozen=True):
+    """`provider_url` is where the browser has to go to be logged out of the provider, too."""
+
+    status: str = "done"
+    provider_url: str | None = None
+
+
 @post("/api/v1/logout", status_code=200, opt=access("open"))
-async def log_out(request: AuthRequest, auth: TheAuth) -> Response[Done]:
+async def log_out(
+    request: AuthRequest,
+    auth: TheAuth,
+    *,
+    at_provider: Annotated[bool, QueryParameter(description="Whether to end the session at the provider, too")] = False,
+) -> Response[LoggedOut]:
     """End this session."""
     secret = _session_of(request)
     caller = caller_of(request)
+    found = await _find_provider(request, auth) if at_provider else None
+    url = None if found is None or auth.oidc is None else found[0].logout_url(found[1], f"{auth.oidc.public_url}/")
     # Callers with an invented cookie would fill the audit log.
     if secret and caller.role != "nobody":
         await auth.sessions.end(secret, auth.audit.entry(caller, "logout"))
-    return _without_cookie(request)
+    return _without_cookie(request, LoggedOut(provider_url=url))
 
 
 @post("/api/v1/logout-everywhere", status_code=200, opt=access("self"))
@@ -144,7 +184,7 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
     caller = caller_of(request)
     if caller.account_id is not None:
         await auth.sessions.end_all(caller.account_id, auth.audit.entry(caller, "logout everywhere"))
-    return _without_cookie(request)
+    return _without_cookie(request, Done())
 
 
 @get("/api/v1/me/sessions", opt=access("self"))
@@ -248,7 +288,7 @@ async def change_password(
     """Change your password. Everywhere else you are logged out."""
     caller = caller_of(request)
     try:
-        account, secret = await auth.login.change_password(caller.name, data.old, data.new, *_client_of(request))
+        account, secret = await auth.login.change_password(caller.name, data.old, data.new, *client_of(request))
     except LoginRefused as refusal:
         raise _refuse(refusal) from refusal
     return _enter(request, auth, jobs, account, secret)
@@ -271,7 +311,7 @@ async def make_first_admin(
     """Make the first admin, with the secret of the link that the hub printed when it started."""
     try:
         # Without the limits against guessing: the link's owner need not wait for others at this address.
-        secret, also = auth.login.begin("make first admin", *_client_of(request))
+        secret, also = auth.login.begin("make first admin", *client_of(request))
         account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
     except LinkRefused as refusal:
         raise PermissionDeniedException(str(refusal)) from refusal
@@ -279,7 +319,7 @@ async def make_first_admin(
     return _enter(request, auth, jobs, account, secret, status=201)
 
 
-def _client_of(request: AuthRequest) -> tuple[str, str]:
+def client_of(request: AuthRequest) -> tuple[str, str]:
     """Its address and its user agent."""
     return request.client.host if request.client else "", request.headers.get("user-agent", "")[:256]
 
@@ -289,7 +329,7 @@ def _enter(
 ) -> Response[Me]:
     """The response to a log-in. The cookie has no age: the browser forgets it when it ends, the hub when the session
     has been idle for too long."""
-    me = describe_caller(auth.caller_of(account, _client_of(request)[0]), policy_of(request), auth, jobs)
+    me = describe_caller(auth.caller_of(account, client_of(request)[0]), policy_of(request), auth, jobs)
     return Response(me, status_code=status, cookies=[_cookie(request, secret)], headers={"Cache-Control": "no-store"})
 
 
@@ -311,30 +351,63 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporte
         may_write=caller.is_at_least("user"),
         may_reserve=caller.is_at_least("user") or policy.reserves_without_account,
         may_administer=caller.is_at_least("admin"),
-        can_log_in=auth.has_accounts,
-        needs_first_admin=policy.needs_accounts and not auth.has_accounts,
+        can_log_in=auth.can_log_in,
+        needs_first_admin=policy.needs_accounts and not auth.can_log_in,
         has_proxy=auth.has_proxy,
         has_jobs=jobs.service.is_expected or jobs.service.has_jobs,
+        providers=[
+            LoginProvider(name, one.label, one.problem)
+            for name, one in (auth.oidc.providers if auth.oidc is not None else {}).items()
+        ],
+        takes_passwords=auth.takes_passwords,
     )
 
 
-def _without_cookie(request: AuthRequest) -> Response[Done]:
+async def _find_provider(request: AuthRequest, auth: Auth) -> "tuple[OidcProvider, str | None] | None":
+    """The provider that began this session, and can end it, with the session's ID token."""
+    if auth.oidc is None or caller_of(request).kind != "account":
+        return None
+    found = await auth.oidc.find_provider(_session_of(request))
+    return None if found is None or found[0].logout_url(None, "") is None else found
+
+
+def write_note(request: AuthRequest, note: str) -> Cookie:
+    """Why a login did not succeed, for the page that is opened next; an empty one takes it back."""
+    body = base64.urlsafe_b64encode(note.encode()[:_MOST_NOTE]).decode()
+    cookie = _cookie(request, body, max_age=_NOTE_SECONDS if note else 0)
+    cookie.key = _note_name(request)
+    return cookie
+
+
+def _read_note(request: AuthRequest) -> str | None:
+    body = read_cookie(request.headers.get("cookie", ""), _note_name(request))
+    try:
+        return clean(base64.urlsafe_b64decode(body[: 2 * _MOST_NOTE].encode()).decode("utf-8", "ignore")) or None
+    except (ValueError, UnicodeError):
+        return None
+
+
+def _note_name(request: AuthRequest) -> str:
+    return cookie_name(is_secure(request), prefix_of(request)).replace("session", "note")
+
+
+def _without_cookie(request: AuthRequest, done: _D) -> Response[_D]:
     gone = _cookie(request, "", max_age=0)
-    return Response(Done(), cookies=[gone], headers={"Cache-Control": "no-store"})
+    return Response(done, cookies=[gone], headers={"Cache-Control": "no-store"})
 
 
 def _cookie(request: AuthRequest, secret: str, max_age: int | None = None) -> Cookie:
-    return make_cookie(secret, is_secure=_is_secure(request), prefix=_prefix_of(request), max_age=max_age)
+    return make_cookie(secret, is_secure=is_secure(request), prefix=prefix_of(request), max_age=max_age)
 
 
 def _session_of(request: AuthRequest) -> str:
-    return read_cookie(request.headers.get("cookie", ""), cookie_name(_is_secure(request), _prefix_of(request)))
+    return read_cookie(request.headers.get("cookie", ""), cookie_name(is_secure(request), prefix_of(request)))
 
 
-def _is_secure(request: AuthRequest) -> bool:
+def is_secure(request: AuthRequest) -> bool:
     return request.url.scheme == "https"
 
 
-def _prefix_of(request: AuthRequest) -> str:
+def prefix_of(request: AuthRequest) -> str:
     prefix: str = request.scope["services"].prefix  # type: ignore[typeddict-item]
     return prefix

@@ -189,11 +189,13 @@ class HubServer:
             database_url=settings.database,
             login=settings.login,
             users=settings.users,
+            public_url=settings.public_url,
             retention=self._clock.retention,
             when_loaded=lambda auth: record_restore(auth.audit, self._data_dir),
         ) as auth:
             policy = make_policy(settings)
-            first_admin = await _make_first_admin(auth, self._first_admin) if policy.needs_accounts else None
+            needs_link = policy.needs_accounts and auth.takes_passwords
+            first_admin = await _make_first_admin(auth, self._first_admin) if needs_link else None
             limiter = ConnectionLimiter(settings.limits, proxies=settings.login.proxy.addresses)
             self._services = services = HubServices(
                 self.hub, auth, policy, settings, plan=self._plan, clock=self._clock, data_dir=self._data_dir

@@ -354,7 +354,7 @@ def make_authenticator(settings: Settings, auth: Auth) -> Authenticator:
         find_token=auth.find_token,
         find_session=auth.find_session,
         find_proxied=auth.find_proxied,
-        has_accounts=lambda: auth.has_accounts or settings.read == "login",
+        has_accounts=lambda: auth.can_log_in or settings.read == "login",
         is_private=is_loopback(settings.listen.host),
         is_decided=settings.read is not None,
         proxy_header=settings.login.proxy.header,

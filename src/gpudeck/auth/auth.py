@@ -1,6 +1,7 @@
 """Accounts, sessions, tokens and users of a hub in one object, for the API and the services."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from sqlalchemy import Executable
@@ -18,6 +19,9 @@ from gpudeck.database.engine import Database
 from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
 
+if TYPE_CHECKING:
+    from gpudeck.auth.oidc_logins import OidcLogins
+
 
 class Auth:
     """Who people and programs are. `load` once before the first request; then `refresh` every few seconds.
@@ -25,7 +29,8 @@ class Auth:
     `has_accounts` is asked for every request, and so kept here. `has_proxy`: a trusted proxy may name the caller.
     `database` is where all of it is; `local` is one on this machine, the same where that is. `trouble` is what is wrong
     with the database's file, such as that it is gone; `problem` is that, or why the database is away, for everybody who
-    may look. None: nothing.
+    may look. None: nothing. `oidc` are the logins through providers, if there are any; `takes_passwords`: accounts may
+    log in with a password.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class Auth:
         logins: UserEntries | None = None,
         *,
         local: Database | None = None,
+        public_url: str | None = None,
         passwords: Passwords | None = None,
         now: clock.Clock = clock.wall,
     ) -> None:
@@ -50,13 +56,43 @@ class Auth:
         self.tokens = Tokens(database, now)
         self.devices = DeviceLogins(self.tokens, self.audit)
         self.users = UserDirectory(logins)
-        self.login = Login(self.accounts, self.sessions, passwords, LoginThrottle(), self.audit)
+        self.login = Login(
+            self.accounts,
+            self.sessions,
+            passwords,
+            LoginThrottle(),
+            self.audit,
+            takes_passwords=settings.local,
+        )
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
         self.identities = Identities(
             database, self.accounts, self.sessions, self.audit, learn=self.users.learn, now=now
         )
+        self.takes_passwords = settings.local
+        self.oidc = self._make_oidc(settings, public_url, now)
         self._proxy = settings.proxy
+
+    def _make_oidc(self, settings: AuthSettings, public_url: str | None, now: clock.Clock) -> "OidcLogins | None":
+        """None without providers. Its libraries take long to load, and most hubs do without."""
+        if not settings.oidc or public_url is None:
+            return None
+        from gpudeck.auth.oidc_logins import OidcLogins  # noqa: PLC0415 - as above
+
+        return OidcLogins(
+            settings.oidc,
+            public_url,
+            database=self.database,
+            identities=self.identities,
+            sessions=self.sessions,
+            audit=self.audit,
+            now=now,
+        )
+
+    @property
+    def can_log_in(self) -> bool:
+        """Whether there is anything to log in with."""
+        return self.has_accounts or self.oidc is not None
 
     @property
     def problem(self) -> str | None:

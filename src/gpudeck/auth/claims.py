@@ -44,7 +44,7 @@ class MappedUser(Struct, frozen=True):
 
     `role` is None where an existing account keeps its role: the provider sent no groups, or assigns no roles. A new
     account then gets `role_if_new`; None: it gets none. `groups` are all that the provider sent; None: it sent none at
-    all. `group` is the group of gpudeck; None keeps the one that is known.
+    all. `group` is the group of gpudeck. `is_named_admin`: the role comes from `admins`.
     """
 
     name: str
@@ -54,6 +54,7 @@ class MappedUser(Struct, frozen=True):
     group: str | None
     mail: str | None
     reasons: tuple[Reason, ...]
+    is_named_admin: bool = False
 
 
 def merge_claims(id_token: Claims, userinfo: Claims) -> dict[str, object]:
@@ -81,7 +82,8 @@ def map_user(claims: Claims, mapping: MappingSettings) -> MappedUser:
     reasons.append(Reason("group", group or "", why))
     mail = _verified_mail(claims)
     reasons.append(Reason("mail", mail or "", "the claim email" if mail else "there is no usable claim email"))
-    return MappedUser(name, role, mapping.default_role, groups, group, mail, tuple(reasons))
+    is_named = name in mapping.admins
+    return MappedUser(name, role, mapping.default_role, groups, group, mail, tuple(reasons), is_named)
 
 
 def find_claim(claims: Claims, path: str) -> object:

@@ -150,6 +150,8 @@ class Identities:
 
     async def _change_role(self, account: Account, user: ProviderUser) -> Account:
         role = user.mapped.role
+        if user.mapped.is_named_admin and user.mapped.name != account.name:
+            role = None  # renamed at the provider: the name of an admin gives nobody else that role
         if role is None or role == account.role:
             return account
 

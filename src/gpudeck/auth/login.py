@@ -174,13 +174,21 @@ class Login:
     """Logs people in. Makes `sessions` forget at once what it knows of an account that `accounts` changes."""
 
     def __init__(
-        self, accounts: Accounts, sessions: Sessions, passwords: Passwords, throttle: LoginThrottle, audit: Audit
+        self,
+        accounts: Accounts,
+        sessions: Sessions,
+        passwords: Passwords,
+        throttle: LoginThrottle,
+        audit: Audit,
+        *,
+        takes_passwords: bool = True,
     ) -> None:
         self._accounts = accounts
         self._sessions = sessions
         self._passwords = passwords
         self.throttle = throttle
         self._audit = audit
+        self._takes_passwords = takes_passwords
         self._under_way = 0
         accounts.watch(sessions.forget)
 
@@ -229,6 +237,8 @@ class Login:
 
     def _check_turn(self, name: str, address: str) -> None:
         """Raises LoginRefused when this address may not try that name now, or too many try at once."""
+        if not self._takes_passwords:
+            raise LoginRefused("this hub takes no passwords.", "Log in through one of its providers.")
         wait = self.throttle.wait_before(name, address)
         if wait > 0:
             hint = f"Try again in {describe_wait(wait)}."

@@ -232,6 +232,7 @@ async def running_auth(
     database_url: str | None = None,
     login: AuthSettings | None = None,
     users: UserEntries | None = None,
+    public_url: str | None = None,
     retention: RetentionClock | None = None,
     when_loaded: Callable[[Auth], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Auth]:
@@ -245,7 +246,9 @@ async def running_auth(
         if database.kind == "postgresql":
             local = await open_database(None, data_dir, name=LOCAL_NAME)
             stack.push_async_callback(local.close)
-        auth = Auth(database, login or AuthSettings(), users, local=local)
+        auth = Auth(database, login or AuthSettings(), users, local=local, public_url=public_url)
+        if auth.oidc is not None:
+            stack.push_async_callback(auth.oidc.close)
         copy = TokenCopy(auth, data_dir, token_file)
 
         async def load() -> TokenFiles:
@@ -269,6 +272,8 @@ async def running_auth(
                 _keep_fresh(auth, files, load, copy, database=file, retention=retention or RetentionClock())
             ),
         ]
+        if auth.oidc is not None:
+            auth.oidc.start()
         try:
             yield auth
         finally:

@@ -3,11 +3,12 @@
 import ipaddress
 import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.model.settings import Duration
+from gpudeck.model.settings import Duration, Text, is_loopback
 
 ACCOUNT_NAME = r"^[a-z0-9](?:[a-z0-9._@-]{0,62}[a-z0-9])?$(?!\n)"
 NAME_WORDS = "at most 64 lower-case letters, digits, and . _ @ - between them"
@@ -114,6 +115,54 @@ class MappingSettings(Struct, frozen=True):
             raise ValueError(f"name_pattern: {self.name_pattern!r} is no regular expression: {error}") from None
 
 
+_OIDC_NAME = r"^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$(?!\n)"
+_SCOPE = r"^[\x21\x23-\x5b\x5d-\x7e]{1,128}$(?!\n)"
+_RESERVED = frozenset(
+    ("client_id", "code_challenge", "code_challenge_method", "nonce", "redirect_uri", "request", "request_uri")
+) | {"response_mode", "response_type", "scope", "state"}
+
+
+class OidcSettings(Struct, frozen=True):
+    """An OpenID Connect provider, such as Entra, Keycloak, Google, GitLab or Authentik. See docs/sign-in.md."""
+
+    name: Annotated[str, Meta(pattern=_OIDC_NAME, extra={"config_words": "lower-case letters, digits and -"})]
+    """Its name here; it is part of the redirect URI: PUBLIC_URL/api/v1/login/oidc/NAME/callback."""
+    issuer: Annotated[
+        str, Meta(pattern=r"^https?://[^\s?#]+$(?!\n)", extra={"config_words": "a URL that begins with https://"})
+    ]
+    """The provider's issuer, exactly as it writes it. Without TLS only on this machine."""
+    client_id: Text
+    """The ID that the provider has given to this hub."""
+    client_secret_file: str
+    """The file with the client's secret."""
+    label: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    """The text of its button; the name if not given."""
+    scopes: list[Annotated[str, Meta(pattern=_SCOPE, extra={"config_words": "a scope, such as groups"})]] = field(
+        default_factory=lambda: ["openid", "profile", "email"]
+    )
+    """What is asked for. Many providers send groups only with a scope of their own, and a refresh token only with
+    offline_access."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """More parameters of the authorization request, such as access_type: offline for Google."""
+    ca_file: str | None = None
+    """The CA of the provider's certificate, if this machine does not trust it."""
+    refresh: Annotated[Duration, Meta(ge=60.0, le=86_400.0)] = 900.0
+    """How often the provider is asked whether a session may go on. A user who is disabled there is out by then."""
+    expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 43_200.0
+    """Sessions end after this time if the provider cannot be asked, because it gives no refresh token."""
+    mapping: MappingSettings = field(default_factory=MappingSettings)
+    """How its users become accounts."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.issuer)
+        if not parts.hostname or (parts.scheme == "http" and not is_loopback(parts.hostname)):
+            raise ValueError(f"issuer: {self.issuer} has to begin with https://; http:// is only for this machine")
+        if "openid" not in self.scopes:
+            raise ValueError("scopes: openid is missing")
+        if reserved := sorted(_RESERVED & self.parameters.keys()):
+            raise ValueError(f"parameters: {', '.join(reserved)} is set by the hub itself")
+
+
 class AuthSettings(Struct, frozen=True):
     """How people log in, and for how long."""
 
@@ -122,8 +171,18 @@ class AuthSettings(Struct, frozen=True):
     expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 30 * 86_400.0
     """Every session ends after this time."""
     proxy: ProxySettings = field(default_factory=ProxySettings)
+    local: bool = True
+    """Whether accounts log in with a password of the hub's own."""
+    oidc: list[OidcSettings] = field(default_factory=list)
+    """Providers through which users log in; each has its own button."""
 
     def __post_init__(self) -> None:
+        names = [provider.name for provider in self.oidc]
+        issuers = [provider.issuer for provider in self.oidc]
+        if len(set(names)) < len(names) or len(set(issuers)) < len(issuers):
+            raise ValueError("oidc: two providers have the same name or issuer")
+        if not self.local and not self.oidc and self.proxy.header is None:
+            raise ValueError("local: without passwords nobody could log in: set oidc or proxy")
         if self.idle > self.expire:
             raise ValueError("idle has to be at most as long as expire")
 

@@ -223,8 +223,7 @@ class AdmissionGate:
             token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             key = (hash(token), caller)
             limiter, by = (self._reports, key) if key in self._reports else (limiter, by)
-        # As the framework reads it: /api/v1//login/ is /api/v1/login there.
-        elif scope["method"] == "POST" and f"/{'/'.join(filter(None, path.split('/')))}".endswith(_LOGIN):
+        elif _is_login(scope["method"], path):
             limiter = self._logins
         wait = limiter.take(by, self._now())
         if limiter is self._registrations and not wait:
@@ -316,6 +315,12 @@ class AdmissionGate:
         seconds = max(1, math.ceil(wait - self._hold))
         hint = f"Try again in {seconds} s; limits in gpudeck.yaml says how much is too much."
         await send_error(send, 429, "too_many", _MESSAGES[name], hint, (b"retry-after", b"%d" % seconds))
+
+
+def _is_login(method: str, path: str) -> bool:
+    """With a password, or the callback of a provider. As the framework reads it: /api/v1//login/ is /api/v1/login."""
+    read = f"/{'/'.join(filter(None, path.split('/')))}"
+    return read.endswith(_LOGIN) if method == "POST" else f"{_LOGIN}/oidc/" in read and read.endswith("/callback")
 
 
 def _refuses_report(message: Message) -> bool | None:

@@ -1,0 +1,154 @@
+"""Logging in through OIDC providers: there and back, what a provider says itself, and logins that admins try.
+
+GET /api/v1/login/oidc/{name} · /login/oidc/{name}/callback, POST /login/oidc/{name}/logout, /login/trials.
+"""
+
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from litestar import Response, get, post
+from litestar.enums import MediaType
+from litestar.exceptions import NotFoundException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta, Struct
+
+from gpudeck.api.access import access, caller_of, cookie_name, make_cookie, read_cookie
+from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, Trial, check_place
+from gpudeck.model.errors import GpudeckError, Refused, Temporary
+
+BEGUN_COOKIE = "gpudeck_oidc"
+MOST_LOGOUT_BYTES = 32 * 1024
+_ANSWERS = ("code", "state", "iss", "error")
+_Provider = Annotated[str, PathParameter(description="The provider's name in the configuration", max_length=64)]
+_REDIRECT = {302: ResponseSpec(None, description="To the provider, or back to the page", generate_examples=False)}
+
+
+class NewTrial(Struct, frozen=True, forbid_unknown_fields=True):
+    provider: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class TrialList(Struct, frozen=True):
+    """The newest first."""
+
+    trials: list[Trial]
+
+
+@get("/api/v1/login/oidc/{name:str}", opt=access("open"), responses=_REDIRECT, status_code=302)
+async def begin_login(
+    request: AuthRequest,
+    name: _Provider,
+    auth: TheAuth,
+    place: Annotated[
+        str, QueryParameter(name="next", max_length=4096, description="Where on the page to go then: ?query#fragment")
+    ] = "",
+    trial: Annotated[str, QueryParameter(max_length=64, description="The id of a trial")] = "",
+) -> Response[Any]:
+    """Send the browser to a provider to log in."""
+    logins = _find(auth, name)
+    if trial and ((known := logins.find_trial(trial)) is None or known.state != "waiting" or known.provider != name):
+        raise NotFoundException("this trial was used, or is too old")
+    try:
+        url, begun = await logins.begin(name, place, trial)
+    except (Temporary, Refused) as error:
+        return _back(request, logins, check_place(place), error)
+    return _go(request, url, begun)
+
+
+@get("/api/v1/login/oidc/{name:str}/callback", opt=access("open"), responses=_REDIRECT, status_code=302)
+async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> Response[Any]:
+    """Where a provider sends the browser back to."""
+    logins = _find(auth, name)
+    # Several of one name would be read differently by others.
+    answer = {key: values[0] for key in _ANSWERS if len(values := request.query_params.getall(key, [])) == 1}
+    cookie = read_cookie(request.headers.get("cookie", ""), _begun_name(request))
+    try:
+        finished = await logins.finish(name, cookie, answer, *client_of(request))
+    except (Temporary, Refused) as error:
+        return _back(request, logins, "", error)
+    if finished.secret is None:
+        return _back(request, logins, "", None)
+    auth.note_account()
+    return _back(request, logins, finished.place, None, finished.secret)
+
+
+@post(
+    "/api/v1/login/oidc/{name:str}/logout",
+    status_code=200,
+    opt=access("open"),
+    responses=documented(Done, "The sessions have ended", {400: "A logout token that does not count"}),
+)
+async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAuth) -> Response[Done]:
+    """Back-channel logout: the provider ends sessions, with a signed logout token in a form."""
+    body = await request.body()
+    tokens = parse_qs(body[:MOST_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
+    try:
+        await _find(auth, name).end_sessions(name, tokens[0])
+    except (Refused, ValueError) as error:
+        raise RequestRefused(400, "invalid_request", str(error)) from error
+    return Response(Done(), headers={"Cache-Control": "no-store"})
+
+
+@post(
+    "/api/v1/login/trials",
+    opt=access("admin"),
+    responses=documented(Trial, "Open its url in a browser to log in", {404: "No such provider"}, status=201),
+)
+async def try_login(request: AuthRequest, data: JSONBody[NewTrial], auth: TheAuth) -> Trial:
+    """Try a login: it shows what the provider sends and what becomes of it, and logs nobody in."""
+    trial = _find(auth, data.provider).make_trial(data.provider)
+    await auth.audit.record(caller_of(request), "try login", data.provider)
+    return trial
+
+
+@get("/api/v1/login/trials", opt=access("admin"))
+async def list_trials(auth: TheAuth) -> TrialList:
+    """The latest logins that admins tried."""
+    return TrialList([] if auth.oidc is None else list(auth.oidc.trials))
+
+
+@get(
+    "/api/v1/login/trials/{trial_id:str}",
+    opt=access("admin"),
+    responses=documented(Trial, "The login that was tried", {404: "No such trial, or an old one"}),
+)
+async def read_trial(
+    trial_id: Annotated[str, PathParameter(description="The trial's id", max_length=64)], auth: TheAuth
+) -> Trial:
+    """One login that an admin tried."""
+    found = None if auth.oidc is None else auth.oidc.find_trial(trial_id)
+    if found is None:
+        raise NotFoundException("there is no such trial")
+    return found
+
+
+def _find(auth: Auth, name: str) -> OidcLogins:
+    if auth.oidc is None or name not in auth.oidc.providers:
+        raise NotFoundException("there is no such provider")
+    return auth.oidc
+
+
+def _begun_name(request: AuthRequest) -> str:
+    return cookie_name(is_secure(request), prefix_of(request)).replace("gpudeck_session", BEGUN_COOKIE)
+
+
+def _go(request: AuthRequest, url: str, begun: str, max_age: int = BEGUN_SECONDS) -> Response[Any]:
+    cookie = make_cookie(begun, is_secure=is_secure(request), prefix=prefix_of(request), max_age=max_age)
+    cookie.key = _begun_name(request)
+    headers = {"Location": url, "Cache-Control": "no-store"}
+    return Response(None, status_code=302, headers=headers, cookies=[cookie], media_type=MediaType.TEXT)
+
+
+def _back(
+    request: AuthRequest, logins: OidcLogins, place: str, error: GpudeckError | None, secret: str | None = None
+) -> Response[Any]:
+    """To the page, with the new session, or with why there is none."""
+    answer = _go(request, f"{logins.public_url}/{place}", "", max_age=0)
+    if secret is not None:
+        answer.cookies.append(make_cookie(secret, is_secure=is_secure(request), prefix=prefix_of(request)))
+    if error is not None:
+        answer.cookies.append(write_note(request, str(error)))
+    return answer
