@@ -37,6 +37,12 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/me"): (EVERYBODY, EVERYBODY),
     ("POST", "/api/v1/login"): (EVERYBODY, EVERYBODY),
     ("POST", "/api/v1/logout"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/login/oidc/{name:str}"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/login/oidc/{name:str}/callback"): (EVERYBODY, EVERYBODY),
+    ("POST", "/api/v1/login/oidc/{name:str}/logout"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api/v1/login/trials"): (ADMINS, ADMINS),
+    ("POST", "/api/v1/login/trials"): (ADMINS, ADMINS),
+    ("GET", "/api/v1/login/trials/{trial_id:str}"): (ADMINS, ADMINS),
     ("POST", "/api/v1/first-admin"): (EVERYBODY, EVERYBODY),
     ("GET", "/metrics"): (EVERYBODY, READERS),
     ("GET", "/api/v1/sd"): (EVERYBODY, READERS),
@@ -179,6 +185,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
         .replace("{user_code:str}", "BCDF-GHJK")
         .replace("{session_id:str}", "0123456789abcdef")
         .replace("{token_id:int}", "999")
+        .replace("{trial_id:str}", "nothing")
         .replace("{run:int}", "999")
         .replace("{number:int}", "999")
         .replace("{number:int}", "999")
