@@ -24,6 +24,7 @@ NAMES = (
     "history",
     "history_page",
     "moment",
+    "export",
     "slider",
     "reliability",
     "reservations",

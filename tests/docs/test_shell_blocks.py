@@ -31,9 +31,10 @@ def run(script: str, folder: Path, hub: HubProcess) -> subprocess.CompletedProce
     """As a person would type it: the hub of the documents is the one that runs here."""
     address = hub.url.removeprefix("http://")
     (folder / "bin").mkdir()
-    command = folder / "bin" / "gpudeck"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpudeck "$@"\n')
-    command.chmod(0o755)
+    for name, module in (("gpudeck", "-m gpudeck"), ("python", "")):
+        command = folder / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        command.chmod(0o755)
     (folder / "work").mkdir()
     own = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "GPUDECK_HUB": hub.url}
     return subprocess.run(

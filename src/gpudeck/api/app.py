@@ -21,6 +21,7 @@ from gpudeck.api import (
     badge,
     device_login,
     events,
+    export,
     fleet,
     health,
     history,
@@ -76,7 +77,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
-    *(waste, idle_policy, device_login, oidc),
+    *(waste, idle_policy, device_login, oidc, export),
 )
 """All routes that stand in one of these modules are served."""
 

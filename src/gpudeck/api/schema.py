@@ -352,8 +352,14 @@ def _answers(operation: dict[str, Any]) -> dict[str, Any]:
     if "400" in told and "ErrorBody" not in str(told["400"]):
         told["400"] = _error("The request is invalid")
     if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
-        told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET}
+        told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET | _parquet(operation)}
     return {status: _error(why) for status, why in _EVERYWHERE.items()} | told
+
+
+def _parquet(operation: dict[str, Any]) -> dict[str, Any]:
+    kinds = next(one["schema"] for one in operation["parameters"] if one["name"] == "format")
+    binary = {"application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}}
+    return binary if "parquet" in str(kinds) else {}
 
 
 class CompleteSchema(JsonRenderPlugin):

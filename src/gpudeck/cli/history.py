@@ -121,14 +121,11 @@ def export(  # noqa: PLR0917 - click gives each option by itself
     config: Path | None,
 ) -> None:
     """Write samples as CSV to standard output: a row for each GPU and time, in UTC."""
-    from gpudeck.views.csv import write_csv  # noqa: PLC0415 - the help needs none
-
     history_file = _load_history_file()
     start, end = history_file.read_span(since, until)
     with history_file.opened(file, config) as (view, _):
-        choice = history_file.choose(start, end, hosts, gpus, metrics)
-        for row in history_file.export(view, choice):
-            click.echo(write_csv([row]), nl=False)
+        for part in history_file.export(view, history_file.choose(start, end, hosts, gpus, metrics)):
+            click.echo(part, nl=False)
 
 
 @command.command("accept-clock")

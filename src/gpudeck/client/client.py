@@ -193,6 +193,29 @@ class Client:
             self._explain(error)
         raise self._refusal(answer.status, body, is_question=True) if answer.status != 200 else self._no_hub()
 
+    def download(
+        self, path: str, query: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[int | None, Generator[bytes, None, None]]:
+        """A file of the hub, such as an export, in parts, and about how many bytes it has; None where the hub does not
+        say. Raises Unreachable also where it ends too early."""
+        headers = self._headers() | {"Accept": "*/*"}
+        try:
+            answer = self._request("GET", _join(path, query), headers, is_stream=True)
+            body = answer.read() if answer.status != 200 else b""
+        except TROUBLE as error:
+            self._explain(error)
+        if answer.status != 200:
+            raise self._refusal(answer.status, body, is_question=True)
+        size = answer.headers.get("X-Estimated-Bytes", "")
+        return int(size) if size.isdigit() else None, self._read_parts(answer)
+
+    def _read_parts(self, answer: urllib3.BaseHTTPResponse) -> Generator[bytes, None, None]:
+        with contextlib.closing(answer):
+            try:
+                yield from answer.stream(_CHUNK)
+            except TROUBLE as error:
+                self._explain(error)
+
     def me(self) -> Identity:
         """Whom the hub takes the asker for."""
         return self.read(self.get("/api/v1/me"), Identity)

@@ -15,7 +15,8 @@ from gpudeck.model.job import RunVerdict
 from gpudeck.model.view import By, Usage, UsageBy
 
 if TYPE_CHECKING:
-    # It imports numpy, which a base install does not have.
+    # They import numpy, which a base install does not have.
+    from gpudeck.history.export import Column
     from gpudeck.history.recorder import Sample
 
 Point = tuple[float, float | None, float | None, float | None]
@@ -251,6 +252,27 @@ class VerdictQuery(Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
 
 
+class SamplesQuery(Struct, frozen=True):
+    """Samples of GPUs from `start` until before `end`. `hosts` are names or ids, `gpus` UUIDs; empty: all. `metrics`
+    are names of the catalog, the host's own with `host_` before them. `after` is for the next page."""
+
+    start: float
+    end: float
+    metrics: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    after: tuple[int, int] | None = None
+
+
+class SamplePage(NamedTuple):
+    """Columns of some hours, host by host; `next` is the `after` of the next page, None on the last. `share` is the
+    part of the whole that has been read with it, roughly."""
+
+    columns: "list[Column]"
+    next: tuple[int, int] | None
+    share: float
+
+
 class MomentQuery(Struct, frozen=True):
     """The fleet at a moment. `metrics` are the names wanted, the host's own with `host_` before them; None: all. Hosts
     that had been silent for `forget_after` seconds by then are left out."""
@@ -395,6 +417,7 @@ class Store(Protocol):
     def moment(self, query: MomentQuery) -> Iterator[PastHost]: ...
     def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts: ...
     def idle(self, query: IdleQuery) -> list[IdleEpisode]: ...
+    def samples(self, query: SamplesQuery) -> SamplePage: ...
     def stats(self) -> StoreStats: ...
     def close(self) -> None: ...
 

@@ -24,6 +24,8 @@ from gpudeck.history.base import (
     Run,
     Runs,
     RunsQuery,
+    SamplePage,
+    SamplesQuery,
     SeriesQuery,
     Store,
     StoreStats,
@@ -122,6 +124,9 @@ class OpeningStore:
 
     def idle(self, query: IdleQuery) -> list[IdleEpisode]:
         return self._opened().idle(query)
+
+    def samples(self, query: SamplesQuery) -> SamplePage:
+        return self._opened().samples(query)
 
     def overview(self, query: OverviewQuery) -> Overview:
         return self._opened().overview(query)

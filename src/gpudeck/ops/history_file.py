@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gpudeck.fleet.clock_monitor import write_certain
-from gpudeck.history.base import HistoryRefused
-from gpudeck.history.embedded.export import ExportSelection, export, measure_file
+from gpudeck.history.base import HistoryRefused, SamplePage, SamplesQuery
+from gpudeck.history.embedded.export import measure_file, read_page
 from gpudeck.history.embedded.repair import RepairReport, find_damage
 from gpudeck.history.embedded.repair import repair as repair_file
 from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.tables import is_damage, open_to_read
 from gpudeck.history.embedded.view import HistoryView
+from gpudeck.history.export import make_encoder, sample_fields
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.model.errors import Temporary, UsageError
@@ -104,7 +107,15 @@ def _read_moment(text: str, now: float) -> float:
     return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
 
 
-def choose(
-    start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]
-) -> ExportSelection:
-    return ExportSelection(start, end, hosts, gpus, metrics or GPU_NAMES)
+def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> SamplesQuery:
+    return SamplesQuery(start, end, tuple(metrics) or GPU_NAMES, tuple(hosts), tuple(gpus))
+
+
+def export(view: HistoryView, query: SamplesQuery) -> Iterator[str]:
+    """Samples as CSV, part by part. Raises HistoryRefused."""
+    encoder = make_encoder("csv", sample_fields(query.metrics))
+    page = SamplePage([], None, 0.0)
+    while page.share < 1.0:
+        page = read_page(view, replace(query, after=page.next))
+        yield encoder.add(page.columns).decode()
+    yield encoder.finish().decode()

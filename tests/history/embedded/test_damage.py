@@ -11,8 +11,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import HeatQuery, HistoryRefused, RunsQuery, SeriesQuery, UsageQuery
-from gpudeck.history.embedded.export import ExportSelection, export
+from gpudeck.history.base import HeatQuery, HistoryRefused, RunsQuery, SamplesQuery, SeriesQuery, UsageQuery
+from gpudeck.history.embedded.export import read_page
 from gpudeck.history.embedded.repair import repair
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
 from gpudeck.history.sample import HostSample
@@ -126,7 +126,7 @@ def use(path: Path) -> EmbeddedStore | None:
 
 def export_all(path: Path) -> int:
     with suppress(sqlite3.Error, GpudeckError), view_file(path) as view:
-        return len(list(export(view, ExportSelection(START, END + HOUR, metrics=("power_watts",)))))
+        return len(read_page(view, SamplesQuery(START, END + HOUR, ("power_watts",))).columns)
     return 0
 
 

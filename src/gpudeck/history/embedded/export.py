@@ -1,80 +1,136 @@
-"""`gpudeck history export` and `stats`: samples as rows of a table; how large the file and its tables are."""
+"""Samples as columns, for exports; how large the file and its tables are."""
 
-from collections.abc import Collection, Iterator
-from datetime import UTC, datetime
+from collections import defaultdict
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from gpudeck.history.base import HistoryRefused, KnownGpu
+from gpudeck.history.base import HistoryRefused, KnownHost, SamplePage, SamplesQuery
+from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.view import HistoryView
-from gpudeck.history.hour import ABSENT, Hour
-from gpudeck.history.sample import GPU_NAMES, STATES
+from gpudeck.history.export import Column
+from gpudeck.history.hour import ABSENT, SECONDS, UNKNOWN, Hour, RunSlice
+from gpudeck.history.metrics import suggest
+from gpudeck.history.sample import ALL_NAMES, HOST_PREFIX, STATES
 
-Cell = str | float | None
+_ROWS_A_PAGE: Final = 20_000
+_HOURS_A_PAGE: Final = 200
+"""Where most rows of an hour are not wanted."""
 _BYTES = "CAST(total(length(body)) AS INTEGER)"
 _TABLES = dict.fromkeys(("chunks", "quarters", "host_hours", "fleet_quarters"), _BYTES)
 _TABLES |= {"uses": "NULL", "uses_of_all": "NULL", "runs": "NULL", "journal": _BYTES}
 
 
-class ExportSelection(Struct, frozen=True):
-    """`hosts` and `gpus` are names or ids; empty: all. `metrics` are names of the catalog."""
+def read_page(view: HistoryView, query: SamplesQuery) -> SamplePage:
+    """Some hours, host by host in order of time: a row a GPU and moment. Raises HistoryRefused."""
+    _check_names(view, query)
+    wanted = [key for key, host in sorted(view.hosts().items()) if _is_wanted(host, query)]
+    place, since = 0, query.start
+    if query.after is not None:
+        place = next((at for at, key in enumerate(wanted) if key >= query.after[0]), len(wanted))
+        since = query.after[1] + SECONDS if wanted[place : place + 1] == [query.after[0]] else query.start
+    parts: list[list[Column]] = []
+    rows, after = 0, None
+    for number in range(place, len(wanted)):
+        host = view.hosts()[wanted[number]]
+        begin = since if number == place else query.start
+        for hour in view.hours(host.key, max(query.start, begin), query.end, query.metrics, runs=True):
+            if hour.start + SECONDS <= begin:
+                continue
+            columns = _columns_of(hour, host.name, query, view)
+            parts.append(columns)
+            rows += len(columns[0])
+            if rows >= _ROWS_A_PAGE or len(parts) >= _HOURS_A_PAGE:
+                after = host.key, hour.start
+                break
+        if after is not None:
+            break
+    share = 1.0 if after is None else _share(wanted.index(after[0]), after[1] + SECONDS, len(wanted), query)
+    return SamplePage([np.concatenate(some) for some in zip(*parts, strict=True)], after, share)
 
-    start: float
-    end: float
-    hosts: Collection[str] = ()
-    gpus: Collection[str] = ()
-    metrics: Collection[str] = GPU_NAMES
+
+def _share(place: int, until: float, count: int, query: SamplesQuery) -> float:
+    return (place + min(1.0, (until - query.start) / (query.end - query.start))) / count
 
 
-def export(view: HistoryView, choice: ExportSelection) -> Iterator[list[Cell]]:
-    """A head, then a row a GPU and moment, host by host in order of time. Raises HistoryRefused."""
-    unknown = [name for name in choice.metrics if name not in GPU_NAMES]
-    if unknown:
-        raise HistoryRefused("unknown_metric", f"no GPU metric is called {unknown[0]}")
-    _check_names(view, choice)
-    yield ["time", "unix_seconds", "host", "gpu", "index", "model", "state", "users", *choice.metrics]
-    known = view.gpus()
-    hosts = sorted(view.hosts().values(), key=lambda host: host.name)
-    for host in hosts:
-        if not choice.hosts or {host.name, host.host_id} & set(choice.hosts):
-            for hour in view.hours(host.key, choice.start, choice.end, choice.metrics, runs=True):
-                yield from _rows_of(hour, host.name, known, choice, view)
-
-
-def _check_names(view: HistoryView, choice: ExportSelection) -> None:
-    """Before the head: a table without rows would say that there was nothing."""
+def _check_names(view: HistoryView, query: SamplesQuery) -> None:
+    """A table without rows would say that there was nothing."""
     hosts = {name for host in view.hosts().values() for name in (host.name, host.host_id)}
     gpus = {gpu.uuid for gpu in view.gpus().values()}
-    for name in choice.hosts:
+    for name in query.hosts:
         if name not in hosts:
-            raise HistoryRefused("unknown_host", f"the history knows no host {name}")
-    for uuid in choice.gpus:
+            raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]}")
+    for uuid in query.gpus:
         if uuid not in gpus:
-            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid}")
+            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]}")
+    for metric in query.metrics:
+        if metric not in ALL_NAMES:
+            raise HistoryRefused(
+                "unknown_metric", f"no metric is called {metric[:80]}", suggest(metric, ALL_NAMES, "There are")
+            )
 
 
-def _rows_of(
-    hour: Hour, host: str, known: dict[int, KnownGpu], choice: ExportSelection, view: HistoryView
-) -> Iterator[list[Cell]]:
-    owners = {part.run: view.owner(part.run) for part in hour.runs}
-    tables = [hour.metric(name) for name in choice.metrics]
-    for place in np.flatnonzero((hour.times >= choice.start) & (hour.times < choice.end)).tolist():
-        at = float(hour.times[place])
-        time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-        for row, key in enumerate(hour.gpus):
-            gpu = known.get(key)
-            if gpu is None:
-                view.damage.note(f"GPU {key} of {host}", "its row is missing")
-                continue
-            if hour.states[row, place] == ABSENT or (choice.gpus and gpu.uuid not in choice.gpus):
-                continue
-            users = {owners[part.run] or "?" for part in hour.runs if part.gpu == row and part.present[place]}
-            numbers = [float(table[row, place]) for table in tables]
-            values = [None if np.isnan(number) else round(number, 6) for number in numbers]
-            state = STATES[hour.states[row, place]]
-            yield [time, at, host, gpu.uuid, gpu.label, gpu.model, state, " ".join(sorted(users)), *values]
+def _is_wanted(host: KnownHost, query: SamplesQuery) -> bool:
+    # When a host was last seen may be an hour behind.
+    is_there = host.first < query.end and host.last + 2 * SECONDS >= query.start
+    return is_there and (not query.hosts or bool({host.name, host.host_id} & set(query.hosts)))
+
+
+def _columns_of(hour: Hour, host: str, query: SamplesQuery, view: HistoryView) -> list[Column]:
+    """In the order of `sample_fields`: moment by moment, and of each the GPUs."""
+    known = view.gpus()
+    for key in hour.gpus:
+        if key not in known:
+            view.damage.note(f"GPU {key} of {host}", "its row is missing")
+    gpus = [known.get(key) for key in hour.gpus]
+    times = np.flatnonzero((hour.times >= query.start) & (hour.times < query.end))
+    is_there = np.array([[gpu is not None and (not query.gpus or gpu.uuid in query.gpus)] for gpu in gpus])
+    picked = ((hour.states != ABSENT) & is_there)[:, times].T
+
+    def pick(table: NDArray[np.generic]) -> Column:
+        found: Column = np.broadcast_to(table, hour.states.shape)[:, times].T[picked]
+        return found
+
+    texts = [[[getattr(gpu, name, None)] for gpu in gpus] for name in ("uuid", "label", "model")]
+    moments = pick(hour.times)
+    return [
+        *(moments, moments, np.full(len(moments), host, dtype=object)),
+        *(pick(np.array(text, dtype=object)) for text in texts),
+        *(pick(_STATE_WORDS[hour.states]), pick(_find_users(hour, view))),
+        *(pick(_metric(hour, name)) for name in query.metrics),
+    ]
+
+
+_STATE_WORDS: Final = np.array(STATES, dtype=object)
+
+
+def _metric(hour: Hour, name: str) -> Floats:
+    if not name.startswith(HOST_PREFIX):
+        return hour.metric(name)
+    found = hour.host.get(name.removeprefix(HOST_PREFIX))
+    return np.full(len(hour.times), np.nan) if found is None else found
+
+
+def _find_users(hour: Hour, view: HistoryView) -> NDArray[np.object_]:
+    """With spaces between several; ? for one that is not known. None while it is not known who is there."""
+    users: NDArray[np.object_] = np.array(["", None], dtype=object)[(hour.states == UNKNOWN).astype(int)]
+    owners = {run: view.owner(run) or "?" for run in {part.run for part in hour.runs}}
+    by_gpu: dict[int, list[RunSlice]] = defaultdict(list)
+    for part in hour.runs:
+        by_gpu[part.gpu].append(part)
+    for row, parts in by_gpu.items():
+        present = np.stack([part.present for part in parts])
+        groups, which = np.unique(present, axis=1, return_inverse=True)
+        names = [
+            " ".join(sorted({owners[part.run] for part, is_there in zip(parts, group, strict=True) if is_there}))
+            for group in groups.T.tolist()
+        ]
+        found = np.array(names, dtype=object)[which.reshape(-1)]
+        users[row] = np.where(present.any(axis=0), found, users[row])
+    return users
 
 
 class TableSize(Struct, frozen=True):

@@ -30,12 +30,15 @@ from gpudeck.history.base import (
     Run,
     Runs,
     RunsQuery,
+    SamplePage,
+    SamplesQuery,
     SeriesQuery,
     StoreStats,
     UsageQuery,
     VerdictQuery,
     WasteFacts,
 )
+from gpudeck.history.embedded.export import read_page
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
 from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
@@ -151,6 +154,10 @@ class EmbeddedStore:
             raise HistoryRefused("no_samples", "this hub keeps no samples itself", "history.kind has to be embedded.")
         with self._view() as view:
             return list_idle_episodes(view, query)
+
+    def samples(self, query: SamplesQuery) -> SamplePage:
+        with self._view() as view:
+            return read_page(view, query)
 
     def overview(self, query: OverviewQuery) -> Overview:
         """Of a large fleet until the last quarter hour that is over, from its summary."""

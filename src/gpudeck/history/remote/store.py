@@ -14,6 +14,7 @@ from gpudeck.history.base import (
     Answer,
     Heat,
     HeatQuery,
+    HistoryRefused,
     IdleEpisode,
     IdleQuery,
     ModelSize,
@@ -24,6 +25,8 @@ from gpudeck.history.base import (
     Run,
     Runs,
     RunsQuery,
+    SamplePage,
+    SamplesQuery,
     SeriesQuery,
     StoreStats,
     UsageQuery,
@@ -136,6 +139,10 @@ class RemoteStore:
 
     def idle(self, query: IdleQuery) -> list[IdleEpisode]:
         return self._usage_store.idle(query)
+
+    def samples(self, query: SamplesQuery) -> SamplePage:
+        hint = "That store exports them; runs, usage and events are exported here."
+        raise HistoryRefused("no_samples", "this hub keeps its samples in another store", hint)
 
     def overview(self, query: OverviewQuery) -> Overview:
         """The curves of the store, asked for at once; usage and map as the hub has them itself."""

@@ -1,0 +1,332 @@
+"""GET /api/v1/export/samples, /runs, /usage and /events: what was recorded as one table, sent while it
+is read.
+
+The table is read in parts. Each part is a question of its own to the history, or to the database: others are answered
+in between, and the limits of questions hold for exports too.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, tzinfo
+from functools import partial
+from typing import Annotated, Final, TypeVar
+
+import cramjam
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+from litestar.response import Stream
+from msgspec.structs import replace
+
+from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_time, takes_gzip
+from gpudeck.api.history import TheHistory
+from gpudeck.api.login import TheJobs
+from gpudeck.events.log import EventLog
+from gpudeck.events.store import MOST_EVENTS, EventQuery
+from gpudeck.fleet.visibility import Visibility
+from gpudeck.history.base import Run, Runs, RunsQuery, SamplePage, SamplesQuery, Store, UsageQuery
+from gpudeck.history.export import Column, Field, Format, Kind, TableEncoder, make_encoder, sample_fields
+from gpudeck.history.sample import GPU_NAMES
+from gpudeck.history.time_range import Period, check_range, load_zone
+from gpudeck.model import clock
+from gpudeck.model.errors import Temporary
+from gpudeck.model.event import Event
+from gpudeck.model.view import By, Usage
+from gpudeck.server.asgi import ErrorBody
+
+ESTIMATE: Final = "X-Estimated-Bytes"
+"""About how long the whole will be, judged by its first part: for progress bars."""
+PART_BYTES: Final = 200_000
+"""Small enough that sending it costs the address of the asker nothing more: the questions have limits of their own."""
+_RUNS_AT_ONCE: Final = 500
+_TRIES, _PAUSE_SECONDS = 30, 1.0
+"""Of a part while the hub has too many other questions, or its database does not answer."""
+T = TypeVar("T")
+
+
+def _fields(**kinds: Kind) -> list[Field]:
+    return [Field(name, kind) for name, kind in kinds.items()]
+
+
+_RUN_FIELDS: Final = _fields(
+    id="integer",
+    host="text",
+    pid="integer",
+    user="text",
+    command="text",
+    container="text",
+    job="text",
+    gpus="text",
+    labels="text",
+    model="text",
+    started_at="time",
+    seen_at="time",
+    ended_at="time",
+    gpu_seconds="number",
+    idle_seconds="number",
+    mean_utilization_percent="number",
+    mean_memory_bytes="number",
+    peak_memory_bytes="number",
+    energy_joules="number",
+)
+_USAGE_NUMBERS: Final = (
+    *("gpu_hours", "measured_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes", "energy_kwh", "cost"),
+    *("idle_cost", "allocated_hours", "unused_hours", "never_used_hours", "unmonitored_hours", "shared_hours"),
+)
+_EVENT_FIELDS: Final = _fields(
+    time="time",
+    unix_seconds="number",
+    severity="text",
+    kind="text",
+    host="text",
+    gpu="text",
+    label="text",
+    user="text",
+    title="text",
+    detail="text",
+    id="text",
+)
+
+
+_FILE: Final = ResponseSpec(str, description="A file", generate_examples=False, media_type="text/csv")
+_NO_ANSWER: Final = "A question that has no answer: its code says why"
+_Part = tuple[bytes, float]
+"""Bytes of the file, and roughly the part of the table that has been read with them."""
+
+
+_Moment = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
+_Format = Annotated[
+    Format, QueryParameter(name="format", description="CSV, or Parquet where the hub has gpudeck[export]")
+]
+_Host = Annotated[str | None, QueryParameter(max_length=384, description="Only this host, by name or id")]
+_Gpu = Annotated[str | None, QueryParameter(max_length=256, description="Only this GPU, by its UUID")]
+_User = Annotated[str | None, QueryParameter(max_length=256, description="Only this user")]
+_ERRORS: Final = documented(ErrorBody, _NO_ANSWER, {404: "No such host or GPU, or no history is kept"}, status=400)
+
+
+@get("/api/v1/export/samples", opt=access("read"), responses={200: _FILE} | _ERRORS)
+async def export_samples(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    start: _Moment = "-24h",
+    end: _Moment = "now",
+    form: _Format = "csv",
+    host: _Host = None,
+    gpu: _Gpu = None,
+    metric: Annotated[
+        str | None, QueryParameter(max_length=4096, description="Only these metrics, with commas")
+    ] = None,
+) -> Stream:
+    """The samples of GPUs as a file: a row a GPU and moment, host by host. Times are in UTC; the header
+    X-Estimated-Bytes is about how long the file is."""
+    history.check_kept()
+    begin, until = _read_span(start, end, history.now())
+    check_range(begin, until)
+    metrics = GPU_NAMES if metric is None else tuple(filter(None, map(str.strip, metric.split(","))))
+    hosts, gpus = (() if name is None else (name,) for name in (host, gpu))
+    query = SamplesQuery(begin, until, metrics, hosts, gpus)
+    encoder = make_encoder(form, sample_fields(metrics))
+
+    async def read() -> AsyncIterator[_Part]:
+        page = SamplePage([], None, 0.0)
+
+        def ask(store: Store) -> tuple[bytes, SamplePage]:
+            found = store.samples(replace(query, after=page.next))
+            # Here, so that the budget of questions holds for it.
+            return encoder.add(found.columns), found
+
+        while page.share < 1.0:
+            data, page = await _persist(lambda: history.ask(ask))
+            yield data, page.share
+
+    return await _send(request, f"samples.{form}", encoder, read())
+
+
+@get("/api/v1/export/runs", opt=access("read"), responses={200: _FILE} | _ERRORS)
+async def export_runs(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    policy: ThePolicy,
+    start: _Moment = "-24h",
+    end: _Moment = "now",
+    form: _Format = "csv",
+    host: _Host = None,
+    gpu: _Gpu = None,
+    user: _User = None,
+) -> Stream:
+    """Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`."""
+    history.check_kept()
+    begin, until = _read_span(start, end, history.now())
+    visibility = policy.visibility(caller_of(request))
+    encoder = make_encoder(form, _RUN_FIELDS)
+    query = RunsQuery(begin, until, user, host, gpu, limit=_RUNS_AT_ONCE)
+
+    async def read() -> AsyncIterator[_Part]:
+        before: int | None = None
+
+        def ask() -> Awaitable[Runs]:
+            return history.ask(lambda store: store.runs(replace(query, before=before)))
+
+        while True:
+            found = await _persist(ask)
+            rows = [_run_row(run, visibility) for run in found.runs]
+            last = found.runs[-1].seen_at if found.runs else begin
+            before = found.next
+            yield await asyncio.to_thread(encoder.add, _turn(rows)), _share(begin, until, last, is_last=before is None)
+            if before is None:
+                return
+
+    return await _send(request, f"runs.{form}", encoder, read())
+
+
+@get("/api/v1/export/usage", opt=access("read"), responses={200: _FILE} | _ERRORS)
+async def export_usage(
+    *,
+    request: HubRequest,
+    history: TheHistory,
+    jobs: TheJobs,
+    start: _Moment = "-30d",
+    end: _Moment = "now",
+    form: _Format = "csv",
+    by: Annotated[By, QueryParameter(description="What a row stands for")] = "user",
+    host: _Host = None,
+    user: _User = None,
+    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+) -> Stream:
+    """Usage by day as a file: a row a day and user, group, host or model, with the coverage of the day."""
+    history.check_kept()
+    now = history.now()
+    begin, until = _read_span(start, end, now, load_zone(zone))
+    period = Period(begin, until, now, zone)
+    ends = [*(at for _, at in period.days[1:]), until]
+    texts = (Field("day"), Field("start", "time"), Field("end", "time"), Field(by), Field("unknown", "flag"))
+    encoder = make_encoder(form, [*texts, *(Field(name, "number") for name in (*_USAGE_NUMBERS, "coverage"))])
+
+    async def ask(query: UsageQuery) -> Usage:
+        sums = await jobs.read_sums(query, now)
+        return await history.ask(lambda store: jobs.add_allocated(store, query, sums, now))
+
+    async def read() -> AsyncIterator[_Part]:
+        for number, ((day, first), last) in enumerate(zip(period.days, ends, strict=True), 1):
+            span = max(first, begin), last
+            usage = await _persist(partial(ask, UsageQuery(by, *span, user, host)))
+            rows = [
+                [day, *span, row.name_by(by), row.unknown, *(getattr(row, name) for name in _USAGE_NUMBERS)]
+                for row in usage.rows
+            ]
+            columns = _turn([[*row, usage.coverage] for row in rows])
+            yield await asyncio.to_thread(encoder.add, columns), number / len(ends)
+
+    return await _send(request, f"usage.{form}", encoder, read())
+
+
+@get("/api/v1/export/events", opt=access("read"), responses={200: _FILE} | _ERRORS)
+async def export_events(
+    *,
+    request: HubRequest,
+    events: NamedDependency[EventLog],
+    start: _Moment = "-24h",
+    end: _Moment = "now",
+    form: _Format = "csv",
+    host: _Host = None,
+    gpu: _Gpu = None,
+    user: _User = None,
+) -> Stream:
+    """Events as a file, the newest first."""
+    begin, until = _read_span(start, end, clock.wall())
+    query = EventQuery(start=begin, end=until, host=host, gpu=gpu, user=user, limit=MOST_EVENTS)
+    encoder = make_encoder(form, _EVENT_FIELDS)
+
+    async def read() -> AsyncIterator[_Part]:
+        before: str | None = None
+
+        def ask() -> Awaitable[list[Event]]:
+            return events.find(replace(query, before=before))
+
+        while True:
+            found = await _persist(ask)
+            is_last = len(found) < MOST_EVENTS
+            before = found[-1].id if found else None
+            columns = _turn([_event_row(event) for event in found])
+            last = found[-1].at if found else begin
+            yield await asyncio.to_thread(encoder.add, columns), _share(begin, until, last, is_last=is_last)
+            if is_last:
+                return
+
+    return await _send(request, f"events.{form}", encoder, read())
+
+
+def _read_span(start: str, end: str, now: float, zone: tzinfo = UTC) -> tuple[float, float]:
+    return read_time("start", start, now, zone), min(read_time("end", end, now, zone), now)
+
+
+async def _send(request: HubRequest, name: str, encoder: TableEncoder, parts: AsyncIterator[_Part]) -> Stream:
+    # What fails at once is answered as an error.
+    first, share = await anext(parts, (b"", 1.0))
+    headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{name}"'}
+    if first and share > 0:
+        headers[ESTIMATE] = str(round(len(first) / share))
+
+    async def send() -> AsyncIterator[bytes]:
+        yield first
+        async for part, _ in parts:
+            yield part
+        yield await asyncio.to_thread(encoder.finish)
+
+    body = _cut(send())
+    if takes_gzip(request) and name.endswith(".csv"):
+        headers["Content-Encoding"], body = "gzip", _pack(body)
+    return Stream(body, media_type=encoder.media_type, headers=headers)
+
+
+def _run_row(run: Run, visibility: Visibility) -> list[object]:
+    is_shown = visibility.shows_commands_of(run.user)
+    own = {
+        "host": run.host_name,
+        "command": run.command if is_shown else None,
+        "gpus": " ".join(run.gpus),
+        "labels": " ".join(run.labels),
+    }
+    return [own[field.name] if field.name in own else getattr(run, field.name) for field in _RUN_FIELDS]
+
+
+def _event_row(event: Event) -> list[object]:
+    own = {"time": event.at, "unix_seconds": event.at}
+    return [own[field.name] if field.name in own else getattr(event, field.name) for field in _EVENT_FIELDS]
+
+
+def _turn(rows: Sequence[Sequence[object]]) -> list[Column]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _share(begin: float, until: float, reached: float, *, is_last: bool) -> float:
+    """Of a table whose newest rows come first."""
+    return 1.0 if is_last else min(1.0, max(0.001, (until - reached) / (until - begin)))
+
+
+async def _persist(ask: Callable[[], Awaitable[T]]) -> T:
+    """An export takes long: it does not end because the hub has too much to do for a moment."""
+    for _ in range(_TRIES):
+        try:
+            return await ask()
+        except Temporary:
+            await asyncio.sleep(_PAUSE_SECONDS)
+    return await ask()
+
+
+async def _cut(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        for begin in range(0, len(part), PART_BYTES):
+            yield part[begin : begin + PART_BYTES]
+
+
+async def _pack(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    packer = cramjam.gzip.Compressor(1)
+    async for part in parts:
+        packer.compress(part)
+        yield bytes(packer.flush())
+    yield bytes(packer.finish())
