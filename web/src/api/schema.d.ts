@@ -276,6 +276,87 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/export/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ExportEvents
+         * @description Events as a file, the newest first.
+         */
+        get: operations["ApiV1ExportEventsExportEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/export/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ExportRuns
+         * @description Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`.
+         */
+        get: operations["ApiV1ExportRunsExportRuns"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/export/samples": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ExportSamples
+         * @description The samples of GPUs as a file: a row a GPU and moment, host by host. Times are in UTC; the header
+         *     X-Estimated-Bytes is about how long the file is.
+         */
+        get: operations["ApiV1ExportSamplesExportSamples"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/export/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ExportUsage
+         * @description Usage by day as a file: a row a day and user, group, host or model, with the coverage of the day.
+         */
+        get: operations["ApiV1ExportUsageExportUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/first-admin": {
         parameters: {
             query?: never;
@@ -5359,6 +5440,396 @@ export interface operations {
                 };
             };
             /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ExportEventsExportEvents: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description CSV, or Parquet where the hub has gpudeck[export] */
+                format?: "csv" | "parquet";
+                /** @description Only this host, by name or id */
+                host?: string | null;
+                /** @description Only this GPU, by its UUID */
+                gpu?: string | null;
+                /** @description Only this user */
+                user?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.apache.parquet": string;
+                    "text/csv": string;
+                };
+            };
+            /** @description A question that has no answer: its code says why */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU, or no history is kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ExportRunsExportRuns: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description CSV, or Parquet where the hub has gpudeck[export] */
+                format?: "csv" | "parquet";
+                /** @description Only this host, by name or id */
+                host?: string | null;
+                /** @description Only this GPU, by its UUID */
+                gpu?: string | null;
+                /** @description Only this user */
+                user?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.apache.parquet": string;
+                    "text/csv": string;
+                };
+            };
+            /** @description A question that has no answer: its code says why */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU, or no history is kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ExportSamplesExportSamples: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description CSV, or Parquet where the hub has gpudeck[export] */
+                format?: "csv" | "parquet";
+                /** @description Only this host, by name or id */
+                host?: string | null;
+                /** @description Only this GPU, by its UUID */
+                gpu?: string | null;
+                /** @description Only these metrics, with commas */
+                metric?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.apache.parquet": string;
+                    "text/csv": string;
+                };
+            };
+            /** @description A question that has no answer: its code says why */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU, or no history is kept */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1ExportUsageExportUsage: {
+        parameters: {
+            query?: {
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description CSV, or Parquet where the hub has gpudeck[export] */
+                format?: "csv" | "parquet";
+                /** @description What a row stands for */
+                by?: "user" | "group" | "host" | "model";
+                /** @description Only this host, by name or id */
+                host?: string | null;
+                /** @description Only this user */
+                user?: string | null;
+                /** @description Where days begin and end: an IANA name */
+                zone?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.apache.parquet": string;
+                    "text/csv": string;
+                };
+            };
+            /** @description A question that has no answer: its code says why */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host or GPU, or no history is kept */
             404: {
                 headers: {
                     [name: string]: unknown;
