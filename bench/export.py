@@ -1,5 +1,5 @@
-"""Exports of samples: their speed, and the memory of the hub's process while it makes them. One process reads a history file
-through the same code as the hub; leaves out HTTP, the CPU budget of the hub's questions, and a hub that records meanwhile."""
+"""Exports of samples, without HTTP, the CPU budget of the hub's questions, and a hub that records meanwhile: their
+speed, and the peak memory of the process that reads and encodes them."""
 
 import resource
 import subprocess
@@ -19,7 +19,7 @@ from gpudeck.history.export import Format, make_encoder, sample_fields
 from gpudeck.history.sample import GPU_NAMES
 
 HOUR, DAY = 3600, 86_400
-DAYS = 2
+DAYS = 1
 END = 1_790_000_000 // DAY * DAY
 
 
@@ -37,10 +37,10 @@ def main() -> None:
         store = EmbeddedStore(path, now=clock)
         feed(store, clock, ticks(END - DAYS * DAY, DAYS * 24))
         seal(store, clock, END + 2 * HOUR)
-        nothing = _measure(path, "csv", 0)
+        nothing = _measure(path, "csv", -1)
         rows: list[Row] = []
         for form in ("csv", "parquet"):
-            for hours in (6, DAYS * 24):
+            for hours in (3, DAYS * 24):
                 one = _measure(path, form, hours)
                 speed = f"{one.rows / one.seconds / 1000:,.0f} thousand rows/s, {one.size / one.rows:.1f} bytes a row"
                 name = f"{form}, {hours} hours ({one.rows / 1e6:.2f} million rows)"
@@ -70,7 +70,7 @@ def work(path: str, form: Format, hours: int) -> None:
     page, rows, size = SamplePage([], None, 0.0), 0, 0
     began = time.perf_counter()
     while page.share < 1.0:
-        page = store.samples(SamplesQuery(END - hours * HOUR, END, GPU_NAMES, after=page.next))
+        page = store.samples(SamplesQuery(END - hours * HOUR, END + 2 * HOUR, GPU_NAMES, after=page.next))
         rows += len(page.columns[0]) if page.columns else 0
         size += len(encoder.add(page.columns))
     size += len(encoder.finish())
