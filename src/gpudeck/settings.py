@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.alerts.notifiers.settings import NotifySettings, list_apprise_channels, mute_problem
+from gpudeck.alerts.notifiers.settings import NotifySettings, list_apprise_channels, mute_problem, route_problem
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.auth.settings import AuthSettings, UserEntries, groups_with, read_user, users_problem
 from gpudeck.chat.settings import ChatSettings
@@ -108,6 +108,7 @@ class Settings(Struct, frozen=True):
     def __post_init__(self) -> None:
         problem = exposure_problem(self.listen, self.read) or users_problem(self.users)
         problem = problem or mute_problem({name: read_user(name, entry).mute for name, entry in self.users.items()})
+        problem = problem or route_problem(self.notify.routes, self.alerts.own_rules)
         problem = problem or cluster_problem(self.cluster, self.database, self.history.kind)
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         problem = problem or redirect_problem(self)

@@ -47,7 +47,24 @@ def test_good_settings_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rules: {gpu_hott: {above: 80}}", "alerts.rules.gpu_hott: found 'gpu_hott' (text), expected"),
+        ("rules: {gpu_hott: {above: 80}}", "alerts.rules.gpu_hott: there is no rule gpu_hott; did you mean gpu_hot?"),
+        ("rules: {Hot: {above: 80}}", "alerts.rules.Hot: found 'Hot' (text), expected the name of a rule"),
+        (
+            "rules: {xid: {expr: power_watts > 5}}",
+            "alerts.rules.xid: xid is a rule of the hub; give yours",
+        ),
+        ("rules: {a: {expr: power_wats > 5}}", "alerts.rules.a.expr: expr, character 1: there is no column power_wats"),
+        ("rules: {a: {expr: power_wats > 5}}", "    power_wats > 5"),
+        ("rules: {a: {expr: power_watts > }}", "                 ^"),
+        ("rules: {a: {expr: power_watts > 5 for 2m, for: 1m}}", "alerts.rules.a.for: for is given twice"),
+        (
+            "rules: {a: {expr: power_watts > 5, above: 1}}",
+            "alerts.rules.a.above: above and clear are those of the",
+        ),
+        ("rules: {a: {expr: power_watts > 5, text: '{hots}'}}", "text has no field hots; did you mean host?"),
+        ("rules: {a: {expr: power_watts > 5, text: 'x {host'}}", "text has a brace without its partner"),
+        ("rules: {gpu_hot: {text: hot}}", "text, action and labels belong to a rule of your own"),
+        ("overrides: [{hosts: 'a*', rules: {mine: {for: 2m}}}]", "number 1: there is no rule mine"),
         ("rules: {gpu_hot: {abov: 80}}", "alerts.rules.gpu_hot.abov: unknown setting; did you mean above?"),
         ("rules: {gpu_hot: {above: hot}}", "alerts.rules.gpu_hot.above: found 'hot' (text), expected a number"),
         ("rules: {gpu_hot: {severity: bad}}", "alerts.rules.gpu_hot.severity: found 'bad' (text), expected"),

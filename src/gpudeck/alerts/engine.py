@@ -16,11 +16,13 @@ from msgspec.structs import replace
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.record import AlertRecord, describe
 from gpudeck.alerts.rule import HUB, FleetContext, HostSnapshot, Rule, RuleFinding, Selection
+from gpudeck.alerts.rules.own import make_own_rules, retired_rule
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.settings import AlertSettings, Limits, LimitsByRule, Thresholds
 from gpudeck.alerts.state import AlertStateMachine, Subjects
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.cpu_budget import finish as finish_steps
 from gpudeck.model.event import SEVERITIES, Event, make_event
@@ -57,10 +59,9 @@ class AlertEngine(AlertStateMachine):
         """`started_at` is when the hub was: hosts that reported since have returned. None: at the first look."""
         super().__init__(settings, emit, account_of, {rule.name: rule for rule in rules}, prefix)
         self._defaults = defaults
-        self._of_hosts, self._of_gpus, self._of_hub = (
-            [rule for rule in rules if rule.scope == scope] for scope in ("host", "gpu", "hub")
-        )
-        self._reads = tuple(dict.fromkeys(name for rule in self._of_gpus for name in rule.reads))
+        self._given = tuple(rules)
+        self._of_hosts, self._of_gpus, self._of_hub = list[Rule](), list[Rule](), list[Rule]()
+        self._reads: tuple[str, ...] = ()
         self._seen: set[str] = set()
         self._known: set[str] = set()
         self._begun_at: float | None = None
@@ -84,23 +85,32 @@ class AlertEngine(AlertStateMachine):
         return taken
 
     def change(self, settings: AlertSettings) -> None:
-        """Other limits from the next look on, between two looks. What fires and is no longer wrong by them resolves as
-        anything else does."""
+        """Other limits and rules of the operator from the next look on, between two looks. What fires and is no longer
+        wrong by them resolves as anything else does."""
         self._take_limits(settings)
+        self._resolve_retired()
         self._grouping.change(settings)
 
     def _take_limits(self, settings: AlertSettings) -> None:
         self._is_anew = True
         self.thresholds = Thresholds(settings, self._defaults)
         self._by_model = self.thresholds.by_model
-        self._loosest = {name: self.thresholds.loosest(name) for name in self._rules}
+        rules = (*self._given, *make_own_rules(settings))
+        # Those that are gone stay known, for the messages about their last alerts.
+        self._rules |= {rule.name: rule for rule in rules}
+        self._of_hosts, self._of_gpus, self._of_hub = (
+            [rule for rule in rules if rule.scope == scope] for scope in ("host", "gpu", "hub")
+        )
+        self._reads = tuple(dict.fromkeys(name for rule in self._of_gpus for name in rule.reads if name in GPU_METRICS))
+        self._loosest = {rule.name: self.thresholds.loosest(rule.name) for rule in rules}
         self._repeat = None if settings.repeat == "off" else settings.repeat
 
     def load(self, records: Iterable[AlertRecord], now: float) -> None:
         """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it
         is sent again. Where that could not be read at once, it takes the place of what was found meanwhile."""
-        records = [record for record in records if record.rule in self._rules]
+        records = list(records)
         for record in records:
+            self._rules.setdefault(record.rule, retired_rule(record.rule))
             record.ready_at, record.calm_since, record.unknown_since = now, None, None
             self._falls[record.key] = sorted({*self._falls.get(record.key, ()), *record.falls})[-64:]
             if record.is_firing:
@@ -111,8 +121,23 @@ class AlertEngine(AlertStateMachine):
             elif record.end_message is None:
                 self._grouping.end(record)
         self.outgoing += self._grouping.rebuild(records, now)
+        self._resolve_retired()
         self.version += 1
         self._is_anew = True
+
+    def _resolve_retired(self) -> None:
+        """Alerts of rules that are in the settings no longer."""
+        for record in self._records():
+            if record.rule not in self._loosest:
+                if record.is_firing:
+                    self._resolve(record, "the rule was removed")
+                else:
+                    self._drop(record)
+
+    @property
+    def rule_names(self) -> tuple[str, ...]:
+        """Of all that are evaluated."""
+        return tuple(self._loosest)
 
     def _forget_subject(self, record: AlertRecord) -> None:
         """Drop an alert of the same subject that began meanwhile."""
@@ -163,7 +188,7 @@ class AlertEngine(AlertStateMachine):
         """The ids of hosts with an alert that is not over, and the UUIDs of those of their GPUs, "" for the host, whose
         alerts may become others though nothing is reported. After `begin`."""
         now, wait = self._context.now, {name: limits.wait for name, limits in self._loosest.items()}
-        always = {name: not rule.reads for name, rule in self._rules.items()}
+        always = {name: not self._rules[name].reads for name in self._loosest}
         return {
             host_id: {
                 record.gpu

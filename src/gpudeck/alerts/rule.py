@@ -161,6 +161,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     from the health settings; otherwise they are in `DEFAULTS`.
     `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for the time
     of `clear_after`, which is not waited for once more.
+    `labels` are those of its alerts, beside those of their hosts.
     `many` is the title of several in one message, and `resolved` that of the end, with {place}; `notifies_end` false:
     no message is sent at the end.
     """
@@ -184,6 +185,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     clears_itself: bool = False
     notifies_end: bool = True
     kind: MessageKind = "alert"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_at(gpu: Gpu, title: str, **others: Any) -> RuleFinding:

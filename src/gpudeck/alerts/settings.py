@@ -3,15 +3,18 @@
 A healthy fleet is quiet with the defaults. Imports no database: a base install reads the configuration too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from gpudeck.alerts.expression import Expression, ExpressionError, parse_expression
+from gpudeck.alerts.rule_text import check_text
 from gpudeck.model.event import Severity
 from gpudeck.model.settings import Duration
+from gpudeck.model.text import propose
 
 _MINUTE = 60.0
 _HOUR = 3600.0
@@ -89,14 +92,18 @@ DEFAULTS: dict[str, Limits] = {
     ),
 }
 
-if TYPE_CHECKING:
-    RuleName = str
-else:
-    RuleName = Literal[tuple(DEFAULTS)]
+RuleName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)",
+        extra={"config_words": "the name of a rule: lower-case letters, digits and _"},
+    ),
+]
 
 
 class RuleChange(Struct, frozen=True):
-    """Changes of one rule. Fields that are left out keep their defaults."""
+    """A change of one of the hub's rules, in which fields that are left out keep their defaults; with `expr` a rule of
+    your own."""
 
     enabled: bool | None = None
     """Whether the rule is evaluated."""
@@ -110,13 +117,58 @@ class RuleChange(Struct, frozen=True):
     """The threshold at which the alert starts, in the unit of the rule."""
     clear: float | None = None
     """The lower threshold below which the alert is resolved. The default keeps the usual distance from `above`."""
+    expr: Annotated[str, Meta(min_length=1)] | None = None
+    """The condition of a rule of your own: `utilization_percent < 5 and memory_used_bytes > 10GiB for 2h`."""
+    text: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+    """The title of its alerts, with fields: `GPU {gpu} of {host} holds {memory_used_bytes}`."""
+    action: Annotated[str, Meta(max_length=300)] = ""
+    """The next step for whoever gets an alert of it."""
+    labels: dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]] = field(
+        default_factory=dict
+    )
+    """Labels of its alerts, beside those of the host: for routes, mutes and an Alertmanager."""
 
     def __post_init__(self) -> None:
         if self.above is not None and self.clear is not None and self.clear > self.above:
             raise ValueError("clear has to be at most above")
+        if self.expr is None:
+            if self.text is not None or self.action or self.labels:
+                raise ValueError("text, action and labels belong to a rule of your own, with expr")
+            return
+        try:
+            expression = parse_expression(self.expr)
+        except ExpressionError as error:
+            said = f"expr, character {error.start + 1}: {error}"
+            raise ExpressionError(said, self.expr, error.start, error.end) from None
+        if self.above is not None or self.clear is not None:
+            raise ValueError("above and clear are those of the hub's rules; write the limits into expr")
+        if self.wait is not None and expression.seconds is not None:
+            raise ValueError("for is given twice, here and at the end of expr")
+        if self.text is not None:
+            check_text(self.text, expression)
+
+    @property
+    def expression(self) -> Expression | None:
+        return None if self.expr is None else parse_expression(self.expr)
+
+
+def find_rule_problems(rules: Mapping[str, RuleChange]) -> Iterator[tuple[str, str]]:
+    """The names of those that cannot be, and why."""
+    for name, rule in rules.items():
+        if name in DEFAULTS:
+            if rule.expr is not None:
+                yield name, f"{name} is a rule of the hub; give yours another name"
+        elif rule.expr is None:
+            yield name, f"there is no rule {name}; {propose_rule(name)} A rule of your own needs `expr`."
+
+
+def propose_rule(name: str) -> str:
+    near = propose(name, DEFAULTS)
+    return near if near.endswith("?") else "docs/alerts.md lists them."
 
 
 Rules = dict[RuleName, RuleChange]
+OwnRules = Annotated[Rules, Meta(extra={"config_check": find_rule_problems})]
 
 
 class Override(Struct, frozen=True):
@@ -140,8 +192,8 @@ class Override(Struct, frozen=True):
 class AlertSettings(Struct, frozen=True):
     """Which alerts are sent, and how often."""
 
-    rules: Rules = field(default_factory=dict)
-    """Changes of rules, by name."""
+    rules: OwnRules = field(default_factory=dict)
+    """Changes of rules, and rules of your own, by name."""
     overrides: list[Override] = field(default_factory=list)
     """Changes for some hosts, GPU models or labels. If several match, the last one applies."""
     group_wait: Annotated[Duration, Meta(ge=0, le=600)] = 10.0
@@ -155,11 +207,31 @@ class AlertSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check(self.rules)
+        for place, override in enumerate(self.overrides):
+            for name, change in override.rules.items():
+                if name not in DEFAULTS and name not in self.rules:
+                    raise ValueError(f"overrides: number {place + 1}: there is no rule {name}; {propose_rule(name)}")
+                if name not in DEFAULTS and (change.above is not None or change.clear is not None):
+                    raise ValueError(f"overrides: number {place + 1}: {name} has neither `above` nor `clear`")
+                if change.expr is not None:
+                    raise ValueError(f"overrides: number {place + 1}: expr of {name} belongs into alerts.rules")
+
+    @property
+    def own_rules(self) -> dict[str, RuleChange]:
+        """Those of the operator, by name."""
+        return {name: rule for name, rule in self.rules.items() if rule.expr is not None}
+
+    @property
+    def rule_names(self) -> tuple[str, ...]:
+        """Those of the hub and of the operator."""
+        return (*DEFAULTS, *self.own_rules)
 
 
-def _check(rules: Mapping[RuleName, RuleChange]) -> None:
+def _check(rules: Mapping[str, RuleChange]) -> None:
     problems = []
     for name, change in rules.items():
+        if name not in DEFAULTS:
+            continue
         usual = DEFAULTS[name].above
         if usual is None and (change.above is not None or change.clear is not None):
             problems.append(f"{name} knows yes and no alone, and has neither `above` nor `clear`")
@@ -178,6 +250,7 @@ class Thresholds:
     def __init__(self, settings: AlertSettings, defaults: LimitsByRule | None = None) -> None:
         """`defaults` are those of this fleet, where they are not the usual ones."""
         self._base = dict(DEFAULTS if defaults is None else defaults)
+        self._base |= {name: _own_limits(rule) for name, rule in settings.own_rules.items()}
         for name, change in settings.rules.items():
             self._base[name] = change_limits(self._base[name], change)
         self._overrides = settings.overrides
@@ -233,6 +306,12 @@ class Thresholds:
                 for name, change in override.rules.items():
                     made[name] = change_limits(made[name], change)
         return made
+
+
+def _own_limits(rule: RuleChange) -> Limits:
+    expression = rule.expression
+    wait = None if expression is None else expression.seconds
+    return Limits(severity="warning", wait=wait or 0.0, clear_after=_MINUTE)
 
 
 def change_limits(limits: Limits, change: RuleChange) -> Limits:

@@ -36,7 +36,7 @@ class AlertStateMachine:
     ) -> None:
         self._emit = emit
         self._account_of = account_of
-        self._rules = rules
+        self._rules = dict(rules)
         self._active: dict[str, dict[str, Subjects]] = {}
         self._falls: dict[tuple[str, str, str, str], list[float]] = {}
         self._down: set[str] = set()
@@ -62,7 +62,7 @@ class AlertStateMachine:
             part=finding.part,
             label=finding.label,
             model=finding.model,
-            labels=dict(host.labels),
+            labels={**host.labels, **rule.labels},
             users=finding.users,
             accounts=self._accounts_of(finding),
             is_personal=finding.is_personal,

@@ -126,7 +126,8 @@ def _encode(record: AlertRecord) -> str:
 
 
 def _row(fleet: str, record: AlertRecord) -> dict[str, Any]:
-    is_end_open = record.is_told and record.end_told_at is None and RULES_BY_NAME[record.rule].notifies_end
+    rule = RULES_BY_NAME.get(record.rule)
+    is_end_open = record.is_told and record.end_told_at is None and (rule is None or rule.notifies_end)
     return {
         "fleet": fleet,
         "id": record.id,

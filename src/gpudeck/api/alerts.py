@@ -5,6 +5,7 @@ Everyone who may read sees all of it. Users acknowledge and choose their own mut
 """
 
 import fnmatch
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,7 +19,6 @@ from gpudeck.alerts.manager import MOST_MUTES, AlertManager
 from gpudeck.alerts.notifiers.settings import TOPICS
 from gpudeck.alerts.notifiers.store import MOST_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
-from gpudeck.alerts.rules.registry import RULES_BY_NAME
 from gpudeck.alerts.store import MOST_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import (
@@ -194,7 +194,7 @@ async def list_mutes(alerts: TheAlerts) -> MuteList:
 async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
     """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""
     caller, now = caller_of(request), clock.wall()
-    wanted = _read_mute(data, caller.name, now)
+    wanted = _read_mute(data, caller.name, now, alerts.engine.rule_names)
     if len(alerts.mutes()) >= MOST_MUTES:
         raise RequestRefused(409, "full", f"there are {MOST_MUTES} mutes already.", "End some of them.")
     made = await alerts.mute(wanted)
@@ -219,14 +219,14 @@ async def end_mute(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAle
     return ended
 
 
-def _read_mute(data: NewMute, by: str, now: float) -> Mute:
+def _read_mute(data: NewMute, by: str, now: float, rules: Sequence[str]) -> Mute:
     if data.host is None and data.rule is None and not data.hosts and not data.labels:
         raise ValidationException("give host, hosts, rule or labels: a mute of everything hides everything")
     if data.host is not None and data.hosts:
         raise ValidationException("give host, a pattern, or hosts, a list of names, and not both")
     if pattern := next((name for name in data.hosts if set(name) & set("*?[")), None):
         raise ValidationException(f"hosts: {clean(pattern)!r} is a pattern, and hosts are names; put it into host")
-    if data.rule is not None and not fnmatch.filter(RULES_BY_NAME, data.rule.strip()):
+    if data.rule is not None and not fnmatch.filter(rules, data.rule.strip()):
         raise ValidationException(f"rule: there is none that {clean(data.rule.strip())} fits")
     if (data.end is None) == (data.length is None):
         raise ValidationException(f'give "for" with a length {_SPAN}')

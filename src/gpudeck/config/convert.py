@@ -278,17 +278,21 @@ class _Converter:
             if is_section(option) and isinstance(option.info, inspect.StructType):
                 return self._convert_section(node, option.info, path, default)
             if isinstance(option.info, inspect.DictType):
-                return self._convert_dict(node, option.info, path)
+                return self._convert_dict(node, option.info, option.check, path)
         return self._note_unfit(node, options, path)
 
-    def _convert_dict(self, node: Mapping, info: inspect.DictType, path: SettingPath) -> object:
+    def _convert_dict(self, node: Mapping, info: inspect.DictType, check: Check | None, path: SettingPath) -> object:
         before = len(self.mistakes)
         keys, values = options_of(info.key_type), options_of(info.value_type)
         converted: dict[object, object] = {}
+        marks: dict[object, _Entry] = {}
         for entry in self._entries(node, path):
             name = Scalar(mark=entry.mark, text=entry.name, kind="text")
             key = self.convert(name, keys, (*path, entry.name))
-            converted[key] = self.convert(entry.value, values, (*path, entry.name))
+            converted[key], marks[key] = self.convert(entry.value, values, (*path, entry.name)), entry
+        sound = {key: value for key, value in converted.items() if _FAILED is not key and _FAILED is not value}
+        for key, problem in check(sound) if check else ():
+            self._note(marks[key].mark, (*path, marks[key].name), one_line(problem))
         self._check_length(node, len(converted), info, path)
         return converted if len(self.mistakes) == before else _FAILED
 
@@ -331,15 +335,15 @@ class _Converter:
         try:
             return info.cls(**values)
         except ValueError as error:
-            said = _without_secrets(str(error), node, path)
+            said, detail = _without_secrets(str(error), node, path), getattr(error, "detail", "")
         names = _names_in(said, [field.encode_name for field in info.fields])
         if wrong.intersection(names) or (wrong and not names):
             return _FAILED
         marks = {key.text: key.mark for key, _ in node.pairs if isinstance(key, Scalar)}
         place = next((name for name in names if name in marks), None)
         if place is None:
-            return self._note(node.mark, path, said or "these settings do not fit together")
-        return self._note(marks[place], (*path, place), said)
+            return self._note(node.mark, path, said or "these settings do not fit together", detail=detail)
+        return self._note(marks[place], (*path, place), said, detail=detail)
 
     def _entries(self, node: Mapping, path: SettingPath) -> Iterator[_Entry]:
         """Names and values; what cannot be a name and what is set again is noted and left out."""
@@ -386,10 +390,17 @@ class _Converter:
         return self._note(node.mark, path, found, expect(options), suggestion)
 
     def _note(
-        self, mark: FilePosition, path: SettingPath, found: str, expected: str = "", suggestion: str = ""
+        self,
+        mark: FilePosition,
+        path: SettingPath,
+        found: str,
+        expected: str = "",
+        suggestion: str = "",
+        *,
+        detail: str = "",
     ) -> object:
         where = write_path(path)
-        self.mistakes.append(Mistake(self._source, mark.line, mark.column, where, found, expected, suggestion))
+        self.mistakes.append(Mistake(self._source, mark.line, mark.column, where, found, expected, suggestion, detail))
         return _FAILED
 
 

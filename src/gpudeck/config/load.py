@@ -121,7 +121,8 @@ _URL_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
 
 class Mistake(Struct, frozen=True):
     """One thing that a person has to change. `line` and `column` count from 1; None: the file as a whole. `found`
-    without `expected` is a statement of its own, `expected` without `found` means that something is missing."""
+    without `expected` is a statement of its own, `expected` without `found` means that something is missing. `detail`
+    are lines below it that show the place within a value."""
 
     source: str
     line: int | None
@@ -130,12 +131,14 @@ class Mistake(Struct, frozen=True):
     found: str
     expected: str = ""
     suggestion: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         source = one_line(self.source)
         place = source if self.line is None else f"{source}:{self.line}"
         parts = [place, self.path, self._statement()]
-        return ": ".join(part for part in parts if part) + (f"; {self.suggestion}" if self.suggestion else "")
+        lines = [": ".join(part for part in parts if part) + (f"; {self.suggestion}" if self.suggestion else "")]
+        return "\n    ".join([*lines, *self.detail.splitlines()])
 
     def _statement(self) -> str:
         if not self.expected:

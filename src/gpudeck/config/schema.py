@@ -21,13 +21,13 @@ _Supported = (
 )
 
 
-Check = Callable[[list[Any]], Iterable[tuple[int, str]]]
+Check = Callable[[Any], Iterable[tuple[Any, str]]]
 """Looks at the items of a list together; yields the index of each that does not fit to the others, and why."""
 
 
 class Option(NamedTuple):
     """One type that a value may have. `mark` makes it special: `duration`, `size`, `memory` or `address`. `words` say
-    what a pattern says. `check` is `config_check` of a list."""
+    what a pattern says. `check` is `config_check` of a list or mapping: problems by index or name."""
 
     info: _Supported
     mark: str = ""

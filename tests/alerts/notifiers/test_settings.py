@@ -115,7 +115,7 @@ def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_rule_that_does_not_exist_is_found_in_routes_and_mutes() -> None:
     channels = "  channels: {ops: 'json://x.example'}\n  routes:\n"
     told = mistakes_in(f"{channels}    - {{to: [ops], rules: [host_*, gpu_lsot]}}\n")
-    assert "x.yaml:4: notify.routes[0]" in told
+    assert "notify.routes[0].rules" in told
     assert "there is none that gpu_lsot fits" in told
     with pytest.raises(ConfigMistakes, match=r"users\.ada\.mute: there is no rule gpu_idel"):
         load("users:\n  ada: {mute: [watch, gpu_idel]}\n", "x.yaml", Settings)

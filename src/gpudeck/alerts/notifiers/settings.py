@@ -80,11 +80,6 @@ class RouteSettings(Struct, frozen=True):
     goes_on: bool = field(default=False, name="continue")
     """Whether the routes below are tried too for a message that fits."""
 
-    def __post_init__(self) -> None:
-        for pattern in self.rules:
-            if not any(fnmatchcase(name, pattern) for name in TOPICS):
-                raise ValueError(f"rules: there is none that {pattern} fits")
-
 
 class NotifySettings(Struct, frozen=True):
     """Which messages are sent where. Without routes every channel gets warnings and worse."""
@@ -132,6 +127,16 @@ class NotifySettings(Struct, frozen=True):
                 f"slack names the channel {self.slack}, which cannot write to single users: that needs slack:// with a "
                 "bot's token (xoxb-…)"
             )
+
+
+def route_problem(routes: Iterable[RouteSettings], own_rules: Iterable[str]) -> str | None:
+    """What is wrong with the rules that routes name: those of the hub, and those of the operator."""
+    topics = (*TOPICS, *own_rules)
+    for index, route in enumerate(routes):
+        for pattern in route.rules:
+            if not any(fnmatchcase(name, pattern) for name in topics):
+                return f"notify.routes[{index}].rules: there is none that {pattern} fits"
+    return None
 
 
 def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
