@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BYTES_AT_MOST: Final = 16 * 2**20
 _REAP_SECONDS: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class ChildFailed(Temporary):
@@ -60,6 +61,14 @@ def spawn(
     return subprocess.Popen(  # noqa: S603
         command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True, env=environment
     )
+
+
+def die_with_parent() -> None:
+    """In a child: be killed when the parent is. Elsewhere than on Linux nothing happens."""
+    import ctypes  # noqa: PLC0415 - parents do without it
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ForkedProcess:

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fakes.waiting import wait_until
+from gpudeck.child_process import python_module
 from gpudeck.demo.backfill import Backfill
 from gpudeck.history.settings import DEMO_FILE
 from gpudeck.model.event import Event
@@ -69,6 +71,29 @@ def test_stopping_ends_the_child_and_the_wait(tmp_path: Path) -> None:
         assert not waiting.is_alive()
 
     asyncio.run(go())
+
+
+def test_a_hub_that_is_killed_leaves_no_child(tmp_path: Path) -> None:
+    path = tmp_path / DEMO_FILE.format(24)
+    command = python_module("gpudeck.demo.past_file", "--hosts=24", f"--until={NOON:.0f}", "--days=60", str(path))
+    script = f"import subprocess, sys; subprocess.Popen({command!r}); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as hub:
+        wait_until(lambda: list(tmp_path.iterdir()), "the begin of the file", 60)
+        (child,) = psutil.Process(hub.pid).children()
+        hub.kill()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
+
+
+def test_a_full_disk_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def go() -> None:
+        past = Backfill(2, tmp_path, until=NOON, min_free=2**60)
+        past.start(lambda _: None, lambda _: pytest.fail("nothing is made"))
+        await asyncio.to_thread(past.wait)
+        await past.stop()
+
+    asyncio.run(go())
+    assert not list(tmp_path.iterdir())
+    assert "less room than history.min_free" in caplog.text
 
 
 def test_a_child_that_fails_is_told_and_the_history_begins_now(

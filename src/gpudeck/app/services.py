@@ -106,7 +106,11 @@ class HubServices:
         events = self.events.events
         clock.subscribe(events.add)
         usage = grouped_usage(settings)
-        past = None if demo is None else Backfill(demo, data_dir, until=hub.started_at, days=plan.demo_days)
+        past = (
+            None
+            if demo is None
+            else Backfill(demo, data_dir, until=hub.started_at, days=plan.demo_days, min_free=settings.history.min_free)
+        )
         self.history = HistoryService(
             hub,
             settings.history,

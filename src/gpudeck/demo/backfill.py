@@ -8,6 +8,7 @@ for a while gets its whole past anew.
 import asyncio
 import contextlib
 import logging
+import shutil
 import sqlite3
 import threading
 import time
@@ -42,8 +43,10 @@ _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 class Backfill:
     """Makes the file of `hosts` simulated hosts, once. `wait` blocks until it is there, or cannot be made."""
 
-    def __init__(self, hosts: int, data_dir: Path, *, until: float, days: float = DAYS) -> None:
+    def __init__(self, hosts: int, data_dir: Path, *, until: float, days: float = DAYS, min_free: int = 0) -> None:
+        """Nothing is made where the disk has less than `min_free` bytes left: the history would not go on, either."""
         self._hosts = hosts
+        self._min_free = min_free
         self._days = days
         self._until = until
         self._path = data_dir / DEMO_FILE.format(hosts)
@@ -87,6 +90,8 @@ class Backfill:
     async def _run_child(self) -> list[Event]:
         """What happened; nothing where the child fails. Raises OSError."""
         began = time.monotonic()
+        if shutil.disk_usage(self._path.parent).free < self._min_free:
+            raise OSError("the disk has less room than history.min_free")
         self._done.unlink(missing_ok=True)
         options = {"hosts": self._hosts, "until": f"{self._until:.0f}", "days": f"{self._days:g}"}
         arguments = [f"--{name}={value}" for name, value in options.items()]

@@ -10,6 +10,7 @@ import argparse
 import gc
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from gpudeck.child_process import die_with_parent
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import READY, SEED, remove_file
 from gpudeck.demo.past import DAY, HOUR, Slice, past_events, sample_span
@@ -177,6 +179,8 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     asked = parser.parse_args()
     os.nice(19)
+    # Else a hub that was killed and started again would have two of them, which write the same file.
+    die_with_parent()
     # Ctrl-C reaches the whole process group: there is nothing to clean up or to report.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Nothing here refers to itself in a circle: looking for that takes a tenth of the time.
@@ -185,13 +189,16 @@ def main() -> None:
     past = PastFile(fleet, asked.until, asked.days)
     new = asked.path.with_name(asked.path.name + ".new")
     remove_file(new)
-    past.write_recent(new)
-    remove_file(asked.path)
-    new.rename(asked.path)
-    remove_file(new)
-    sys.stdout.buffer.write(READY)
-    sys.stdout.buffer.flush()
-    past.write_rest(asked.path)
+    try:
+        past.write_recent(new)
+        remove_file(asked.path)
+        new.rename(asked.path)
+        remove_file(new)
+        sys.stdout.buffer.write(READY)
+        sys.stdout.buffer.flush()
+        past.write_rest(asked.path)
+    except (OSError, sqlite3.Error) as error:
+        raise SystemExit(f"{asked.path} cannot be written: {error}") from error
     hosts = range(asked.hosts)
     events = [one for host in hosts for one in past_events(fleet, host, past.start, asked.until, is_new=True)]
     sys.stdout.buffer.write(msgspec.msgpack.encode(events))

@@ -5,7 +5,6 @@ that a service that answers without end harms nothing else.
 """
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -15,17 +14,15 @@ from typing import Final
 import msgspec
 
 from gpudeck.alerts.notifiers.sender_process import SendRequest, SendResult
+from gpudeck.child_process import die_with_parent
 
 _MEMORY: Final = 1 << 30
 _SPARE_SECONDS: Final = 2.0
 """The hub ends us when the time is up; we end ourselves only if it did not."""
-_DIE_WITH_PARENT: Final = 1
-"""PR_SET_PDEATHSIG."""
 
 
 def main() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     # Whatever a library prints must not get between the answers, nor anywhere else: it may hold a secret.
