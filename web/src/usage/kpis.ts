@@ -49,7 +49,7 @@ const NOTHING_YET = 'nothing recorded yet'
 
 function hoursKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
   if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
-  const price = usage.total.cost == null ? '' : `${costText(usage.total.cost, usage.currency, usage.total.cost < 100 ? 2 : 0)} · `
+  const price = usage.total.cost == null ? '' : `${shortCost(usage.total.cost, usage.currency)} · `
   return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored${coverageText(usage.coverage)}` }
 }
 
@@ -67,7 +67,12 @@ function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
 
 function costKpi({ usage, reason }: UsageSoFar): Kpi {
   const cost = usage?.total.cost ?? null
-  return { label: 'Cost', text: costText(cost, usage?.currency ?? ''), note: usage === null ? reason : cost === null ? 'no price is configured' : 'of these GPU-hours' }
+  return { label: 'Cost', text: shortCost(cost, usage?.currency ?? ''), note: usage === null ? reason : cost === null ? 'no price is configured' : 'of these GPU-hours' }
+}
+
+/** A figure of a few digits: a tile is narrow on a phone. */
+function shortCost(cost: number | null, currency: string): string {
+  return costText(cost, currency, cost !== null && cost < 100 ? 2 : 0)
 }
 
 function partText(part: number, whole: number): string {
