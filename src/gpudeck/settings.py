@@ -16,6 +16,7 @@ from gpudeck.chat.settings import ChatSettings
 from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.compat.settings import CompatSettings, compat_problem
 from gpudeck.config import ConfigMistakes, find_config, load_file
+from gpudeck.digests.settings import DigestSettings
 from gpudeck.discovery.registry import DiscoverySettings
 from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
@@ -99,6 +100,7 @@ class Settings(Struct, frozen=True):
     queue: QueueSettings = field(default_factory=QueueSettings)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    digests: DigestSettings = field(default_factory=DigestSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     compat: CompatSettings = field(default_factory=CompatSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
@@ -109,6 +111,8 @@ class Settings(Struct, frozen=True):
         problem = exposure_problem(self.listen, self.read) or users_problem(self.users)
         problem = problem or mute_problem({name: read_user(name, entry).mute for name, entry in self.users.items()})
         problem = problem or route_problem(self.notify.routes, self.alerts.own_rules)
+        if unknown := [name for name in self.digests.channels if name not in self.notify.channels]:
+            problem = problem or f"digests.channels names {unknown[0]}, which is not in notify.channels"
         problem = problem or cluster_problem(self.cluster, self.database, self.history.kind)
         problem = problem or compat_problem(_ways(self.hosts, self.discovery), self.compat)
         problem = problem or redirect_problem(self)

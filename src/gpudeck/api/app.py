@@ -20,6 +20,7 @@ from gpudeck.api import (
     ask,
     badge,
     device_login,
+    digests,
     events,
     export,
     fleet,
@@ -77,7 +78,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
-    *(waste, idle_policy, device_login, oidc, export),
+    *(waste, idle_policy, device_login, oidc, export, digests),
 )
 """All routes that stand in one of these modules are served."""
 

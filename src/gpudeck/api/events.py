@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Struct
 
+from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MOST_FIRING
@@ -114,9 +115,9 @@ class ReliabilityRanking:
 
     def __init__(self, by: RankedBy, start: float, end: float, only: str | None = None) -> None:
         self._by: RankedBy = by
-        self._start = start
-        self._end = end
-        self._only = only
+        self.start = start
+        self.end = end
+        self.only = only
         self._rows: dict[str, ReliabilityRow] = {}
 
     def add_faults(self, faults: Iterable[FaultCount]) -> None:
@@ -154,7 +155,7 @@ class ReliabilityRanking:
             fired = record.fired_at
             if row is None or fired is None:
                 continue
-            seconds = max(0.0, min(record.resolved_at or self._end, self._end) - max(fired, self._start))
+            seconds = max(0.0, min(record.resolved_at or self.end, self.end) - max(fired, self.start))
             row.throttled_seconds += seconds if record.rule == _THROTTLED else 0.0
             is_incident = record.rule == "driver_not_answering"
             row.incidents += is_incident
@@ -177,7 +178,7 @@ class ReliabilityRanking:
         """With today's names of what is still there."""
         for row in self._rows.values() if self._by == "gpu" else ():
             row.score = max(0.0, round(100.0 - sum(one.points for one in row.evidence), 1))
-        found = [row for row in self._rows.values() if self._only is not None or _has_faults(row)]
+        found = [row for row in self._rows.values() if self.only is not None or _has_faults(row)]
         found.sort(key=_rank)
         for row in found[:limit]:
             row.evidence.sort(key=lambda one: (not one.is_incident, -one.count, one.kind))
@@ -186,12 +187,12 @@ class ReliabilityRanking:
                 row.host = host.name
                 gpu = host.gpus.get(row.gpu or "")
                 row.label, row.model = (row.label, None) if gpu is None else (gpu.label, gpu.display_name)
-        return Reliability(self._by, self._start, self._end, len(found), found[:limit], list(problems))
+        return Reliability(self._by, self.start, self.end, len(found), found[:limit], list(problems))
 
     def _find(self, host: str, host_id: str, gpu: str | None, label: str | None) -> ReliabilityRow | None:
         """None for what belongs to no row: what happened to a host in a ranking of GPUs."""
         key = host_id if self._by == "host" else gpu
-        if not key or (self._only is not None and gpu != self._only):
+        if not key or (self.only is not None and gpu != self.only):
             return None
         if key not in self._rows:
             own = (gpu, label) if self._by == "gpu" else (None, None)
@@ -230,17 +231,27 @@ async def read_reliability(
     now = clock.wall()
     begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
     ranking = ReliabilityRanking(by, begin, until, gpu)
-    ranking.add_faults(await services.events.ask(lambda store: store.count_faults(begin, until, gpu)))
-    ranking.add_lost(await services.events.ask(lambda store: store.lost_times(begin, until, gpu)))
+    found = await rank_reliability(ranking, services.events, services.alerts, services.hub.fleet, limit)
+    return await answer_json(request, msgspec.json.encode(found))
+
+
+async def rank_reliability(
+    ranking: ReliabilityRanking, events: EventLog, known: AlertManager, fleet: FleetState, limit: int
+) -> Reliability:
+    """The worst first. Raises Temporary."""
+    begin, until, gpu = ranking.start, ranking.end, ranking.only
+    ranking.add_faults(await events.ask(lambda store: store.count_faults(begin, until, gpu)))
+    ranking.add_lost(await events.ask(lambda store: store.lost_times(begin, until, gpu)))
     if gpu is not None:
-        ranking.add_known(services.hub.fleet, gpu)
-    alerts = await services.alerts.find_between(tuple(_RULES), begin, until)
+        ranking.add_known(fleet, gpu)
+    alerts = await known.find_between(tuple(_RULES), begin, until)
     ranking.add_alerts(alerts)
     problems = ["The time range ends before it begins."] if until <= begin else []
+    now = clock.wall()
     if begin < now - ALERTS_KEPT:
         problems.append("Throttling and ECC alerts are included only if they were resolved within the last 90 days.")
-    if begin < now - services.events.kept_seconds:
+    if begin < now - events.kept_seconds:
         problems.append("Events of the beginning of this time range are no longer kept.")
     if len(alerts) >= MOST_FIRING:
         problems.append(f"Only {MOST_FIRING:,} alerts are included.")
-    return await answer_json(request, msgspec.json.encode(ranking.finish(services.hub.fleet, limit, problems)))
+    return ranking.finish(fleet, limit, problems)

@@ -1,6 +1,6 @@
 """The services that routes use. `app` creates them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from litestar.di import NamedDependency
 from msgspec import Struct
@@ -21,6 +21,7 @@ from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model.cluster import Cluster
+from gpudeck.model.digest import DigestPreview, Frequency
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.schedulers.job_report import JobReporter
@@ -54,6 +55,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     prefix: str = ""
     hits: Mapping[str, int] | None = None
     agent_port: Callable[[], int] = lambda: 7080
+    preview_digest: Callable[[str, Frequency | None], Awaitable[DigestPreview]] | None = None
     cluster: Callable[[], Cluster] | None = None
     notify_removed: Callable[[list[str]], None] | None = None
 

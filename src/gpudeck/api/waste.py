@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_time
-from gpudeck.api.history import TheHistory, answer_past
+from gpudeck.api.history import HistoryQueries, TheHistory, answer_past
 from gpudeck.api.login import TheJobs
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.waste import before_of, describe_waste
-from gpudeck.model.view import UsageBy
+from gpudeck.model.view import Usage, UsageBy
 from gpudeck.model.waste import Waste
+from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_usage import JOB_NAMES
 
 _Time = Annotated[
@@ -57,18 +58,27 @@ async def read_waste(
     now, where = history.now(), load_zone(zone)
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
     query = UsageQuery(by, *moments, user, host, model, group, zone=zone, label=label)
-    before = replace(query, start=before_of(query.start, query.end), end=query.start)
+    *_, found = await ask_waste(history, jobs, services.hub.fleet, query, before_of(query.start, query.end))
+    return await answer_past(request, msgspec.json.encode(found), is_over=query.end <= now)
+
+
+async def ask_waste(
+    history: HistoryQueries, jobs: JobReporter, fleet: FleetState, query: UsageQuery, since: float
+) -> tuple[Usage, Usage | None, Waste]:
+    """The usage of a period and of the one before, which begins at `since`, and the waste. Raises HistoryRefused, and
+    Temporary."""
+    now, before = history.now(), replace(query, start=since, end=query.start)
     sums = await jobs.read_sums(query, now)
     is_before = sums is not None and before.start >= sums.since
     earlier = await jobs.read_sums(before, now) if is_before else None
-    sizes = find_sizes(services.hub.fleet)
+    sizes = find_sizes(fleet)
 
-    def describe(store: Store) -> bytes:
-        then = None if by in JOB_NAMES and earlier is None else jobs.add_allocated(store, before, earlier, now)
-        found = describe_waste(jobs.add_allocated(store, query, sums, now), then, store.waste(query, sizes))
-        return msgspec.json.encode(found)
+    def describe(store: Store) -> tuple[Usage, Usage | None, Waste]:
+        then = None if query.by in JOB_NAMES and earlier is None else jobs.add_allocated(store, before, earlier, now)
+        usage = jobs.add_allocated(store, query, sums, now)
+        return usage, then, describe_waste(usage, then, store.waste(query, sizes))
 
-    return await answer_past(request, await history.ask(describe), is_over=query.end <= now)
+    return await history.ask(describe)
 
 
 def find_sizes(fleet: FleetState) -> dict[str, ModelSize]:

@@ -317,6 +317,7 @@ class HubServer:
             outbox=services.messages.outbox,
             idle_policy=services.idle_policy,
             reaches=services.messages.reaches,
+            preview_digest=services.digests.preview,
             cluster=None if services.cluster is None else services.cluster.describe,
             notify_removed=None if services.cluster is None else partial(services.cluster.notify, "removed"),
             agent_port=lambda: self._agent_port,

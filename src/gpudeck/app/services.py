@@ -13,6 +13,7 @@ from msgspec import Raw, msgpack
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.service import AlertService, ShownAlerts
 from gpudeck.api.access import Authenticator, Policy
+from gpudeck.api.history import HistoryQueries
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
 from gpudeck.chat.service import ChatService, DirectMessageChannel
@@ -23,6 +24,8 @@ from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
 from gpudeck.demo.story import SHORTEST_DAYS, priced
+from gpudeck.digests.figures import FigureReader
+from gpudeck.digests.service import DigestService
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
 from gpudeck.events.service import EventService
 from gpudeck.fleet.clock_monitor import ClockMonitor
@@ -208,6 +211,20 @@ class HubServices:
             duty=duty("alerts"),
             fenced=fence("alerts"),
         )
+        self.digests = DigestService(
+            settings.digests,
+            auth,
+            policy,
+            self.messages,
+            FigureReader(
+                hub, HistoryQueries(store, hub.clock), self.jobs, events, self.alerts.alerts, self.queue.queue
+            ),
+            group_of=find_groups(usage, self.history.find_group),
+            page=notify.page,
+            fleet=fleet,
+            duty=duty("digests"),
+            fenced=fence("digests"),
+        )
         chat = ChatService(
             hub,
             auth,
@@ -242,6 +259,7 @@ class HubServices:
             self.messages,
             self.alerts,
             self.idle_policy,
+            self.digests,
             chat,
         ]
         if past is not None and store is not None:

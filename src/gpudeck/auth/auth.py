@@ -232,6 +232,11 @@ class UserDirectory:
         account = self.account_of(login)
         return None if account is None else self.user_of(account).group
 
+    @property
+    def accounts(self) -> list[str]:
+        """Those that have an entry."""
+        return list(self._users)
+
     def account_of_slack(self, slack_id: str) -> str | None:
         """The account of a Slack member; None where no entry names one."""
         return self._slack.get(slack_id)

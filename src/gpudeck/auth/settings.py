@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from gpudeck.model.digest import Frequency, NumberFormat
 from gpudeck.model.settings import Duration, Text, is_loopback
+from gpudeck.model.times import load_zone
 
 ACCOUNT_NAME = r"^[a-z0-9](?:[a-z0-9._@-]{0,62}[a-z0-9])?$(?!\n)"
 NAME_WORDS = "at most 64 lower-case letters, digits, and . _ @ - between them"
@@ -50,6 +52,16 @@ class UserSettings(Struct, frozen=True):
     """Their group, for usage reports and notifications; for usage a line of `usage.groups` goes first."""
     mute: list[RuleName] = field(default_factory=list)
     """Rules whose alerts they do not get; they can mute more by themselves."""
+    digest: Frequency | None = None
+    """How often they get a digest, if not as `digests.every` says."""
+    zone: str | None = None
+    """Their time zone, such as Europe/Berlin, for digests."""
+    numbers: NumberFormat | None = None
+    """The language whose marks for thousands and decimals their digests use, such as de."""
+
+    def __post_init__(self) -> None:
+        if self.zone is not None:
+            load_zone(self.zone)
 
 
 UserEntries = dict[_Name, list[_Login] | UserSettings]

@@ -44,6 +44,7 @@ _COMMANDS = {
     "account": "Manage the accounts of the hub on this machine.",
     "import": "Import the settings and data of another monitor.",
     "report": "Report who used the GPUs: hours, energy and cost.",
+    "digest": "Preview your digest, or stop and start digests.",
     "runs": "List programs that were on GPUs, with a verdict on each.",
     "job": "Show what a scheduler's job did with its GPUs.",
     "jobs": "List the jobs that schedulers gave GPUs to.",

@@ -41,7 +41,7 @@ _STUCK_SECONDS: Final = 60.0
 """After so long without its own messages a hub takes reports all the same."""
 _KEEP_SECONDS: Final = 10.0
 _RESUBSCRIBE_SECONDS: Final = 10.0
-DUTIES: Final = ("alerts", "chat", "events", "reservations", "schedulers")
+DUTIES: Final = ("alerts", "chat", "digests", "events", "reservations", "schedulers")
 
 
 class _Position(Struct, frozen=True):

@@ -255,6 +255,17 @@ idle_ladders = Table(
 )
 """How far the idle policy has come with each idle GPU."""
 
+digests = Table(
+    "digests",
+    metadata,
+    Column("fleet", String(16), primary_key=True),  # as that of an event
+    Column("period", String(16), primary_key=True),  # 2026-W46, 2026-11
+    Column("recipient", String(64), primary_key=True),  # an account, or # and a channel
+    Column("outcome", String(16), nullable=False),
+    Column("done_at", Float(53), nullable=False),
+)
+"""Digests that were sent, or are not to be sent: each period once."""
+
 queue_requests = Table(
     "queue_requests",
     metadata,

@@ -8,14 +8,14 @@ time. The running hour ends now.
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
 from gpudeck.history.base import MOST_POINTS, HistoryRefused
+from gpudeck.model import times
 
 QUARTER: Final = 900
 HOUR: Final = 3600
@@ -126,12 +126,10 @@ class Period:
 
 
 def load_zone(name: str) -> tzinfo:
-    """The zone of that IANA name. UTC needs no tables, which small containers do not have."""
-    if name == "UTC":
-        return timezone.utc
+    """The zone of that IANA name. Raises HistoryRefused."""
     try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
+        return times.load_zone(name)
+    except ValueError as error:
         hint = "Give a name such as Europe/Berlin, or UTC."
         raise HistoryRefused("unknown_zone", f"no time zone {name[:40]!r} is known here", hint) from error
 

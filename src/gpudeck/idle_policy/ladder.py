@@ -13,7 +13,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from gpudeck.idle_policy.settings import DAYS, Exemptions, IdlePolicySettings, IdleRule, TimeOfDay, load_zone
+from gpudeck.idle_policy.settings import DAYS, Exemptions, IdlePolicySettings, IdleRule, TimeOfDay
+from gpudeck.model.times import load_zone
 
 Spans = Sequence[tuple[float, float]]
 StepKind = Literal["notify", "warn", "act"]

@@ -1,24 +1,18 @@
 """Settings of the idle policy. Imports no database: the base install reads the configuration too."""
 
 import re
-from datetime import timezone, tzinfo
 from typing import Annotated, Final, Literal
-from zoneinfo import ZoneInfo
 
 from msgspec import Meta, Struct, field
 
 from gpudeck.model.settings import Duration, Text
+from gpudeck.model.times import load_zone
 
 HOUR: Final = 3600.0
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Weekday, ...]] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-4]):([0-5][0-9])")
 _After = Annotated[Duration, Meta(ge=60, le=30 * 86_400)]
-
-
-def load_zone(name: str) -> tzinfo:
-    """Raises KeyError, ValueError or OSError. UTC needs no tables, which small containers do not have."""
-    return timezone.utc if name == "UTC" else ZoneInfo(name)
 
 
 class TimeOfDay(Struct, frozen=True):
@@ -111,10 +105,7 @@ class IdlePolicySettings(Struct, frozen=True):
     """How many GPUs one user can keep at the same time."""
 
     def __post_init__(self) -> None:
-        try:
-            load_zone(self.zone)
-        except (KeyError, ValueError, OSError):
-            raise ValueError(f"zone is {self.zone[:40]!r}; write the name of a time zone: Europe/Berlin, UTC") from None
+        load_zone(self.zone)
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules have the same name")

@@ -5,6 +5,7 @@
 import re
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 from gpudeck.model.errors import UsageError
 
@@ -227,3 +228,13 @@ class NoSuchTime(ValueError):
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, NoSuchTime) else "it is not understood"
+
+
+def load_zone(name: str) -> tzinfo:
+    """The zone of that IANA name. UTC needs no tables, which small containers do not have. Raises ValueError."""
+    if name == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"zone is {name[:40]!r}; write the name of a time zone: Europe/Berlin, UTC") from None

@@ -9,6 +9,7 @@ const KINDS: Record<string, string> = {
   reservation_no_show: 'a reservation of yours that is not used',
   reservation_overrun: 'a reservation of yours that ended while you still use the GPUs',
   ask: 'questions of other users about your idle GPUs',
+  digest: 'digests: your figures of the last week or month',
   watch: 'free GPUs you asked for with “Notify me”',
 }
 

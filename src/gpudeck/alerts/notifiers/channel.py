@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from gpudeck.alerts.notifiers.rendering import Message
-from gpudeck.alerts.notifiers.routes import FindUser
+from gpudeck.alerts.notifiers.routes import FindUser, IsMuted
 from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
@@ -76,8 +76,10 @@ class ChannelWorker:
         give_up: float,
         on_failure: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
+        is_muted: IsMuted = lambda _account, _rule: False,
     ) -> None:
         self.name = name
+        self._is_muted = is_muted
         self._store = store
         self.wake = asyncio.Event()
         self.counters: Counter[str] = Counter()
@@ -154,8 +156,12 @@ class ChannelWorker:
 
     async def _send(self, parcel: QueuedMessage, store: OutboxStore) -> None:
         """`store` is where it came from: another may have its place when it has arrived."""
+        message, account = parcel.message, parcel.account
+        if message.kind == "digest" and account is not None and self._is_muted(account, message.rule):
+            await self._note(store, partial(store.note_failed, parcel.id, self._now(), "muted meanwhile"))
+            return
         try:
-            await self._channel.send(parcel.message, parcel.account)
+            await self._channel.send(message, account)
         except GpudeckError as error:
             await self._note_failure(parcel, store, error)
         except Exception as error:

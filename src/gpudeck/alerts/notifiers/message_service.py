@@ -37,7 +37,8 @@ ClaimedGpus = Callable[[], Collection[str]]
 
 
 class MessageService(Service):
-    """`outbox` takes messages; `watches` and `mutes` are what the API asks."""
+    """`outbox` takes messages; `watches` and `mutes` are what the API asks. `is_withheld`: nothing about the
+    demo is sent to channels."""
 
     name = "messages"
 
@@ -68,7 +69,7 @@ class MessageService(Service):
         self._has_bot = bot is not None
         self._has_inbox = inbox is not None
         self._is_opened = False
-        self._is_withheld = fleet != REAL and not settings.demo
+        self.is_withheld = fleet != REAL and not settings.demo
         self._prefix = "" if fleet == REAL else DEMO_PREFIX
         self._task: asyncio.Task[None] | None = None
         self.mutes = PersonalMuteStore(auth.database)
@@ -84,6 +85,7 @@ class MessageService(Service):
             on_failure=self._note_failure,
             now=now,
             retention=hub.retention,
+            is_muted=self.is_muted,
         )
         # At once: that the hub was started is an event too.
         events.subscribe(self._send_event)
@@ -101,7 +103,7 @@ class MessageService(Service):
         self._task = asyncio.get_running_loop().create_task(self._step_forever())
 
     def on_second(self) -> None:
-        withheld = [_WITHHELD] if self._is_withheld and self._settings.channels else []
+        withheld = [_WITHHELD] if self.is_withheld and self._settings.channels else []
         self._hub.fleet.set_problems("demo", withheld)
         self._hub.fleet.set_problems("messages", self.outbox.problems)
 
@@ -113,7 +115,7 @@ class MessageService(Service):
         """Whether this account can be notified directly."""
         if account is None or self._has_inbox:
             return account is not None
-        if self._is_withheld:
+        if self.is_withheld:
             return False
         return has_destination(self._settings, self._users.user_of(account), has_bot=self._has_bot)
 
@@ -127,7 +129,7 @@ class MessageService(Service):
             for account in message.accounts
             if self._has_inbox and message.is_personal and not self.is_muted(account, message.rule)
         ]
-        if self._is_withheld:
+        if self.is_withheld:
             return inbox
         users = self._users.user_of
         return inbox + find_destinations(message, self._settings, users, self.is_muted, has_bot=self._has_bot)
@@ -135,7 +137,7 @@ class MessageService(Service):
     def _send_event(self, event: Event) -> None:
         """Some channels get events as they happen."""
         for name, channel in self._settings.channels.items():
-            if event.kind in channel.events and not self._is_withheld:
+            if event.kind in channel.events and not self.is_withheld:
                 message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
                 self.outbox.put_to(message, Destination(name))
 

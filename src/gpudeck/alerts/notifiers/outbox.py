@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpudeck.alerts.notifiers.channel import Channel, ChannelWorker, DeliveryFailure
 from gpudeck.alerts.notifiers.rendering import Message
-from gpudeck.alerts.notifiers.routes import Destination
+from gpudeck.alerts.notifiers.routes import Destination, IsMuted
 from gpudeck.alerts.notifiers.store import OutboxStore
 from gpudeck.database.background import BackgroundWriter
 from gpudeck.model import clock
@@ -51,8 +51,10 @@ class MessageOutbox:
         on_failure: Callable[[DeliveryFailure], None] | None = None,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
+        is_muted: IsMuted = lambda _account, _rule: False,
     ) -> None:
-        """`channels` by name. `on_failure` is called for every message that is given up."""
+        """`channels` by name. `on_failure` is called for every message that is given up. `is_muted` is asked about a
+        digest when it is about to be sent."""
         self._store = store
         self._find = find
         self._now = now
@@ -77,7 +79,9 @@ class MessageOutbox:
         self._trim_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = {
-            name: ChannelWorker(name, store, channel, give_up=give_up, on_failure=on_failure, now=now)
+            name: ChannelWorker(
+                name, store, channel, give_up=give_up, on_failure=on_failure, now=now, is_muted=is_muted
+            )
             for name, channel in channels.items()
         }
 

@@ -16,7 +16,7 @@ from gpudeck.model.text import clean
 DEMO_PREFIX: Final = "Demo: "
 """Before the titles of all messages about a simulated fleet."""
 
-MessageKind = Literal["alert", "resolved", "reservation", "watch", "ask", "test"]
+MessageKind = Literal["alert", "resolved", "reservation", "watch", "ask", "digest", "test"]
 
 
 class Subject(Struct, frozen=True):
@@ -27,13 +27,20 @@ class Subject(Struct, frozen=True):
     accounts: tuple[str, ...] = ()
 
 
+class MailContent(Struct, frozen=True):
+    """What a mail says in place of a message's lines: the same as HTML and as plain text, escaped."""
+
+    html: str
+    text: str
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """`key` says which news it is: the same key is sent to a channel once, also after a restart of the hub.
 
-    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, "watch" or
-    "ask". `title` is one line without its full stop, `lines` are the details, one subject each, `action` is the next
-    step. `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the accounts
-    that it concerns: their own channels get it beside those of the routes. Text is plain: the
+    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, "watch",
+    "ask" or "digest". `title` is one line without its full stop, `lines` are the details, one subject each, `action` is
+    the next step. `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the
+    accounts that it concerns: their own channels get it beside those of the routes. Text is plain: the
     sender escapes it for where it goes.
     """
 
@@ -53,6 +60,7 @@ class Message(Struct, frozen=True, kw_only=True):
     """The channel's own words in place of all others, sent as they are; `{host}` in it is the host's name."""
     is_personal: bool = False
     """For `accounts` alone, and for no channel of the operators."""
+    mail: MailContent | None = None
     subjects: tuple[Subject, ...] = ()
     """The alerts of a grouped message: it goes to every destination that one of them would go to."""
 

@@ -9,11 +9,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from smtplib import SMTPException
 from typing import Any
 
 import msgspec
 
-from gpudeck.alerts.notifiers.rendering import Message, escape_for, for_slack, render
+from gpudeck.alerts.notifiers.mail import send_mail
+from gpudeck.alerts.notifiers.rendering import MailContent, Message, escape_for, for_slack, render
 from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest, SendResult
 from gpudeck.alerts.notifiers.settings import needs_apprise, scheme_of
 from gpudeck.fetch import BlockingFetcher
@@ -148,6 +150,7 @@ def _send(request: SendRequest) -> SendResult:
         return unknown_address(scheme, is_known=_is_known(scheme))
     if request.recipient is not None and not _address(parts, request.recipient):
         return _NO_DIRECT
+    content = request.message.mail if parts["schema"] in _MAIL and parts.get("format") != "text" else None
     if parts["schema"] in _MAIL:
         parts.setdefault("format", "text")
     with _listening() as said:
@@ -155,6 +158,8 @@ def _send(request: SendRequest) -> SendResult:
         if not isinstance(service, apprise.NotifyBase):
             return unknown_address(scheme, is_known=_is_known(scheme))
         rendered = render(request.message, escape_for(parts["schema"]), request.page)
+        if content is not None:
+            return _send_mail(service, rendered.title, content, request.seconds)
         is_sent = service.notify(
             # A service without titles of its own puts it before the text; one that takes no empty text gets the title.
             body=rendered.body or rendered.title,
@@ -163,6 +168,14 @@ def _send(request: SendRequest) -> SendResult:
             body_format="text",
         )
     return SENT if is_sent else of_words("\n".join(said))
+
+
+def _send_mail(service: Any, title: str, content: MailContent, seconds: float) -> SendResult:
+    try:
+        send_mail(service, title, content, seconds)
+    except (OSError, SMTPException) as error:
+        return of_words(f"{type(error).__name__} {error}")
+    return SENT
 
 
 def _address(parts: dict[str, Any], recipient: str) -> bool:

@@ -30,8 +30,8 @@ _Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
 """Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
-TOPICS: Final = (*DEFAULTS, "watch", "ask")
-"""The topics of messages: rules, watches, and questions of other users about an idle GPU."""
+TOPICS: Final = (*DEFAULTS, "watch", "ask", "digest")
+"""The topics of messages: rules, watches, questions of other users about an idle GPU, digests."""
 
 
 class ChannelSettings(Struct, frozen=True):

@@ -1,0 +1,131 @@
+"""A digest as HTML for mail clients, as plain text, and as lines of a chat. Pure.
+
+HTML of mails: tables, inline styles and no pictures, as many clients know no style sheets and load nothing. Names come
+from anywhere: all text is escaped here.
+"""
+
+from html import escape
+from itertools import zip_longest
+from typing import Final
+
+from gpudeck.digests.content import Digest, Section
+from gpudeck.model.text import clean
+
+_WIDTH: Final = 600
+_FONT: Final = "font-family:-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
+_TEXT: Final = f"{_FONT};font-size:15px;line-height:22px;color:#1f2328"
+_SMALL: Final = f"{_FONT};font-size:13px;line-height:18px;color:#59636e"
+_LINE: Final = "border-top:1px solid #d1d9e0"
+_TABLE: Final = 'role="presentation" width="100%" cellpadding="0" cellspacing="0" border="0"'
+_MOST_LINES: Final = 29
+
+
+def render_html(digest: Digest) -> str:
+    """A whole document."""
+    body = "".join(_section_html(one) for one in digest.sections)
+    footer = "".join(f'<p style="margin:0 0 6px;{_SMALL}">{_html(line)}</p>' for line in digest.footer)
+    url = _url(digest)
+    link = f'<p style="margin:0 0 6px;{_SMALL}"><a href="{_html(url)}" style="color:#0969da">Open the page</a></p>'
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light"><meta name="supported-color-schemes" content="light">'
+        f"<title>{_html(digest.title)}</title></head>"
+        '<body style="margin:0;padding:0;background:#f6f8fa">'
+        f'<table {_TABLE} bgcolor="#f6f8fa"><tr><td align="center" style="padding:16px 8px">'
+        f'<table role="presentation" width="100%" cellpadding="0" cellspacing="0" border="0" bgcolor="#ffffff" '
+        f'style="max-width:{_WIDTH}px;background:#ffffff;border:1px solid #d1d9e0;border-radius:6px">'
+        f'<tr><td style="padding:20px 20px 4px"><h1 style="margin:0;{_FONT};font-size:20px;line-height:26px;'
+        f'color:#1f2328">{_html(digest.title)}</h1></td></tr>{body}'
+        f'<tr><td style="padding:16px 20px;{_LINE}">{footer}{link if url else ""}</td></tr>'
+        "</table></td></tr></table></body></html>\n"
+    )
+
+
+def _section_html(section: Section) -> str:
+    figures = "".join(
+        f'<tr><td valign="top" style="padding:5px 12px 5px 0;{_LINE};{_TEXT}">{_html(one.label)}'
+        + (f'<br><span style="{_SMALL};word-break:break-word">{_html(one.note)}</span>' if one.note else "")
+        + f'</td><td valign="top" align="right" style="padding:5px 0;{_LINE};{_TEXT};font-weight:600">'
+        f"{_html(one.value)}</td></tr>"
+        for one in section.figures
+    )
+    table = _table_html(section) if section.rows else ""
+    texts = "".join(f'<p style="margin:8px 0 0;{_TEXT}">{_html(text)}</p>' for text in section.texts)
+    return (
+        f'<tr><td style="padding:14px 20px 8px"><h2 style="margin:0 0 6px;{_FONT};font-size:16px;line-height:22px;'
+        f'color:#1f2328">{_html(section.title)}</h2>'
+        + (f"<table {_TABLE}>{figures}</table>" if figures else "")
+        + f"{table}{texts}</td></tr>"
+    )
+
+
+def _table_html(section: Section) -> str:
+    def cells(tag: str, row: tuple[str, ...], style: str) -> str:
+        return "".join(
+            f'<{tag} valign="bottom" align="{"right" if at else "left"}" '
+            f'style="padding:4px {0 if at == len(row) - 1 else 8}px 4px 0;{style}">{_html(cell)}</{tag}>'
+            for at, cell in enumerate(row)
+        )
+
+    body = "".join(
+        f"<tr>{cells('td', row, f'{_LINE};{_TEXT};font-size:13px;word-break:break-word')}</tr>" for row in section.rows
+    )
+    head = cells("th", section.head, f"{_SMALL};font-weight:600")
+    whole = 'width="100%" cellpadding="0" cellspacing="0" border="0" style="margin-top:8px"'
+    return f"<table {whole}><tr>{head}</tr>{body}</table>"
+
+
+def render_text(digest: Digest) -> str:
+    """For clients that show no HTML."""
+    title = clean(digest.title)
+    lines = [title, "=" * len(title), ""]
+    for section in digest.sections:
+        lines += [clean(section.title), "-" * len(section.title), *_figure_lines(section), *_table_lines(section)]
+        lines += [*map(clean, section.texts), ""]
+    lines += ["--", *map(clean, digest.footer), *([_url(digest)] if digest.page else [])]
+    return "\n".join(lines) + "\n"
+
+
+def render_lines(digest: Digest) -> list[str]:
+    """For chats: a line a section and a line a table's row, as short as they get."""
+    lines = []
+    for section in digest.sections:
+        told = "; ".join(f"{one.label} {one.value}" + (f" ({one.note})" if one.note else "") for one in section.figures)
+        lines.append(f"{section.title}: {told}" if told else f"{section.title}:")
+        lines += [", ".join([row[0], *_label(section.head, row)]) for row in section.rows[:5]]
+        lines += section.texts
+    return [*lines[: _MOST_LINES - len(digest.footer)], *digest.footer]
+
+
+def _label(head: tuple[str, ...], row: tuple[str, ...]) -> list[str]:
+    return [f"{name} {value}" for name, value in zip(head[1:], row[1:], strict=True)]
+
+
+def _figure_lines(section: Section) -> list[str]:
+    width = max((len(one.label) for one in section.figures), default=0)
+    return [
+        f"{one.label:<{width}}  {one.value}" + (f"  ({clean(one.note)})" if one.note else "") for one in section.figures
+    ]
+
+
+def _table_lines(section: Section) -> list[str]:
+    if not section.rows:
+        return []
+    table = [section.head, *section.rows]
+    widths = [max(map(len, column)) for column in zip_longest(*table, fillvalue="")]
+    return [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _url(digest: Digest) -> str:
+    return "" if digest.page is None else f"{digest.page.rstrip('/')}/{digest.link}"
+
+
+def _html(text: str) -> str:
+    return escape(clean(text))
