@@ -59,6 +59,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/history/overview"): (EVERYBODY, READERS),
     ("GET", "/api/v1/usage"): (EVERYBODY, READERS),
     ("GET", "/api/v1/waste"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/digest"): (USERS, USERS),
     ("GET", "/api/v1/idle-policy"): (EVERYBODY, READERS),
     ("GET", "/api/v1/idle-policy/dry-run"): (EVERYBODY, READERS),
     ("GET", "/api/v1/keeps"): (EVERYBODY, READERS),

@@ -65,6 +65,10 @@ class Style(Struct, frozen=True):
     def cost(self, value: float | None) -> str:
         return "" if value is None else f"{self.number(value, 2)} {clean(self.currency)}".rstrip()
 
+    @property
+    def cost_head(self) -> str:
+        return f"Cost ({clean(self.currency)})" if self.currency else "Cost"
+
     def moment(self, at: float) -> str:
         return f"{datetime.fromtimestamp(at, self.zone):%Y-%m-%d %H:%M}"
 
@@ -86,17 +90,21 @@ def describe_group(figures: PeriodFigures, group: str, members: Collection[str],
     used = [(clean(login), use) for login, use in found if use is not None]
     total = sum_use(figures, members)
     if total is None:
-        return Section(title, texts=["No use of a GPU was recorded in this period.", *coverage])
+        nothing = ["No use of a GPU was recorded in this period."] if figures.is_known else []
+        return Section(title, texts=[*nothing, *coverage])
     used.sort(key=lambda one: -one[1].gpu_hours)
     rows = [_row(name, use, style) for name, use in used[:_MOST_MEMBERS]]
     more = [f"… and {len(used) - _MOST_MEMBERS} more."] if len(used) > _MOST_MEMBERS else []
-    head = ("User", "GPU-hours", "Utilization", "Idle hours", "Cost")
+    head = ("User", "GPU-hours", "Utilization", "Idle hours", style.cost_head)
     return Section(title, _describe_use(figures.usage, total, style), [*more, *coverage], head, rows)
 
 
 def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, now: float) -> list[Section]:
     """As admins and channels see it."""
     usage, waste = figures.usage, figures.waste
+    demand, reliability = _describe_demand(fleet, style, now), _describe_reliability(fleet, style)
+    if not figures.is_known:
+        return [Section("The fleet", texts=_describe_coverage(usage, style)), demand, reliability]
     before = None if figures.before is None else [figures.before.total]
     total = describe_use([usage.total], [waste.total], before)
     monitored = usage.monitored_gpu_hours
@@ -109,9 +117,9 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
     texts = [] if waste.problem is None else [waste.problem]
     return [
         Section("The fleet", rows, [*texts, *_describe_coverage(usage, style)]),
-        _describe_demand(fleet, style, now),
+        demand,
         _describe_wasters(figures, style),
-        _describe_reliability(fleet, style),
+        reliability,
     ]
 
 
@@ -146,7 +154,8 @@ def _before(value: float | None, style: Style) -> str:
 def _describe_run(label: str, run: Run, style: Style, *, shows_commands: bool) -> Figure:
     begin = run.started_at or run.seen_at
     end = run.seen_at if run.ended_at is None else run.ended_at
-    rating = UNKNOWN if run.verdict is None else RATING_WORDS[run.verdict.rating]
+    is_judged = run.verdict is not None and run.verdict.rating != "unknown"
+    rating = RATING_WORDS[run.verdict.rating] if run.verdict is not None and is_judged else "verdict unknown"
     level = run.mean_utilization_percent
     span = "still running" if run.ended_at is None else show_span(end - begin)
     value = f"{UNKNOWN if level is None else style.percent(level / 100)} utilization, {rating}"
@@ -169,36 +178,40 @@ def _suggest(runs: OwnRuns) -> list[str]:
 
 
 def _describe_coverage(usage: Usage, style: Style) -> list[str]:
-    since = "" if usage.known_since is None else f" The records begin {style.moment(usage.known_since)}."
-    if usage.coverage is None:
-        return [f"No GPU was monitored in this period: nothing is known about it.{since}"]
-    return [f"Coverage: the GPUs were monitored in {style.percent(usage.coverage)} of the period.{since}"]
+    since = "" if usage.known_since is None else f"; the records begin {style.moment(usage.known_since)}"
+    if not usage.coverage:
+        return [f"No GPU was monitored in this period: nothing is known about it{since}."]
+    return [f"Coverage: the GPUs were monitored in {style.percent(usage.coverage)} of the period{since}."]
 
 
 def _row(name: str, use: OwnUse, style: Style) -> tuple[str, ...]:
     measured = use.measured_hours
     share = use.active_hours / measured if use.active_hours is not None and measured > 0 else None
-    cost = "–" if use.cost is None else style.cost(use.cost)
+    cost = "–" if use.cost is None else style.number(use.cost, 2)
     return name, style.number(use.gpu_hours), style.percent(share), style.number(use.idle.hours), cost
 
 
 def _describe_demand(fleet: FleetFigures, style: Style, now: float) -> Section:
     hours = f"{fleet.none_free} of {fleet.free_known} recorded hours" if fleet.free_known else UNKNOWN
-    longest = max((now - one.created_at for one in fleet.waiting), default=0.0)
+    waiting = UNKNOWN if fleet.waiting is None else show_count(len(fleet.waiting), "request")
+    longest = max((now - one.created_at for one in fleet.waiting or ()), default=0.0)
     note = f"the longest for {show_span(longest)}" if fleet.waiting else ""
-    waiting = Figure("Waiting now", show_count(len(fleet.waiting), "request"), note)
-    return Section("Demand", [Figure("Less than one GPU was free", hours), waiting])
+    return Section("Demand", [Figure("Less than one GPU was free", hours), Figure("Waiting now", waiting, note)])
 
 
 def _describe_wasters(figures: PeriodFigures, style: Style) -> Section:
+    waste = figures.waste
+    kinds = {"Idle hours": "idle", "Not used": "unused", "Larger than needed": "oversized"}
+    # Without a scheduler nobody has what is not used.
+    shown = {title: kind for title, kind in kinds.items() if getattr(waste.total, kind).hours is not None}
     rows = []
-    for one in figures.waste.rows[:_MOST_WASTED]:
+    for one in waste.rows[:_MOST_WASTED]:
         name = "(unknown users)" if one.unknown or one.name is None else clean(one.name)
         costs = [part.cost for part in (one.idle, one.unused) if part.cost is not None]
-        wasted = (style.number(part.hours) for part in (one.idle, one.unused, one.oversized))
-        rows.append((name, *wasted, style.cost(sum(costs)) if costs else "–"))
-    head = ("User", "Idle hours", "Not used", "Larger than needed", "Cost")
-    return Section("Most wasted GPU-hours", texts=[] if rows else ["None are recorded."], head=head, rows=rows)
+        hours = (style.number(getattr(one, kind).hours) for kind in shown.values())
+        rows.append((name, *hours, style.number(sum(costs), 2) if costs else "–"))
+    texts = [] if rows else ["None are recorded."]
+    return Section("Most wasted GPU-hours", texts=texts, head=("User", *shown, style.cost_head), rows=rows)
 
 
 def _describe_reliability(fleet: FleetFigures, style: Style) -> Section:
@@ -213,7 +226,14 @@ def _describe_reliability(fleet: FleetFigures, style: Style) -> Section:
 
 
 def make_digest(
-    period: DigestPeriod, sections: Sequence[Section], notes: Iterable[str], *, page: str | None, zone: str, link: str
+    period: DigestPeriod,
+    sections: Sequence[Section],
+    notes: Iterable[str],
+    *,
+    prefix: str,
+    page: str | None,
+    zone: str,
+    link: str,
 ) -> Digest:
     footer = [f"{period.first} to {period.last}, {clean(zone)}.", *notes]
-    return Digest(f"GPU digest, {period.first} to {period.last}", list(sections), footer, link, page)
+    return Digest(f"{prefix}GPU digest, {period.first} to {period.last}", list(sections), footer, link, page)

@@ -41,6 +41,11 @@ class PeriodFigures(Struct, frozen=True):
     before: Usage | None
     waste: Waste
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was monitored, so that no use is none."""
+        return bool(self.usage.coverage)
+
 
 class OwnUse(Struct, frozen=True):
     """What some logins used together. None is unknown: also where it is unknown of one of them."""
@@ -66,10 +71,10 @@ class OwnRuns(Struct, frozen=True):
 
 class FleetFigures(Struct, frozen=True):
     """`free_known` is of how many hours it is known how many GPUs were free, `none_free` in how many of them there was
-    less than one."""
+    less than one. `waiting` is None while it is not known who waits."""
 
     reliability: Reliability
-    waiting: list[QueuePosition]
+    waiting: list[QueuePosition] | None
     free_known: int
     none_free: int
 
@@ -87,7 +92,7 @@ class FigureReader(Struct, frozen=True):
     async def read_period(self, period: DigestPeriod) -> PeriodFigures:
         query = UsageQuery("user", period.start, period.end)
         usage, before, waste = await ask_waste(self.history, self.jobs, self.hub.fleet, query, period.before)
-        is_comparable = before is not None and before.coverage is not None and before.known_since is None
+        is_comparable = before is not None and bool(before.coverage) and before.known_since is None
         return PeriodFigures(usage, before if is_comparable else None, waste)
 
     async def read_runs(self, period: DigestPeriod, logins: Sequence[Collection[str]]) -> list[OwnRuns]:
@@ -119,7 +124,7 @@ class FigureReader(Struct, frozen=True):
                 if mean is not None:
                     hours.setdefault(int(at // 3600), []).append(mean)
         none = sum(sum(means) / len(means) < 1 for means in hours.values())
-        waiting = [one for one in self.queue.list() if one.granted is None]
+        waiting = [one for one in self.queue.list() if one.granted is None] if self.queue.is_loaded else None
         return FleetFigures(reliability, waiting, len(hours), none)
 
 

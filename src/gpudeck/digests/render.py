@@ -17,6 +17,9 @@ _TEXT: Final = f"{_FONT};font-size:15px;line-height:22px;color:#1f2328"
 _SMALL: Final = f"{_FONT};font-size:13px;line-height:18px;color:#59636e"
 _LINE: Final = "border-top:1px solid #d1d9e0"
 _TABLE: Final = 'role="presentation" width="100%" cellpadding="0" cellspacing="0" border="0"'
+_SHORT: Final = 16
+"""A figure of so few characters is not broken into lines."""
+_FIRST: Final = ' width="34%"'
 _MOST_LINES: Final = 29
 
 
@@ -47,11 +50,11 @@ def _section_html(section: Section) -> str:
         f'<tr><td valign="top" style="padding:5px 12px 5px 0;{_LINE};{_TEXT}">{_html(one.label)}'
         + (f'<br><span style="{_SMALL};word-break:break-word">{_html(one.note)}</span>' if one.note else "")
         + f'</td><td valign="top" align="right" style="padding:5px 0;{_LINE};{_TEXT};font-weight:600">'
-        f"{_html(one.value)}</td></tr>"
+        f"{_html(one.value) if len(one.value) > _SHORT else _html(one.value).replace(' ', '&nbsp;')}</td></tr>"
         for one in section.figures
     )
     table = _table_html(section) if section.rows else ""
-    texts = "".join(f'<p style="margin:8px 0 0;{_TEXT}">{_html(text)}</p>' for text in section.texts)
+    texts = "".join(f'<p style="margin:8px 0 0;{_TEXT};font-size:14px">{_html(text)}</p>' for text in section.texts)
     return (
         f'<tr><td style="padding:14px 20px 8px"><h2 style="margin:0 0 6px;{_FONT};font-size:16px;line-height:22px;'
         f'color:#1f2328">{_html(section.title)}</h2>'
@@ -63,14 +66,13 @@ def _section_html(section: Section) -> str:
 def _table_html(section: Section) -> str:
     def cells(tag: str, row: tuple[str, ...], style: str) -> str:
         return "".join(
-            f'<{tag} valign="bottom" align="{"right" if at else "left"}" '
-            f'style="padding:4px {0 if at == len(row) - 1 else 8}px 4px 0;{style}">{_html(cell)}</{tag}>'
+            f'<{tag} valign="top" align="{"right" if at else "left"}" style="padding:4px 0 4px {8 if at else 0}px;'
+            f'{style};{"white-space:nowrap" if at and tag == "td" else "word-break:break-word"}"'
+            f"{'' if at or tag == 'td' else _FIRST}>{_html(cell)}</{tag}>"
             for at, cell in enumerate(row)
         )
 
-    body = "".join(
-        f"<tr>{cells('td', row, f'{_LINE};{_TEXT};font-size:13px;word-break:break-word')}</tr>" for row in section.rows
-    )
+    body = "".join(f"<tr>{cells('td', row, f'{_LINE};{_TEXT};font-size:13px')}</tr>" for row in section.rows)
     head = cells("th", section.head, f"{_SMALL};font-weight:600")
     whole = 'width="100%" cellpadding="0" cellspacing="0" border="0" style="margin-top:8px"'
     return f"<table {whole}><tr>{head}</tr>{body}</table>"
@@ -128,4 +130,5 @@ def _url(digest: Digest) -> str:
 
 
 def _html(text: str) -> str:
-    return escape(clean(text))
+    """A number stays with its percent sign."""
+    return escape(clean(text)).replace(" %", "&nbsp;%")

@@ -134,7 +134,6 @@ class DigestService(Service):
         (made,) = await self._compose([one], period, await self._reader.read_period(period), now)
         message = None if made is None else self._write(one, period, made)
         content = None if message is None else message.mail
-        shown = self._write(one, period, make_digest(period, [], [], page=None, zone=one.zone, link=""))
         return DigestPreview(
             account=account,
             period=period.name,
@@ -142,7 +141,7 @@ class DigestService(Service):
             end=period.end,
             due_at=period.due,
             zone=one.zone,
-            title=shown.title,
+            title="" if message is None else message.title,
             text="" if content is None else content.text,
             html="" if content is None else content.html,
             to=[to.channel for to in ([] if message is None else self._find_channels(one, message))],
@@ -298,7 +297,8 @@ class DigestService(Service):
         if not sections:
             return None
         link = "#/mine" if one.channel is None else "#/history"
-        return make_digest(period, sections, self._note_ways_out(one), page=self._page, zone=one.zone, link=link)
+        notes = self._note_ways_out(one)
+        return make_digest(period, sections, notes, prefix=self._prefix, page=self._page, zone=one.zone, link=link)
 
     def _note_ways_out(self, one: Recipient) -> list[str]:
         if one.channel is not None:
@@ -313,7 +313,7 @@ class DigestService(Service):
             kind="digest",
             rule=TOPIC,
             severity="info",
-            title=f"{self._prefix}{digest.title}",
+            title=digest.title,
             lines=tuple(render_lines(digest)),
             link=digest.link,
             accounts=() if one.channel is not None else (one.account,),

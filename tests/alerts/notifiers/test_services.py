@@ -1,5 +1,7 @@
 """What the services that Apprise knows really get, when names are hostile."""
 
+import email
+import email.policy
 import io
 import sys
 from typing import Any
@@ -8,9 +10,10 @@ import msgspec
 import pytest
 import requests
 
-from alerts.notifiers.sinks import make_message
-from gpudeck.alerts.notifiers.sender_process import SendRequest
-from gpudeck.alerts.notifiers.services import send
+from alerts.notifiers.sinks import make_message, running_mail_server
+from gpudeck.alerts.notifiers.rendering import MailContent
+from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest
+from gpudeck.alerts.notifiers.services import of_words, send
 
 # Some of Apprise's services import what a later Python will not have.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -67,3 +70,24 @@ def test_without_apprise_an_address_that_needs_it_names_the_extra(monkeypatch: p
     outcome = send(SendRequest(url=ADDRESSES["discord"], message=make_message()))
     assert (outcome.kind, outcome.words) == ("refused", "discord:// needs gpudeck[apprise].")
     assert outcome.hint == f"Install it: {sys.executable} -m pip install 'gpudeck[apprise]'"
+
+
+def test_mail_with_a_html_part_has_both_parts_and_the_same_words_for_trouble() -> None:
+    content = MailContent("<p>Zoë</p>\n", "Zoë\n")
+    message = make_message(title="Figures of the week", mail=content)
+    with running_mail_server() as server:
+        url = f"mailto://ada:right@127.0.0.1:{server.port}/?from=Hub<hub@example.org>&to=list@example.org&cc=c@example.org"
+        assert send(SendRequest(url=url, message=message)) == SENT
+        refused = send(SendRequest(url=url, message=message, recipient="nobody@example.org"))
+        wrong = send(SendRequest(url=url.replace("right", "wrong"), message=message))
+        assert send(SendRequest(url=f"{url}&format=text", message=message)) == SENT
+    assert refused == of_words("SMTPRecipientsRefused")
+    assert wrong == of_words("SMTPAuthenticationError")
+    (recipients, content_sent), (_, plain) = server.mails
+    mail = email.message_from_string(content_sent, policy=email.policy.default)
+    assert sorted(recipients) == ["c@example.org", "list@example.org"]
+    head = [str(mail[name]) for name in ("Subject", "From", "Cc")]
+    assert head == ["Figures of the week", "Hub <hub@example.org>", "c@example.org"]
+    assert mail.get_content_type() == "multipart/alternative"
+    assert [part.get_content().replace("\r", "") for part in mail.iter_parts()] == [content.text, content.html]
+    assert "text/html" not in plain
