@@ -34,7 +34,8 @@ _TOPIC = "digest"
 @click.option("--user", metavar="NAME", help="With --dry-run: of this account, or #CHANNEL; for admins.")
 @click.option("--every", type=click.Choice(["week", "month"]), help="With --dry-run: of the last week or month.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the hub's answer as JSON.")
-@click.option("--on/--off", "is_wanted", default=None, help="Start or stop your own digests.")
+@click.option("--off", "is_off", is_flag=True, help="Stop your own digests.")
+@click.option("--on", "is_on", is_flag=True, help="Start your own digests again, with the next one.")
 @hub_option
 def command(
     *,
@@ -43,7 +44,8 @@ def command(
     user: str | None,
     every: str | None,
     as_json: bool,
-    is_wanted: bool | None,
+    is_off: bool,
+    is_on: bool,
     hub: str,
 ) -> None:
     """Preview the digest of the last week or month, or stop and start your own digests.
@@ -51,11 +53,11 @@ def command(
     Exit code 1 if nothing would be sent, with the reason.
     """
     check_output()
-    if dry_run == (is_wanted is not None):
+    if dry_run + is_off + is_on != 1:
         raise UsageError("say what to do: --dry-run, --off or --on.")
-    if is_wanted is not None:
-        ask(hub, lambda client: _choose(client, is_wanted=is_wanted))
-        click.echo("You get digests." if is_wanted else "You get no more digests.")
+    if not dry_run:
+        ask(hub, lambda client: _choose(client, is_wanted=is_on))
+        click.echo("You get digests again, if they are configured." if is_on else "You get no more digests.")
         return
 
     def preview(client: "Client") -> bytes:
