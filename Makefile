@@ -75,7 +75,7 @@ test: ## check, the page's own tests, and the page in a real Chromium
 test-all: test slow ## everything
 
 # The base install: agent and command line, on Python 3.10 as well.
-BASE := $(addprefix src/gpudeck/,agent child_process.py cli client collectors config http_client.py model \
+BASE := $(addprefix src/gpudeck/,agent child_process.py cli client collectors config http_client.py hub_lookup.py local.py model \
   queueing/local_queue.py settings.py tui views wire.py) $(filter-out src/gpudeck/agent/% src/gpudeck/model/%,$(wildcard src/gpudeck/*/settings.py))
 lint: setup
 	$(BIN)/ruff check .

@@ -22,21 +22,23 @@ _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 _OTHER_NAME = {62, 64}
 
 
-def open_pool(hub: str, ca_file: str | None = None, proxy: str = "none") -> urllib3.PoolManager:
-    """Kept connections to a hub; connects to nothing yet. `proxy` as in AgentSettings. Raises UsageError.
+def open_pool(
+    hub: str, ca_file: str | None = None, proxy: str = "none", *, connections: int = 1
+) -> urllib3.PoolManager:
+    """Up to so many kept connections to a hub; connects to nothing yet. `proxy` as in AgentSettings. Raises UsageError.
 
     With a `ca_file` only certificates signed by those in it are believed, else those that this machine believes.
     """
     context = _trust(ca_file) if ca_file is not None else None
     through = find_proxy(hub, proxy)
     if through is None:
-        return urllib3.PoolManager(maxsize=1, retries=False, timeout=TIMEOUT, ssl_context=context)
+        return urllib3.PoolManager(maxsize=connections, retries=False, timeout=TIMEOUT, ssl_context=context)
     address, headers = _split_login(through)
     return urllib3.ProxyManager(
         address,
         proxy_headers=headers,
         proxy_ssl_context=context,
-        maxsize=1,
+        maxsize=connections,
         retries=False,
         timeout=TIMEOUT,
         ssl_context=context,
@@ -44,6 +46,7 @@ def open_pool(hub: str, ca_file: str | None = None, proxy: str = "none") -> urll
 
 
 def ask(
+    pool: urllib3.PoolManager,
     method: str,
     url: str,
     headers: dict[str, str],
@@ -56,7 +59,7 @@ def ask(
     seconds. A stream is read, and closed, by the caller. Raises one of TROUBLE."""
     # On one machine sending costs less than packing.
     packed = {} if is_loopback(urlsplit(url).hostname or "") else {"Accept-Encoding": "gzip"}
-    return open_pool(url).request(
+    return pool.request(
         method,
         url,
         body=body,

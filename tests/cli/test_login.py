@@ -14,7 +14,8 @@ from fakes.forked import ForkedProcess
 from fakes.hubs import HubProcess, environment, gpudeck, running_hub
 from fakes.waiting import wait_until
 from gpudeck.agent.lock_files import announcing, find_agent_hubs
-from gpudeck.cli.hub_lookup import SavedLogin, find_hub, find_token, load_login, save_login
+from gpudeck.cli.hub_choice import find_hub
+from gpudeck.hub_lookup import SavedLogin, find_token, load_login, save_login
 from gpudeck.model.address import is_same_hub
 
 PASSWORD = "correct horse battery staple"

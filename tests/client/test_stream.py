@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gpudeck.client import Client, Forbidden
-from gpudeck.client.client import StreamEvent
+from gpudeck.client.connection import StreamEvent
 from gpudeck.model.errors import Unreachable
 
 EVENTS = (
@@ -49,7 +49,7 @@ def serving(pieces: Sequence[bytes], status: int = 200, **headers: str) -> Itera
 
 
 def read(url: str, last_id: str = "") -> list[StreamEvent]:
-    return list(Client(url).stream(last_id))
+    return list(Client(url).stream_events(last_id))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

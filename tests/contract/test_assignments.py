@@ -32,7 +32,7 @@ DATA = {
     "sources/ssh_connector.py: self._attempt.connection",
     "sources/ssh_connector.py: self._attempt.note",
     "sources/ssh_connector.py: self._attempt.offered",
-    "tui/fleet.py: self.fleet.hosts",
+    "client/live_fleet.py: self.fleet.hosts",
     "tui/top.py: self.prompt.text",
 }
 """Values of a struct that the module keeps for itself, and of a host's state within the hub."""

@@ -26,22 +26,13 @@ from contract.history_fleet import (
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import (
-    Answer,
-    HeatQuery,
-    HistoryRefused,
-    MomentQuery,
-    OverviewQuery,
-    Point,
-    SeriesQuery,
-    Store,
-    UsageQuery,
-)
+from gpudeck.history.base import HeatQuery, HistoryRefused, MomentQuery, OverviewQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
+from gpudeck.model.past import Answer, Point
 
 Maker = Callable[[Path, list[HostSample]], AbstractContextManager[Store]]
 """A store that holds these samples."""

@@ -5,7 +5,8 @@ from typing import Any
 
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
-from gpudeck.queueing.scheduler import Granted, Request, grant_of
+from gpudeck.model.queue import Granted
+from gpudeck.queueing.scheduler import Request, grant_of
 
 GIB = 1024**3
 

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from gpudeck.history.base import (
-    Answer,
     Heat,
     HeatQuery,
     HeatRow,
@@ -12,10 +11,7 @@ from gpudeck.history.base import (
     Overview,
     OverviewQuery,
     PastHost,
-    Run,
-    Runs,
     RunsQuery,
-    Series,
     SeriesQuery,
     StoreStats,
     UsageQuery,
@@ -23,6 +19,7 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.model.job import RunVerdict, Suggestion
+from gpudeck.model.past import Answer, Run, Runs, Series
 from gpudeck.model.view import Usage, UsageRow
 
 VERDICT = RunVerdict(

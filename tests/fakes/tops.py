@@ -6,10 +6,10 @@ import msgspec
 
 from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu
+from gpudeck.client.live_fleet import Delta, read_delta
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet
 from gpudeck.tui.feed import News, Take
-from gpudeck.tui.fleet import Delta, read_delta
 from gpudeck.tui.top import Top, TopActions
 
 

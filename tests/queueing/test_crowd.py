@@ -18,9 +18,10 @@ from fakes.pushed import PushedHost, pushing
 from fakes.waiting import wait_until
 from gpudeck.cli.wait import HubQueueClient
 from gpudeck.client import Client
+from gpudeck.client.errors import NotFound
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.queueing.scheduler import Granted, QueuePosition
+from gpudeck.model.queue import Granted, QueuePosition
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +89,12 @@ class Waiter(threading.Thread):
     def _is_seen(self) -> bool:
         """Then its claim has ended, and its place is gone."""
         assert self.place is not None
-        with contextlib.suppress(GpudeckError):
-            return Client(self._url).ask_queue(self.place.id) is None
+        try:
+            Client(self._url).get(f"/api/v1/queue/{self.place.id}")
+        except NotFound:
+            return True
+        except GpudeckError:
+            pass
         return False
 
 

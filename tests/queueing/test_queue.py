@@ -11,9 +11,9 @@ from fakes.offers import FakeClaims, make_offer
 from gpudeck.database.engine import Database
 from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
+from gpudeck.model.queue import QueuePosition
 from gpudeck.queueing import queue as module
 from gpudeck.queueing.queue import QueueFull, QueueStore, WaitQueue
-from gpudeck.queueing.scheduler import QueuePosition
 from gpudeck.queueing.settings import QueueSettings
 
 GPUS = [make_offer(index=index) for index in range(2)]

@@ -12,13 +12,13 @@ from fakes.hubs import running_hub
 from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.client import Client, Forbidden
-from gpudeck.client.client import NotFound
+from gpudeck.client.errors import NotFound
+from gpudeck.client.live_fleet import Delta, FleetRows
 from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.view import Fleet
 from gpudeck.settings import find_own_token
 from gpudeck.tui.feed import FeedLost, HubFeed, LocalFeed, News
-from gpudeck.tui.fleet import Delta, FleetRows
 from gpudeck.views.this_machine import watch_locally
 
 
@@ -57,7 +57,7 @@ def test_token_of_this_machine_is_found_where_the_hub_wants_one(
     with running_hub(tmp_path, "--demo", "3") as hub:
         with pytest.raises(Forbidden):
             HubFeed(Client(hub.url)).first()
-        feed = HubFeed(Client(hub.url), lambda: find_own_token(hub.url))
+        feed = HubFeed(Client(hub.url, find_token=lambda: find_own_token(hub.url)))
         assert isinstance(feed.first(), Fleet)
         feed.stop()
 

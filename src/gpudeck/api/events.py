@@ -8,7 +8,6 @@ import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
-from msgspec import Struct
 
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.record import AlertRecord
@@ -21,7 +20,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.store import MOST_EVENTS, EventQuery, FaultCount, LostTime
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
-from gpudeck.model.event import SEVERITIES, Event, FaultEvidence, RankedBy, Reliability, ReliabilityRow
+from gpudeck.model.event import SEVERITIES, EventList, FaultEvidence, RankedBy, Reliability, ReliabilityRow
 from gpudeck.views.csv import write_events
 
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
@@ -29,13 +28,6 @@ _Name = Annotated[str | None, QueryParameter(max_length=384)]
 _Words = Annotated[
     str | None, QueryParameter(max_length=512, description="One word, or several with commas: any of them fits")
 ]
-
-
-class EventList(Struct, frozen=True):
-    """The newest first. `next` is the `before` of the next question; null where there are no older ones."""
-
-    events: list[Event]
-    next: str | None
 
 
 @get(

@@ -26,13 +26,14 @@ from gpudeck.api.login import TheJobs
 from gpudeck.events.log import EventLog
 from gpudeck.events.store import MOST_EVENTS, EventQuery
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import Run, Runs, RunsQuery, SamplePage, SamplesQuery, Store, UsageQuery
+from gpudeck.history.base import RunsQuery, SamplePage, SamplesQuery, Store, UsageQuery
 from gpudeck.history.export import Column, Field, Format, Kind, TableEncoder, make_encoder, sample_fields
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.time_range import Period, check_range, load_zone
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
+from gpudeck.model.past import Run, Runs
 from gpudeck.model.view import By, Usage
 from gpudeck.server.asgi import ErrorBody
 

@@ -58,7 +58,7 @@ from gpudeck.model.exposition import label_name
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
 from gpudeck.model.target import Target
 from gpudeck.model.text import AMOUNT, parse_memory
-from gpudeck.model.view import Fleet, FleetColumns, Gpu, PastFleet, Totals
+from gpudeck.model.view import Fleet, FleetColumns, GpuList, PastFleet, Totals
 from gpudeck.server.admission import checkpoint
 from gpudeck.views.users import Users, describe_users
 
@@ -259,20 +259,6 @@ async def read_fleet(
 async def read_totals(hub: TheHub) -> Totals:
     """How many GPUs are free, busy, idle, reserved and unknown; hosts, users and power."""
     return hub.fleet.totals()
-
-
-class GpuOfHost(Gpu, kw_only=True):
-    """A GPU with the name and the id of its host."""
-
-    host: str
-    host_id: str
-
-
-class GpuList(Struct, frozen=True):
-    """GPUs across hosts. `total` is how many fit, also where only some of them were asked for."""
-
-    gpus: list[GpuOfHost]
-    total: int
 
 
 _encoder = msgspec.json.Encoder()

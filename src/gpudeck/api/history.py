@@ -23,7 +23,6 @@ from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, docu
 from gpudeck.api.login import TheJobs
 from gpudeck.history.base import (
     MOST_POINTS,
-    Answer,
     Heat,
     HeatQuery,
     HistoryRefused,
@@ -37,6 +36,7 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import CpuBudget, checkpoint
+from gpudeck.model.past import Answer
 from gpudeck.model.view import By, Usage, UsageBy
 from gpudeck.server.admission import exclude_wait
 from gpudeck.server.rate_limits import FairQueue, RateLimiter

@@ -7,7 +7,7 @@ from typing import Annotated
 from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
 from gpudeck.api.access import access, caller_of
@@ -17,9 +17,9 @@ from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.model.gpu_request import GpuRequest, Watch, WatchList, WatchView
+from gpudeck.model.queue import QueueList, QueuePosition
 from gpudeck.model.text import clean
 from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
-from gpudeck.queueing.scheduler import QueuePosition
 from gpudeck.server.admission import exclude_wait
 
 TheQueue = NamedDependency[WaitQueue]
@@ -31,14 +31,6 @@ class NewRequest(GpuRequest, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     key: Annotated[str, Meta(min_length=8, max_length=64, pattern=r"^[ -~]+$")]
     user: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-
-
-class QueueList(Struct, frozen=True):
-    """Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
-    are claimed for the first in line, by UUID: the id of the request."""
-
-    requests: list[QueuePosition]
-    claimed: dict[str, int]
 
 
 _Number = Annotated[int, PathParameter(description="The request's number", ge=1, le=2**53)]

@@ -14,7 +14,8 @@ from gpudeck.api.history import TheHistory
 from gpudeck.api.verdicts import judge_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility
-from gpudeck.history.base import HistoryRefused, Run, Runs, RunsQuery
+from gpudeck.history.base import HistoryRefused, RunsQuery
+from gpudeck.model.past import Run, Runs
 
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from gpudeck.api.history import HistoryQueries
 from gpudeck.events.log import EventLog
 from gpudeck.events.store import MOST_EVENTS, EventQuery
-from gpudeck.history.base import Fault, HistoryRefused, Run, VerdictQuery
+from gpudeck.history.base import Fault, HistoryRefused, VerdictQuery
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import JobReport
+from gpudeck.model.past import Run
 
 MOST_JOBS: Final = 20
 """Of an array's tasks the newest are judged."""

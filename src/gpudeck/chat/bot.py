@@ -39,8 +39,9 @@ from gpudeck.chat.runs import MOST_RUNS, answer_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import Runs, RunsQuery, Store
+from gpudeck.history.base import RunsQuery, Store
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.past import Runs
 from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue

@@ -10,7 +10,7 @@ from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.options import hub_option, parse_labels
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
-from gpudeck.client.client import in_path
+from gpudeck.client.connection import in_path
 from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, Mute, MuteList, name_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES

@@ -52,7 +52,8 @@ def command(
     with_names: bool,
 ) -> None:
     """Check this machine and print what is wrong, with the next step. Changes nothing. Exit code 1 if a check fails."""
-    from gpudeck.cli.hub_lookup import HUB_VARIABLE, find_hub  # noqa: PLC0415 - the same
+    from gpudeck.cli.hub_choice import find_hub  # noqa: PLC0415 - the same
+    from gpudeck.hub_lookup import HUB_VARIABLE  # noqa: PLC0415 - the same
     from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
 
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
+from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.search import HELP, SearchCommand, choose, complete_search
 from gpudeck.cli.terminal import check_output
 from gpudeck.model.errors import GpudeckError, UsageError
@@ -21,6 +21,7 @@ from gpudeck.model.gpu_request import (
     is_usable,
     matches,
     rank,
+    visible_devices,
 )
 from gpudeck.model.gpu_request import choose as choose_gpus
 from gpudeck.model.text import clean, show_count
@@ -142,15 +143,12 @@ def _claimed(hub: str) -> frozenset[str]:
 
 
 def _read_local(words: tuple[str, ...]) -> Offer:
-    """This machine; what others who wait here have been given is not for us."""
-    from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
-    from gpudeck.queueing.local_queue import taken_here  # noqa: PLC0415 - the same
-    from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
+    from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - an answer of the hub needs no collectors
+    from gpudeck.local import find_usable  # noqa: PLC0415 - the same
+    from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - the same
 
     known = candidates(choose(read_this_machine(find_collector_settings()), words).hosts)
-    usable = [gpu for gpu in known if is_usable(gpu, ())]
-    taken = taken_here(gpu.uuid for gpu in usable)
-    return Offer(known, [gpu for gpu in usable if gpu.uuid not in taken])
+    return Offer(known, find_usable(known))
 
 
 def _arrange(wanted: GpuRequest, offered: list[CandidateGpu]) -> list[CandidateGpu]:

@@ -15,10 +15,9 @@ from typing import Final
 import click
 import msgspec
 
-from gpudeck.cli.hub_lookup import find_token
 from gpudeck.cli.options import hub_option
-from gpudeck.client.answers import read_answer
-from gpudeck.client.client import Client, Forbidden, NotFound
+from gpudeck.client import Client
+from gpudeck.client.errors import NotFound
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.preflight import HealthVerdict, HostHealth
 from gpudeck.model.text import clean
@@ -100,17 +99,13 @@ def _say_unknown(host: str, reason: str) -> HostHealth:
 
 
 def _ask(hub: str, host: str, gpus: tuple[str, ...], timeout: float) -> HostHealth:
-    token = find_token(hub)
-    try:
-        body = Client(hub, timeout, token=token).health(host, gpus)
-    except Forbidden:
-        if token is not None:
-            raise
+    def find_token() -> str | None:
         # The admin token of this machine's hub is found by its configuration, whose import takes longer than all else.
-        from gpudeck.cli.hub_access import ask  # noqa: PLC0415
+        from gpudeck.settings import find_own_token  # noqa: PLC0415
 
-        body = ask(hub, lambda client: client.health(host, gpus), timeout)
-    return read_answer(body, HostHealth, hub)
+        return find_own_token(hub)
+
+    return Client(hub, timeout, retries=0, find_token=find_token).health(host, gpus)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,11 @@ import click
 
 from gpudeck.cli.hub_access import machine_zone, need_hub, open_client
 from gpudeck.cli.options import complete_hosts, hub_config_option, hub_option, parse_labels
-from gpudeck.client.client import in_path
+from gpudeck.client.connection import in_path
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.target import SOURCES, AddedHosts, RemovedHosts
 from gpudeck.model.text import clean
 from gpudeck.model.times import show_moment
-from gpudeck.model.view import Host, HostList
 from gpudeck.settings import find_data_dir, load_settings
 from gpudeck.views.text import render_hosts
 
@@ -52,11 +51,10 @@ def command() -> None:
 def list_hosts(*, as_json: bool, hub: str) -> None:
     """List all hosts with their source, status and problems."""
     client = open_client(hub)
-    body = client.hosts()
     if as_json:
-        click.echo(body)
+        click.echo(client.get("/api/v1/hosts"))
         return
-    click.echo(render_hosts(client.read(body, HostList).hosts), nl=False)
+    click.echo(render_hosts(client.hosts()), nl=False)
 
 
 @command.command("add")
@@ -118,7 +116,7 @@ def note_host(name: str, text: str | None, *, hub: str, config: Path | None) -> 
     if text is not None:
         client.put(f"/api/v1/hosts/{in_path(name)}/note", {"text": text})
         click.echo(f"{clean(name)}: the note is {'written' if text.strip() else 'removed'}.")
-    elif (found := client.read(client.host(name), Host).note) is None:
+    elif (found := client.host(name).note) is None:
         click.echo(f"There is no note on {clean(name)}.")
     else:
         click.echo(f"{clean(found.text)}\n{clean(found.by)}, {show_moment(found.at, machine_zone(), time.time())}")

@@ -1,18 +1,16 @@
 """How commands reach a hub or its database: the fleet, reservations, the token of this machine's hub."""
 
 import contextlib
-import getpass
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from gpudeck.cli.hub_lookup import find_token
 from gpudeck.cli.search import FleetDocument
-from gpudeck.client import Client, Forbidden, NotLoggedIn, ReservationTaken
+from gpudeck.client import Client, NotLoggedIn, ReservationTaken
 from gpudeck.client.answers import read_answer
+from gpudeck.client.client import this_user
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.extras import need_hub_python, pip_command
 from gpudeck.model.reservation import ReservedGpu
@@ -28,21 +26,22 @@ MOST_HOSTS = 1500
 T = TypeVar("T")
 
 
-def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
-    """What the hub answers, asked with $GPUDECK_TOKEN, the saved login's token, or that of this machine's hub where it
-    wants one. Raises Unreachable where no hub answers, and Forbidden where it refuses."""
-    known = find_token(hub)
-    client = Client(hub, timeout, token=known)
-    try:
-        return question(client)
-    except Forbidden:
-        # What finds the token of this machine's hub reads the configuration first, which most hubs do not need.
+def connect(hub: str, timeout: float = 10.0) -> Client:
+    """With $GPUDECK_TOKEN, the saved login's token, or that of this machine's hub where it wants one."""
+
+    def find_token() -> str | None:
+        # It reads the configuration, which most hubs do not need.
         from gpudeck.settings import find_own_token  # noqa: PLC0415
 
-        token = find_own_token(hub) if known is None else None
-        if token is None:
-            raise
-        return question(client.with_token(token))
+        return find_own_token(hub)
+
+    return Client(hub, timeout, retries=0, find_token=find_token)
+
+
+def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
+    """What the hub answers, see `connect`. Raises Unreachable where no hub answers, and Forbidden where it refuses."""
+    with connect(hub, timeout) as client:
+        return question(client)
 
 
 def fetch(hub: str, kind: type[T], path: str, query: Mapping[str, str] = MappingProxyType({})) -> tuple[T, bytes]:
@@ -81,7 +80,7 @@ def open_client(hub: str, config: Path | None = None, timeout: float = 10.0) -> 
     """For what only admins do: with $GPUDECK_TOKEN, the admin token of this machine's hub, or the saved login's."""
     from gpudeck.settings import find_own_token  # noqa: PLC0415 - see above
 
-    return Client(hub, timeout, token=find_own_token(hub, config) or find_token(hub))
+    return Client(hub, timeout, token=find_own_token(hub, config), retries=0)
 
 
 def find_owner(client: Client, named: str | None) -> str | None:
@@ -97,17 +96,11 @@ def find_owner(client: Client, named: str | None) -> str | None:
 def find_name(client: Client) -> str:
     """The name of my reservations. Raises Forbidden where the hub does not know the caller."""
     me = client.me()
+    if me.kind == "nobody" and client.learn_token():
+        me = client.me()
     if me.kind == "nobody":
         raise NotLoggedIn("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
     return find_owner(client, None) or me.name
-
-
-def this_user() -> str:
-    """The login of the user who runs this; their number where the system does not know them, as in many containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def machine_zone() -> tzinfo:

@@ -10,11 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from gpudeck.cli.hub_access import ask
-from gpudeck.cli.hub_lookup import SavedLogin, find_hub, forget_login, load_login, save_login
+from gpudeck.cli.hub_choice import find_hub
 from gpudeck.cli.options import hub_option
 from gpudeck.client import Client, Forbidden, LoginPending
 from gpudeck.client.answers import Identity, PersonalToken
 from gpudeck.collectors.host import host_name
+from gpudeck.hub_lookup import SavedLogin, forget_login, load_login, save_login
 from gpudeck.model.address import is_same_hub
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.text import clean, show_length
@@ -65,7 +66,7 @@ def command(url: str | None, *, browser: bool, name: str | None, password_file: 
     try:
         file = save_login(SavedLogin(hub, made.account, made.secret, made.expires_at))
     except OSError as error:
-        client.with_token(made.secret).revoke_own_token()
+        Client(hub, token=made.secret).revoke_own_token()
         reason = str(error.strerror).lower()
         raise GpudeckError(f"the login cannot be saved: {error.filename}: {reason}.") from error
     click.echo(f"Logged in to {client.shown} as {clean(made.account)} for {days} days ({file}).")

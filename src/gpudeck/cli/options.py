@@ -1,8 +1,8 @@
 """Options that several commands share: the hub, the configuration file, which GPUs are wanted, labels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -25,7 +25,7 @@ def _find_hub(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
     """The address of the hub to ask. Not looked up where none is asked: with --local or --ssh."""
     if value is None and (ctx.params.get("local") or ctx.params.get("ssh")):
         return DEFAULT_HUB
-    from gpudeck.cli.hub_lookup import find_hub  # noqa: PLC0415 - the help needs none
+    from gpudeck.cli.hub_choice import find_hub  # noqa: PLC0415 - the help needs none
 
     return find_hub(value).url
 
@@ -114,35 +114,3 @@ def check_place(*, local: bool) -> None:
     source = None if context is None else context.get_parameter_source("hub")
     if local and source is click.core.ParameterSource.COMMANDLINE:
         raise UsageError("--hub and --local exclude each other.")
-
-
-_VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
-
-
-_NAMED = ("GPU-", "MIG-")
-
-
-class Device(Protocol):
-    """A GPU with its UUID, its maker, and where it is."""
-
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def vendor(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-
-
-def visible_devices(gpus: Sequence[Device]) -> tuple[str, str]:
-    """The environment variable and its value. Raises UsageError for GPUs that no variable can name by UUID."""
-    vendors = {gpu.vendor for gpu in gpus}
-    if len(vendors) > 1:
-        raise UsageError(
-            f"these GPUs are from several vendors ({', '.join(sorted(vendors))}): no variable names them all."
-        )
-    for gpu in gpus:
-        if gpu.vendor not in _VARIABLES or not gpu.uuid.startswith(_NAMED):
-            raise UsageError(f"GPU {gpu.label} of {gpu.host} has no UUID that a program can be given.")
-    return _VARIABLES[gpus[0].vendor], ",".join(gpu.uuid for gpu in gpus)

@@ -10,7 +10,7 @@ from gpudeck.cli.hub_access import ask
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.terminal import show_table
 from gpudeck.client import Client
-from gpudeck.client.client import in_path
+from gpudeck.client.connection import in_path
 from gpudeck.model.errors import UsageError
 from gpudeck.model.text import clean, show_length, show_span
 from gpudeck.views.table import Cell, Column

@@ -285,7 +285,7 @@ def find_collector_settings() -> "CollectorSettings":
 
     Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.
     """
-    from gpudeck.cli.hub_lookup import has_configuration  # noqa: PLC0415 - the same
+    from gpudeck.cli.hub_choice import has_configuration  # noqa: PLC0415 - the same
 
     if not has_configuration():
         from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none

@@ -108,17 +108,10 @@ command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
 
 
 def _watch_hub(hub: str) -> "Feed":
-    from gpudeck.cli.hub_lookup import find_token as find_saved_token  # noqa: PLC0415 - see above
-    from gpudeck.client import Client  # noqa: PLC0415 - see above
+    from gpudeck.cli.hub_access import connect  # noqa: PLC0415 - see above
     from gpudeck.tui.feed import SILENCE, HubFeed  # noqa: PLC0415 - see above
 
-    def find_token() -> str | None:
-        # It reads the configuration, which most hubs do not need.
-        from gpudeck.settings import find_own_token  # noqa: PLC0415
-
-        return find_own_token(hub)
-
-    return HubFeed(Client(hub, SILENCE, token=find_saved_token(hub)), find_token)
+    return HubFeed(connect(hub, SILENCE))
 
 
 def _watch_locally() -> "Feed":

@@ -2,16 +2,13 @@
 
 import contextlib
 import os
-import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -19,33 +16,26 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, fetch, machine_zone, this_user
-from gpudeck.cli.hub_lookup import HubChoice, find_configured_hub
-from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted, visible_devices
+from gpudeck.cli.hub_access import ask, connect, fetch, machine_zone
+from gpudeck.cli.hub_choice import find_configured_hub
+from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.terminal import check_output
-from gpudeck.client import Client
+from gpudeck.client.client import this_user
+from gpudeck.client.queue import POLL_SECONDS, HubQueueClient, KnownHost, are_here, find_this_host
+from gpudeck.collectors.host import host_name
+from gpudeck.hub_lookup import HubChoice
 from gpudeck.model.address import mask_password
-from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, candidates
+from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, candidates, visible_devices
+from gpudeck.model.queue import Granted, GrantedGpu, QueuePosition
 from gpudeck.model.text import clean, show_length, show_span
 from gpudeck.model.times import parse_duration, show_moment
-from gpudeck.queueing.scheduler import Granted, GrantedGpu, QueuePosition
 from gpudeck.views.table import shorten
 
 if TYPE_CHECKING:
     from gpudeck.views.this_machine import LocalWatch
 
-POLL_SECONDS = 5.0
-"""How often a hub is asked for the position. A grant is reported at once."""
-FIRST_SECONDS = 1.5
-AGAIN_SECONDS = 1.0
-"""How soon a hub that does not answer is asked again."""
 LOOK_SECONDS = 2.0
-ANSWER_SECONDS = 40.0
-"""Longer than a question about a position in the queue is kept open."""
-KEEP_SECONDS = 20.0
-"""How long a question is open that says that a command is still about to use its GPUs."""
-
 WARN_SECONDS = 86_400.0
 """Maintenance that begins within this time is worth a warning."""
 
@@ -69,125 +59,6 @@ class QueueClient(Protocol):
     def keeping(self) -> contextlib.AbstractContextManager[None]: ...
     def leave(self) -> None: ...
     def hand_over(self) -> None: ...
-
-
-class HubQueueClient:
-    """A position in the queue of a hub. If the hub goes away, it is asked again: its queue survives a restart."""
-
-    def __init__(self, hub: str, user: str, wanted: GpuRequest, note: Note) -> None:
-        self._hub = hub
-        self._body = {**msgspec.to_builtins(wanted), "user": user, "key": secrets.token_hex(16)}
-        self._note = note
-        self._number: int | None = None
-        self._seen = ""
-        self._is_lost = False
-        self._may_stand = False
-        self._is_first = True
-
-    def join(self) -> None:
-        """Raises Unreachable where no hub answers: nobody waits elsewhere in its place."""
-        self._may_stand = True
-        joined = self._join()
-        self._number, self._seen = joined.id, joined.version
-
-    def poll(self, seconds: float) -> QueuePosition | None:
-        try:
-            place = self._ask(seconds)
-        except UsageError:
-            raise
-        except GpudeckError as error:
-            self._lose(error)
-            time.sleep(min(AGAIN_SECONDS, seconds))
-            return None
-        if self._is_lost:
-            self._is_lost = False
-            self._note("the hub answers again.")
-        self._seen = place.version
-        return place
-
-    @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Report to the hub that the command runs, until it sees it on the GPUs. The last answer is not awaited."""
-        is_over = threading.Event()
-        threading.Thread(target=self._keep, args=(is_over,), daemon=True).start()
-        try:
-            yield
-        finally:
-            is_over.set()
-
-    def leave(self) -> None:
-        try:
-            if self._number is None and self._may_stand:
-                # The answer was lost: a request with the same key returns the same number.
-                self.join()
-            number = self._number
-            if number is not None:
-                ask(self._hub, lambda client: client.leave_queue(number), ANSWER_SECONDS)
-        except GpudeckError:
-            # The hub drops requests that are not renewed.
-            return
-
-    def hand_over(self) -> None:
-        """The hub keeps it for its time."""
-
-    def _keep(self, is_over: threading.Event) -> None:
-        from gpudeck.client.client import Busy  # noqa: PLC0415 - by now it is loaded
-
-        number = self._number
-        while number is not None and not is_over.is_set():
-            try:
-                found = ask(
-                    self._hub, lambda client: client.ask_queue(number, KEEP_SECONDS, self._seen), ANSWER_SECONDS
-                )
-            except (Unreachable, Busy):
-                is_over.wait(AGAIN_SECONDS)
-                continue
-            except GpudeckError:
-                # The terminal belongs to the command: nothing is printed there.
-                return
-            if found is None:
-                return
-            self._seen = self._read(found).version
-
-    def _ask(self, seconds: float) -> QueuePosition:
-        number = self._number
-        # A request that is granted at once prints nothing about a queue.
-        wait = min(FIRST_SECONDS if self._is_first else POLL_SECONDS, seconds)
-        self._is_first = False
-        found = (
-            None
-            if number is None
-            else ask(self._hub, lambda client: client.ask_queue(number, wait, self._seen), ANSWER_SECONDS)
-        )
-        if found is None:
-            self._note("the hub no longer has this request: joining the queue again.")
-            place = self._join()
-            self._number = place.id
-            return place
-        return self._read(found)
-
-    def _join(self) -> QueuePosition:
-        return self._read(ask(self._hub, lambda client: client.post("/api/v1/queue", self._body), ANSWER_SECONDS))
-
-    def _read(self, body: bytes) -> QueuePosition:
-        from gpudeck.client.answers import read_answer  # noqa: PLC0415 - by now it is loaded
-
-        return read_answer(body, QueuePosition, self._hub)
-
-    def _lose(self, error: GpudeckError) -> None:
-        """Raises what waiting does not mend."""
-        from gpudeck.client.client import Forbidden, NotFound  # noqa: PLC0415 - by now it is loaded
-
-        if isinstance(error, Forbidden | NotFound):
-            raise error
-        if not self._is_lost:
-            self._is_lost = True
-            why = (
-                error.message.rstrip(".")
-                if isinstance(error, Unreachable)
-                else f"the hub says: {error.message.rstrip('.')}"
-            )
-            self._note(f"{why}; retrying; your position in the queue is kept.")
 
 
 class LocalQueueClient:
@@ -454,7 +325,7 @@ def command(
     line: QueueClient = (
         LocalQueueClient(this_user(), wanted)
         if shared is None
-        else HubQueueClient(shared.url, this_user(), wanted, progress.note)
+        else HubQueueClient(connect(shared.url), this_user(), wanted, progress.note)
     )
     with ending_on_signals() as check_signals:
         try:
@@ -503,29 +374,15 @@ def _find_shared_hub() -> HubChoice | None:
     return configured if configured is not None and configured.named_by.startswith("agent.hub") else None
 
 
-class _KnownHost(msgspec.Struct):
-    """Of model.view.Host what is looked at here."""
-
-    id: str
-    name: str
-
-
-def _find_this_host(hub: HubChoice, *, is_needed: bool) -> _KnownHost | None:
+def _find_this_host(hub: HubChoice, *, is_needed: bool) -> KnownHost | None:
     """This machine as the hub knows it; None where it does not. Raises GpudeckError where that `is_needed`, and
     Unreachable."""
-    from gpudeck.client.answers import read_answer  # noqa: PLC0415 - a local queue needs none
-    from gpudeck.client.client import NotFound  # noqa: PLC0415 - the same
-
-    _, name = _this_host()
-    for known in _own_ids():
-        with contextlib.suppress(NotFound):
-            found = read_answer(ask(hub.url, partial(Client.host, name=known)), _KnownHost, hub.url)
-            if found.id in _own_ids():
-                return found
-    if not is_needed:
-        return None
+    found = ask(hub.url, find_this_host)
+    if found is not None or not is_needed:
+        return found
     raise GpudeckError(
-        f"this machine ({name}) is not a host of {mask_password(hub.url)}, so you cannot queue for its GPUs there.",
+        f"this machine ({host_name()}) is not a host of {mask_password(hub.url)}, so you cannot queue for its GPUs "
+        "there.",
         "Use --any-host for GPUs of any host, --host for those of one, or --local without a hub.",
     )
 
@@ -577,7 +434,7 @@ def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> No
 
 def _use(line: QueueClient, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
     """Run the command where the GPUs are, or print where they are. The exit code."""
-    is_here = isinstance(line, LocalQueueClient) or _is_here(granted.gpus)
+    is_here = isinstance(line, LocalQueueClient) or are_here(granted.gpus)
     if command_line and (is_here or over_ssh):
         variable, value = visible_devices(granted.gpus)
         with line.keeping():
@@ -613,21 +470,3 @@ def _ssh_command(host: str, variable: str, command_line: Sequence[str]) -> list[
     terminal = ["-t"] if sys.stdin is not None and sys.stdin.isatty() else []
     remote = f"cd {shlex.quote(str(Path.cwd()))} && {variable} {shlex.join(command_line)}"
     return ["ssh", *terminal, host, remote]
-
-
-def _this_host() -> tuple[str, str]:
-    """The id and the name under which this machine reports."""
-    from gpudeck.collectors.host import host_name, machine_id  # noqa: PLC0415 - most questions need neither
-
-    return machine_id() or host_name(), host_name()
-
-
-def _own_ids() -> list[str]:
-    """The ids that a hub may have for this machine. A clone has the id of another machine with its own name behind it;
-    a host whose machine id is unknown is identified by its name."""
-    own, name = _this_host()
-    return [f"{own}:{name}", own, name]
-
-
-def _is_here(gpus: Sequence[GrantedGpu]) -> bool:
-    return all(gpu.host_id in _own_ids() for gpu in gpus)

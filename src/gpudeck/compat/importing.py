@@ -21,7 +21,7 @@ from gpudeck.discovery.host_names import NAME_WORDS, is_host_name, quote, read_h
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.extras import need_hub_python
 from gpudeck.model.reservation import ReservationList, ReservedGpu, ShownReservation
-from gpudeck.model.view import Host, HostList
+from gpudeck.model.view import Host
 
 KINDS: dict[str, str] = {
     "vesta": "gpudeck.compat.vesta.import_database:read",
@@ -50,7 +50,7 @@ class ImportTarget:
     @cached_property
     def hosts(self) -> dict[str, Host]:
         """The hosts that the hub has, by name."""
-        return {host.name: host for host in self.client.read(self.client.hosts(), HostList).hosts}
+        return {host.name: host for host in self.client.hosts()}
 
     @cached_property
     def reservations(self) -> list[ShownReservation]:

@@ -21,7 +21,6 @@ from msgspec import Struct
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from gpudeck.history.base import Point
 from gpudeck.history.codec import Floats
 from gpudeck.history.hour import ABSENT, QUARTER, Hour
 from gpudeck.history.metrics import HistoryMetric
@@ -29,6 +28,7 @@ from gpudeck.history.rollup import Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
 from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_known
 from gpudeck.model.catalog import Rollup
+from gpudeck.model.past import Point
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView

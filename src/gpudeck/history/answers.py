@@ -31,7 +31,6 @@ from gpudeck.history.base import (
     MOST_POINTS,
     MOST_SERIES,
     STATE_METRICS,
-    Answer,
     Heat,
     HeatQuery,
     HeatRow,
@@ -41,9 +40,6 @@ from gpudeck.history.base import (
     KnownRun,
     Overview,
     OverviewQuery,
-    Point,
-    Resolution,
-    Series,
     SeriesQuery,
     UsageAmounts,
     UsageQuery,
@@ -67,6 +63,7 @@ from gpudeck.history.time_range import (
 from gpudeck.history.totals import UTILIZATION
 from gpudeck.history.usage import usage
 from gpudeck.model.cpu_budget import checkpointed
+from gpudeck.model.past import Answer, Point, Resolution, Series
 from gpudeck.model.view import Usage
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.job import RunVerdict
+from gpudeck.model.past import Answer, Run, Runs
 from gpudeck.model.view import By, Usage, UsageBy
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from gpudeck.history.export import Column
     from gpudeck.history.recorder import Sample
 
-Point = tuple[float, float | None, float | None, float | None]
-"""When the step begins, the mean over it, the smallest and the largest value. None: unknown."""
-Resolution = Literal["raw", "quarter_hour", "hour"]
 
 MOST_POINTS = 5_000
 MOST_SERIES = 512
@@ -60,33 +58,6 @@ class SeriesQuery(Struct, frozen=True):
     run: int | None = None
     fleet: bool = False
     by: Literal["gpu", "user"] | None = None
-
-
-class Series(Struct, omit_defaults=True):
-    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`. `label` is what
-    people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the series without a
-    user is that of unknown users."""
-
-    points: list[Point]
-    gpu: str | None = None
-    label: str | None = None
-    model: str | None = None
-    host: str | None = None
-    user: str | None = None
-    run: int | None = None
-    fleet: bool | None = None
-
-
-class Answer(Struct):
-    """`step` is how many seconds a point stands for, `resolution` what it was made from."""
-
-    metric: str
-    unit: str
-    step: float
-    start: float
-    end: float
-    resolution: Resolution
-    series: list[Series]
 
 
 class HeatQuery(Struct, frozen=True):
@@ -191,43 +162,6 @@ class RunsQuery(Struct, frozen=True):
     now: bool = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     before: int | None = None
-
-
-class Run(Struct):
-    """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
-    `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
-    `verdict` is there where it was asked for."""
-
-    id: int
-    host: str
-    host_name: str
-    pid: int
-    user: str | None
-    command: str | None
-    container: str | None
-    job: str | None
-    gpus: list[str]
-    labels: list[str]
-    model: str | None
-    started_at: float | None
-    seen_at: float
-    ended_at: float | None
-    gpu_seconds: float
-    peak_memory_bytes: float | None
-    mean_memory_bytes: float | None
-    mean_utilization_percent: float | None
-    idle_seconds: float
-    energy_joules: float | None
-    command_reason: str | None = None
-    verdict: RunVerdict | None = None
-
-
-class Runs(Struct):
-    """`next` is the `before` of the next page, None on the last."""
-
-    runs: list[Run]
-    next: int | None = None
 
 
 class Fault(Struct, frozen=True):

@@ -11,7 +11,6 @@ from typing import Final
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import (
-    Answer,
     Heat,
     HeatQuery,
     IdleEpisode,
@@ -21,8 +20,6 @@ from gpudeck.history.base import (
     Overview,
     OverviewQuery,
     PastHost,
-    Run,
-    Runs,
     RunsQuery,
     SamplePage,
     SamplesQuery,
@@ -42,6 +39,7 @@ from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import Event, Severity, make_event
 from gpudeck.model.job import RunVerdict
+from gpudeck.model.past import Answer, Run, Runs
 from gpudeck.model.view import Usage
 
 log = logging.getLogger(__name__)

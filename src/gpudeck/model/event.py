@@ -83,6 +83,13 @@ class Event(Struct, frozen=True, kw_only=True):
     detail: str
 
 
+class EventList(Struct, frozen=True):
+    """The newest first. `next` is the `before` of the next question; null where there are no older ones."""
+
+    events: list[Event]
+    next: str | None
+
+
 def make_event(
     at: float,
     kind: str,

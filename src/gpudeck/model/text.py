@@ -21,6 +21,7 @@ _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,30})?) ?([kmgtp]i?)?b?", re.IGNO
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Tesla ")
 
 _Shown = Annotated[str, Meta(min_length=1, max_length=64)]
+_DIGITS = re.compile(r"(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?$")
 
 
@@ -156,3 +157,9 @@ def read_release(version: str) -> int | None:
         return None
     major, minor, patch = (int(part or 0) for part in match.groups())
     return (major * 10**6 + minor) * 10**6 + patch
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """What to sort names by, so that numbers in them count as numbers."""
+    parts = (part for part in _DIGITS.split(name.lower()) if part)
+    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]

@@ -83,6 +83,20 @@ class Gpu(GpuMetrics, kw_only=True):
     reasons: dict[str, str] = field(default_factory=dict)
 
 
+class GpuOfHost(Gpu, kw_only=True):
+    """A GPU with the name and the id of its host."""
+
+    host: str
+    host_id: str
+
+
+class GpuList(Struct, frozen=True):
+    """GPUs across hosts. `total` is how many fit, also where only some of them were asked for."""
+
+    gpus: list[GpuOfHost]
+    total: int
+
+
 class HostNote(Struct, frozen=True):
     """What an admin noted about a host, who and when."""
 

@@ -16,7 +16,7 @@ from gpudeck.fetch import explain
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import SOURCES, Target
-from gpudeck.model.view import Host, HostList
+from gpudeck.model.view import Host
 from gpudeck.settings import Settings, choose_data_dir, find_own_token
 from gpudeck.sources.base import FetchedReport
 from gpudeck.sources.poller import PollMethod
@@ -69,7 +69,7 @@ async def _inspect_list(provider: Provider) -> list[Target]:
 
 def _ask_hosts(hub: str) -> list[Host]:
     client = Client(hub, token=find_own_token(hub))
-    return client.read(client.hosts(), HostList).hosts
+    return client.hosts()
 
 
 def _source_at(hub: str, name: str) -> str | None:

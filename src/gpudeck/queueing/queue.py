@@ -18,16 +18,8 @@ from gpudeck.database.schema import queue_requests as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, from_row, to_row
-from gpudeck.queueing.scheduler import (
-    Estimate,
-    Granted,
-    PositionFinder,
-    QueuePosition,
-    Request,
-    ScheduledGrant,
-    grant_of,
-    schedule,
-)
+from gpudeck.model.queue import Granted, QueuePosition
+from gpudeck.queueing.scheduler import Estimate, PositionFinder, Request, ScheduledGrant, grant_of, schedule
 from gpudeck.queueing.settings import QueueSettings
 
 log = logging.getLogger(__name__)

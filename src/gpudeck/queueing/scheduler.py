@@ -26,26 +26,7 @@ from gpudeck.model.gpu_request import (
     matches,
     rank,
 )
-
-
-class GrantedGpu(Struct, frozen=True):
-    """A granted GPU, with the host and the number that it had then."""
-
-    uuid: str
-    host: str
-    host_id: str
-    label: str
-    name: str
-    vendor: str
-
-
-class Granted(Struct, frozen=True):
-    """Granted GPUs, claimed until `until`; `claim` is the reservation that shows it."""
-
-    gpus: list[GrantedGpu]
-    at: float
-    until: float
-    claim: int | None = None
+from gpudeck.model.queue import Granted, GrantedGpu, QueuePosition
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -168,30 +149,6 @@ def _keep(wanted: GpuRequest, usable: Sequence[CandidateGpu], fitting: frozenset
         return ranked[: wanted.gpus]
     best: list[CandidateGpu] = min(by_host(ranked).values(), key=lambda gpus: (-len(gpus), gpus[0].order), default=[])
     return best
-
-
-class QueuePosition(Struct, frozen=True, kw_only=True):
-    """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
-    history knows; null stands beside the reason why there is none.
-
-    `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
-    they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
-    at once: not with the position, or all would ask again when one is served.
-    """
-
-    id: int
-    user: str
-    wanted: GpuRequest
-    created_at: float
-    position: int | None
-    waiting: int
-    reason: str | None
-    impossible: str | None = None
-    claimed: int
-    estimate_seconds: float | None
-    estimate_reason: str | None
-    granted: Granted | None
-    version: str
 
 
 class WaitEstimate(NamedTuple):

@@ -9,15 +9,17 @@ from collections.abc import Callable, Generator
 import msgspec
 from msgspec import Struct
 
-from gpudeck.client import Client, Forbidden
-from gpudeck.client.answers import explain_misfit, read_answer
-from gpudeck.client.client import NotFound, StreamEvent
+from gpudeck.client import Client
+from gpudeck.client.answers import explain_misfit
+from gpudeck.client.connection import StreamEvent
+from gpudeck.client.errors import NotFound
+from gpudeck.client.live_fleet import Delta, read_event
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
+from gpudeck.model.past import Answer
 from gpudeck.model.view import Fleet, Host
 from gpudeck.tui.details import EVERY, SPAN, Point
-from gpudeck.tui.fleet import Delta, read_delta, read_snapshot
 
 SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
@@ -35,18 +37,6 @@ class FeedLost(Struct, frozen=True):
 News = Fleet | Delta | Host | FeedLost
 """A fleet is a snapshot, a host the one that is looked at, with the metrics that deltas do not have."""
 Take = Callable[[News], object]
-
-
-class _Series(Struct):
-    points: list[tuple[float, float | None, float | None, float | None]]
-
-
-class _PastSeries(Struct):
-    """Of history.base.Answer what a line is drawn from."""
-
-    step: float
-    end: float
-    series: list[_Series]
 
 
 class Feed:
@@ -82,12 +72,9 @@ class Feed:
 
 
 class HubFeed(Feed):
-    """`find_token` is asked where the hub wants to know who asks, and `client` has no token that it takes."""
-
-    def __init__(self, client: Client, find_token: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__(client.shown)
         self._client = client
-        self._find_token = find_token
         self._events: Generator[StreamEvent, None, None] | None = None
         self._last_id = ""
         self._looked_at: str | None = None
@@ -111,7 +98,7 @@ class HubFeed(Feed):
 
     def past(self, subject: dict[str, str], metric: str) -> list[Point]:
         query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
-        answer = read_answer(self._client.get("/api/v1/history", query), _PastSeries, self.place)
+        answer = self._client.read(self._client.get("/api/v1/history", query), Answer)
         # A point stands for all of its step, which may be minutes.
         within = [offset * EVERY for offset in range(max(1, int(answer.step / EVERY)))]
         return [
@@ -142,19 +129,7 @@ class HubFeed(Feed):
             return
         self._read_at = time.monotonic()
         with contextlib.suppress(NotFound):
-            take(read_answer(self._client.host(host_id), Host, self.place))
-
-    def _open(self) -> Generator[StreamEvent, None, None]:
-        try:
-            opened = self._client.stream(self._last_id)
-        except Forbidden:
-            token = self._find_token()
-            if token is None:
-                raise
-            self._client = self._client.with_token(token)
-            opened = self._client.stream(self._last_id)
-        self.place = self._client.shown
-        return opened
+            take(self._client.host(host_id))
 
     def _close(self) -> None:
         if self._events is not None:
@@ -163,13 +138,14 @@ class HubFeed(Feed):
 
     def _next(self) -> Fleet | Delta:
         if self._events is None:
-            self._events = self._open()
+            self._events = self._client.stream_events(self._last_id)
+            self.place = self._client.shown
         event = next(self._events, None)
         if event is None:
             raise Unreachable(f"{self.place} has ended the stream.")
         self._last_id = event.id
         try:
-            return read_snapshot(event.data) if event.kind == "snapshot" else read_delta(event.data)
+            return read_event(event.kind, event.data)
         except msgspec.DecodeError as error:
             raise explain_misfit(error, event.data, self.place) from error
 

@@ -13,13 +13,13 @@ from contextlib import closing
 
 from msgspec import Struct
 
+from gpudeck.client.live_fleet import Delta, LiveFleet, copy_rows
 from gpudeck.collectors.owners import find_user_name
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, Totals
 from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Sparklines
 from gpudeck.tui.feed import FeedLost, News
-from gpudeck.tui.fleet import Delta, LiveFleet, copy_rows
 from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
 from gpudeck.tui.tables import Listing, TableRow
 from gpudeck.views.filter import choose_words, fits_gpu, forget_states, parse_query

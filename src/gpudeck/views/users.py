@@ -4,17 +4,15 @@
 All unknown users count as one. The last values of a host that stopped reporting are listed, but never counted.
 """
 
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpudeck.model.text import clean, show_gib
+from gpudeck.model.text import clean, natural, show_gib
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
 from gpudeck.views.table import Cell, Column, render
 from gpudeck.views.text import join_places
 
-_DIGITS = re.compile(r"(\d+)")
 _COLUMNS = (
     Column("USER", keep=100, widest=32),
     Column("GiB", keep=99, align="right", widest=12),
@@ -84,12 +82,6 @@ def find_users(hosts: Sequence[Host]) -> list[UserActivity]:
                 found.setdefault(user, ([], []))[is_past].append(use)
     users = [UserActivity(user, *uses) for user, uses in found.items()]
     return sorted(users, key=lambda activity: (activity.user is None, natural(activity.user or "")))
-
-
-def natural(name: str) -> list[tuple[bool, int, str]]:
-    """What to sort names by, so that numbers in them count as numbers."""
-    parts = (part for part in _DIGITS.split(name.lower()) if part)
-    return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]
 
 
 def _owners(host: Host, gpu: Gpu) -> dict[str | None, list[ShownProcess]]:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from fakes.vesta import VestaHub, make_post
-from gpudeck.client.client import Busy, NotFound
+from gpudeck.client.errors import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, apply_steps, check_steps
 from gpudeck.compat.settings import VestaSettings
 from gpudeck.compat.vesta.import_database import read

@@ -12,7 +12,7 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import HistoryRefused, Point, Run, Runs, RunsQuery, SeriesQuery, UsageQuery
+from gpudeck.history.base import HistoryRefused, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
 from gpudeck.history.remote.promql import GPU_SECONDS, over, select
@@ -21,6 +21,7 @@ from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSamp
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.past import Point, Run, Runs
 from gpudeck.model.view import Usage
 
 START = 1_789_920_000.0

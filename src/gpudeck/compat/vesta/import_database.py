@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from gpudeck.client.client import Busy, NotFound
+from gpudeck.client.errors import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget
 from gpudeck.compat.vesta.import_routes import HOSTS, PAST
 from gpudeck.compat.vesta.import_settings import read_settings

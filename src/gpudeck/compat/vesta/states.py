@@ -19,8 +19,9 @@ from gpudeck.compat.vesta.store import Json, Moment, Registered, VestaRegister, 
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.history.base import MOST_POINTS, HistoryRefused, Run, RunsQuery, SeriesQuery, Store
+from gpudeck.history.base import MOST_POINTS, HistoryRefused, RunsQuery, SeriesQuery, Store
 from gpudeck.model.catalog import Value
+from gpudeck.model.past import Run
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.view import Gpu, Host, ShownProcess
 

@@ -14,7 +14,6 @@ from gpudeck.history import answers
 from gpudeck.history.accounting import RunPart, run_parts
 from gpudeck.history.answers import answer_overview
 from gpudeck.history.base import (
-    Answer,
     Heat,
     HeatQuery,
     HistoryRefused,
@@ -27,8 +26,6 @@ from gpudeck.history.base import (
     Overview,
     OverviewQuery,
     PastHost,
-    Run,
-    Runs,
     RunsQuery,
     SamplePage,
     SamplesQuery,
@@ -58,6 +55,7 @@ from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import RunVerdict
+from gpudeck.model.past import Answer, Run, Runs
 from gpudeck.model.view import Usage
 
 _FIELDS: Final = (

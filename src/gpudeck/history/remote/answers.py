@@ -15,17 +15,7 @@ from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
 from gpudeck.history.answers import check_query, make_answer
-from gpudeck.history.base import (
-    MOST_SERIES,
-    Answer,
-    HistoryRefused,
-    MomentQuery,
-    PastHost,
-    Point,
-    RunsQuery,
-    Series,
-    SeriesQuery,
-)
+from gpudeck.history.base import MOST_SERIES, HistoryRefused, MomentQuery, PastHost, RunsQuery, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.metrics import HistoryMetric, Subject, suggest
@@ -59,6 +49,7 @@ from gpudeck.history.time_range import HOUR, QUARTER, Grid, check_points, check_
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
 from gpudeck.model.clock import Clock
 from gpudeck.model.exposition import ExposedMetric
+from gpudeck.model.past import Answer, Point, Series
 
 _FARTHEST: Final = 600
 """Seconds: a sample so long after the end of a range may cover its last steps."""

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from gpudeck.history.answers import series_queries
 from gpudeck.history.base import (
-    Answer,
     Heat,
     HeatQuery,
     HistoryRefused,
@@ -22,8 +21,6 @@ from gpudeck.history.base import (
     Overview,
     OverviewQuery,
     PastHost,
-    Run,
-    Runs,
     RunsQuery,
     SamplePage,
     SamplesQuery,
@@ -45,6 +42,7 @@ from gpudeck.model import clock as clocks
 from gpudeck.model.alert import Backlog, HistoryTrouble, judge_backlog, judge_problem
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.job import RunVerdict
+from gpudeck.model.past import Answer, Run, Runs
 from gpudeck.model.view import Usage
 
 FOLDER: Final = "remote-queue"

@@ -21,7 +21,7 @@ from gpudeck.http_client import explain, find_distrust, open_pool
 from gpudeck.model.address import mask_password, open_socket
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.settings import Address
-from gpudeck.model.view import DatabaseState, HistoryState, Host, HostList
+from gpudeck.model.view import DatabaseState, HistoryState, Host
 from gpudeck.ops.doctor import Area, Finding
 from gpudeck.server.tls import make_context, validity_problem
 from gpudeck.settings import Settings, choose_data_dir
@@ -199,7 +199,7 @@ def check_running(client: Client) -> Iterator[Finding]:
     yield _AREA.ok("running", f"{client.shown} is gpudeck {about.version}{', a demo' if about.demo else ''}")
     yield from judge_about(about)
     try:
-        yield from judge_hosts(client.read(client.hosts(), HostList).hosts)
+        yield from judge_hosts(client.hosts())
     except GpudeckError as error:
         yield _AREA.fail("sources", error.message, error.hint)
 

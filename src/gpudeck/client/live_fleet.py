@@ -1,4 +1,4 @@
-"""The fleet as top holds it: the hub's own objects, changed in place by the events of its stream."""
+"""The events of a hub's stream, and the fleet that follows them: the hub's own objects, changed in place."""
 
 import gc
 from collections.abc import Mapping
@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from gpudeck.model.alert import Alert
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.event import Event
+from gpudeck.model.text import natural
 from gpudeck.model.view import Fleet, Gpu, Host, Totals
 from gpudeck.views.filter import count
-from gpudeck.views.users import natural
 
 Fields = dict[str, Any]
 """What changed of a host or a GPU, by the names of its fields; each value is of its field's type."""
@@ -61,7 +62,8 @@ class _Processes(Struct):
 class Delta(Struct):
     """What changed in a second. It holds values, not differences: taken twice it does no harm. `hosts` are new ones or
     have other GPUs than before, `rows` are theirs; a change has the `id` of its host, and in `gpus` those GPUs that
-    changed otherwise than in numbers. `reports` are numbers of hosts. None is as before."""
+    changed otherwise than in numbers. `reports` are numbers of hosts. None is as before. `events` happened in
+    that second."""
 
     time: float
     totals: Totals
@@ -74,6 +76,12 @@ class Delta(Struct):
     processes: _Processes | None = None
     problems: list[str] | None = None
     alerts: list[Alert] | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+def read_event(kind: str, data: bytes) -> FleetRows | Delta:
+    """An event of the stream. Raises msgspec.ValidationError for a value that does not fit."""
+    return read_snapshot(data) if kind == "snapshot" else read_delta(data)
 
 
 def read_snapshot(data: bytes) -> FleetRows:

@@ -8,9 +8,10 @@ import pytest
 from fakes.clock import FakeClock
 from fakes.fleets import fleet_of, make
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
+from gpudeck.client.live_fleet import LiveFleet, read_delta, read_snapshot
 from gpudeck.fleet.hub import Hub
+from gpudeck.model.text import natural
 from gpudeck.model.view import Fleet, Totals
-from gpudeck.tui.fleet import LiveFleet, natural, read_delta, read_snapshot
 
 
 def data_of(plain: bytes) -> bytes:

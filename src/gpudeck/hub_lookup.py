@@ -1,11 +1,12 @@
-"""Which hub a command asks, the same for all commands, and the saved login (`gpudeck login`).
+"""Which hub commands and the client ask, and the saved login (`gpudeck login`).
 
-In this order: --hub, $GPUDECK_HUB, the saved login, `agent.hub` or `listen` of the configuration found, the hub that
-this machine's agent reports to, http://127.0.0.1:8042.
+In this order: what the user names, $GPUDECK_HUB, the saved login, for commands `agent.hub` or `listen` of the
+configuration found, the hub that this machine's agent reports to, http://127.0.0.1:8042.
 """
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,8 +17,6 @@ from gpudeck.model.address import DEFAULT_HUB, is_same_hub, split_hubs
 from gpudeck.model.errors import UsageError
 
 HUB_VARIABLE: Final = "GPUDECK_HUB"
-# Where gpudeck.config.find_config looks too.
-_CONFIGURATIONS: Final = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
 
 
 class HubChoice(NamedTuple):
@@ -36,16 +35,15 @@ class SavedLogin(Struct, frozen=True):
     expires_at: float
 
 
-def find_hub(option: str | None = None) -> HubChoice:
-    """The hub to ask; `option` is what --hub says. Raises UsageError for an address that makes no sense, and
-    ConfigurationError for a configuration with mistakes."""
+def find_hub(option: str | None = None, find_configured: Callable[[], HubChoice | None] | None = None) -> HubChoice:
+    """The hub to ask; `option` is what a user named. Raises UsageError for an address that makes no sense."""
     if option:
-        return HubChoice(_check(option), "--hub")
+        return HubChoice(check_address(option), "--hub")
     if named := os.environ.get(HUB_VARIABLE):
-        return HubChoice(_check(named), f"${HUB_VARIABLE}")
+        return HubChoice(check_address(named), f"${HUB_VARIABLE}")
     if (saved := load_login()) is not None:
-        return HubChoice(_check(saved.hub), "the saved login")
-    if (configured := find_configured_hub()) is not None:
+        return HubChoice(check_address(saved.hub), "the saved login")
+    if find_configured is not None and (configured := find_configured()) is not None:
         return configured
     from gpudeck.agent.lock_files import find_agent_hubs  # noqa: PLC0415 - seldom needed
 
@@ -55,30 +53,9 @@ def find_hub(option: str | None = None) -> HubChoice:
     return HubChoice(DEFAULT_HUB, "default")
 
 
-def _check(text: str) -> str:
+def check_address(text: str) -> str:
+    """One address, or several separated by commas. Raises UsageError."""
     return ",".join(split_hubs(text))
-
-
-def has_configuration() -> bool:
-    """Whether a configuration would be found. Most machines have none: what reads it need not be loaded there."""
-    is_named = bool(os.environ.get("GPUDECK_CONFIG"))
-    return is_named or any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS)  # noqa: PTH110, PTH111
-
-
-def find_configured_hub() -> HubChoice | None:
-    """What the configuration found says: `agent.hub`, or where the hub of this machine listens. None without a file,
-    and for one that this user may not read. Raises ConfigurationError."""
-    if not has_configuration():
-        return None
-    from gpudeck.settings import find_file, load_settings, own_address  # noqa: PLC0415 - see above
-
-    found = find_file(None)
-    if found is None or not os.access(found, os.R_OK):
-        return None
-    settings, file = load_settings(None)
-    if settings.agent.hubs:
-        return HubChoice(_check(settings.agent.hubs), f"agent.hub in {file}")
-    return HubChoice(own_address(settings), f"listen in {file}")
 
 
 def find_token(hub: str) -> str | None:
