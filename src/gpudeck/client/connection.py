@@ -181,6 +181,8 @@ class Connection:
             body = answer.read() if answer.status != 200 else b""
         except TROUBLE as error:
             self._explain(error)
+        if answer.status in {401, 403} and self.learn_token():
+            return self.download(path, query)
         if answer.status != 200:
             raise self._refusal(answer.status, body, is_question=True)
         size = answer.headers.get("X-Estimated-Bytes", "")
