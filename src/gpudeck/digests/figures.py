@@ -18,8 +18,9 @@ from gpudeck.api.waste import ask_waste
 from gpudeck.digests.periods import DigestPeriod
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
-from gpudeck.history.base import Run, RunsQuery, SeriesQuery, Store, UsageQuery
+from gpudeck.history.base import RunsQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.model.event import Reliability
+from gpudeck.model.past import Run
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.model.waste import Waste, WastedHours, WasteRow
 from gpudeck.queueing.queue import WaitQueue
