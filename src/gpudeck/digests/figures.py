@@ -21,10 +21,10 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import RunsQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.model.event import Reliability
 from gpudeck.model.past import Run
+from gpudeck.model.queue import QueuePosition
 from gpudeck.model.view import Usage, UsageRow
 from gpudeck.model.waste import Waste, WastedHours, WasteRow
 from gpudeck.queueing.queue import WaitQueue
-from gpudeck.queueing.scheduler import QueuePosition
 from gpudeck.schedulers.job_report import JobReporter
 
 MOST_RUNS: Final = 300
