@@ -20,7 +20,6 @@ from gpudeck.history.embedded import view
 from gpudeck.history.embedded.export import measure_file
 from gpudeck.history.embedded.repair import find_damage
 from gpudeck.history.embedded.store import EmbeddedStore, view_file
-from gpudeck.history.embedded.tables import checksum, open_to_read
 from gpudeck.history.embedded.writer import FEW_OPEN_HOURS
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.clock import RetentionClock
@@ -530,23 +529,3 @@ def test_overview_of_many_hosts_is_the_same_before_and_after_their_hour_is_seale
     sealed = store.overview(OverviewQuery(START - HOUR, START + HOUR))
     assert sealed.usage.total.gpu_hours == pytest.approx(open_overview.usage.total.gpu_hours)
     assert sealed.usage.coverage == pytest.approx(open_overview.usage.coverage)
-
-
-def test_file_of_version_1_gets_the_utilization_of_its_hours(open_store: Opener, clock: FakeClock, path: Path) -> None:
-    store = open_store()
-    store.take(busy_hour())
-    seal(store, clock, path)
-    ask = HeatQuery("utilization_percent", START, START + HOUR)
-    before = store.heat(ask)
-    store.close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP INDEX host_utilization")
-        for column in ("utilization_sum", "utilization_seconds"):
-            connection.execute(f"ALTER TABLE host_hours DROP COLUMN {column}")
-        (row,) = connection.execute("SELECT hour, host, layout, body FROM host_hours").fetchall()
-        connection.execute("UPDATE host_hours SET crc = ?", (checksum(*row),))
-        connection.execute("UPDATE meta SET value = 1 WHERE name = 'version'")
-        connection.commit()
-    assert open_store().heat(ask) == before
-    with contextlib.closing(open_to_read(path)) as connection:
-        assert list(find_damage(connection)) == []

@@ -36,7 +36,7 @@ from gpudeck.model.times import show_utc
 log = logging.getLogger(__name__)
 
 _USE_COLUMNS: Final = ("held", "worked", *UsageAmounts.__struct_fields__[2:])
-"""Files of version 1 have these names for `used` and `active`."""
+"""The file has these names for `used` and `active`."""
 USE_COLUMNS: Final = ", ".join(_USE_COLUMNS)
 USE_SUMS: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in _USE_COLUMNS)
 _ADD_USE: Final = (

@@ -21,7 +21,6 @@ from typing import IO, Any, Final
 import msgspec
 
 from gpudeck.history.codec import Damaged
-from gpudeck.history.totals import UTILIZATION, decode_totals, utilization_of
 from gpudeck.model.errors import Temporary, UsageError
 
 BY_HAND: Final = frozenset({"chunks", "quarters"})
@@ -262,45 +261,17 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     found = version_of(connection)
-    if found is not None and found > VERSION:
+    if found is not None and found != VERSION:
         raise UsageError(
             f"the history in {path} is of version {found}, and this gpudeck knows {VERSION}.",
-            "Install the gpudeck that wrote it, or a newer one.",
+            "Install the gpudeck that wrote it, or move the file away.",
         )
-    if found == 1:
-        _add_utilization(connection)
     if found is not None:
         check_tables(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
     _make_tables(connection)
     connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('version', ?)", (VERSION,))
-    connection.execute("COMMIT")
-
-
-def _add_utilization(connection: sqlite3.Connection) -> None:
-    """Version 1 had no columns for the utilization of a host's hour: they are filled in, an hour at a time, and again
-    from where it was interrupted. Damaged rows stay as they are."""
-    if "utilization_sum" not in columns_of(connection, "host_hours"):
-        for column in ("utilization_sum", "utilization_seconds"):
-            connection.execute(f"ALTER TABLE host_hours ADD COLUMN {column} REAL")
-    columns = connection.execute("SELECT id, names FROM layouts").fetchall()
-    layouts = {number: msgspec.json.decode(names, type=tuple[str, ...]) for number, names in columns}
-    for (hour,) in connection.execute("SELECT DISTINCT hour FROM host_hours").fetchall():
-        question = "SELECT hour, host, layout, body, crc FROM host_hours WHERE hour = ? AND utilization_seconds IS NULL"
-        connection.execute("BEGIN IMMEDIATE")
-        for *row, crc in connection.execute(question, (hour,)).fetchall():
-            if is_sound(row, crc) and row[2] in layouts:
-                new = *row, *utilization_of(decode_totals(row[3], layouts[row[2]], (UTILIZATION,)))
-                connection.execute(
-                    "UPDATE host_hours SET utilization_sum = ?, utilization_seconds = ?, crc = ? "
-                    "WHERE hour = ? AND host = ?",
-                    (*new[4:], checksum(*new), *row[:2]),
-                )
-        connection.execute("COMMIT")
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute(next(line for line in _SCHEMA.splitlines() if line.startswith("CREATE INDEX host_utilization")))
-    connection.execute("UPDATE meta SET value = ? WHERE name = 'version'", (VERSION,))
     connection.execute("COMMIT")
 
 
