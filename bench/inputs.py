@@ -26,7 +26,7 @@ from gpudeck.compat.gpu_monitor import ServedSource
 from gpudeck.compat.gpu_monitor_files import GpuMonitorFiles
 from gpudeck.compat.gpumonitor import GpumonitorSource
 from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings, GpumonitorSettings
-from gpudeck.compat.vesta.ingest import read_post
+from gpudeck.compat.vesta.store import read_post
 from gpudeck.discovery.consul import read_instances
 from gpudeck.discovery.prometheus_sd import read_file, read_targets
 from gpudeck.discovery.service import PollingService

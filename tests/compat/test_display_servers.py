@@ -6,7 +6,7 @@ import pytest
 
 from gpudeck.compat import gpu_cluster_status
 from gpudeck.compat.readings import describe_process
-from gpudeck.compat.vesta import ingest
+from gpudeck.compat.vesta import store as ingest
 from gpudeck.model.report import Process
 
 

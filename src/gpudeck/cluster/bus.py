@@ -79,14 +79,12 @@ class Bus:
         self._next = 0
         self._monotonic = monotonic
         self._read_at = monotonic()
-        """When it was subscribed to, or the last message was read."""
         self._tasks: list[asyncio.Task[None]] = []
         self.dropped = 0
         self.problem: str | None = "it has not been reached yet"
 
     @property
     def position(self) -> float:
-        """The time of the bus of the last message that was read."""
         return self._since
 
     @property
@@ -96,7 +94,6 @@ class Bus:
 
     @property
     def shown(self) -> str:
-        """Its address without a password."""
         return ",".join(one.rpartition("@")[2].removeprefix("nats://") for one in self._settings.bus.split(","))
 
     def start(self) -> None:
@@ -118,7 +115,6 @@ class Bus:
         self._is_lost.set()
 
     async def request(self, hub: str, body: bytes, seconds: float) -> bytes:
-        """The answer of that hub. Raises Temporary."""
         if self._client is None:
             raise Temporary("the hubs cannot reach each other: the bus is away.", "Ask again in a moment.")
         try:
@@ -127,7 +123,6 @@ class Bus:
             raise Temporary(f"the hub {hub} does not answer.", "Ask again in a moment.") from error
 
     async def close(self) -> None:
-        """What waits is published first, for a moment."""
         if self._waiting and self._client is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_published.wait(), 2.0)
@@ -271,7 +266,6 @@ class Bus:
                 self._wake.set()
 
     async def _publish_some(self, stream: JetStreamContext) -> None:
-        """The first messages that wait, in their order; those that were not acknowledged wait again."""
         some = [self._waiting[at] for at in range(min(_AT_ONCE, len(self._waiting)))]
         sent = [await stream.publish_async(self._subject, body, wait_stall=_ANSWER_SECONDS) for body in some]
         done, late = await asyncio.wait(sent, timeout=_ANSWER_SECONDS)

@@ -95,7 +95,6 @@ class DutyRouter:
         return next((duty for below, duty in _ROUTES if path == below or path.startswith(f"{below}/")), None)
 
     async def _answer(self, body: bytes) -> bytes:
-        """The answer to a request that another hub has passed on. It is not passed on again."""
         asked = _read_request(body)
         scope: Scope = {
             "type": "http",

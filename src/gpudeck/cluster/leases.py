@@ -1,9 +1,8 @@
 """Duties of a cluster: each belongs to one hub at a time, by a row in PostgreSQL with an owner, an epoch and an end.
 
 Times are those of the database's clock. A hub renews its leases every two seconds and stops working before a lease ends
-by its own monotonic clock; every write of a duty checks the epoch in its own transaction (`fence`), so a hub that was
-stopped for minutes cannot write as the former owner. Hubs take over what has no owner, and hand over what another hub
-should have, so that duties are spread evenly.
+by its own monotonic clock; every write of a duty checks the epoch in its own transaction (`fence`). Hubs take over what
+has no owner, and hand over what another should have.
 """
 
 import hashlib
@@ -39,8 +38,6 @@ _now = cast(func.extract("epoch", func.clock_timestamp()), Float(53))
 
 
 class Held(Struct):
-    """A lease of this hub. `until` is by its monotonic clock."""
-
     epoch: int
     until: float
 
@@ -71,7 +68,6 @@ class Leases:
         return held is not None and time.monotonic() < held.until
 
     def fence(self, name: str) -> Database:
-        """The database for the writes of that duty."""
         return _FencedDatabase(self._database, lambda connection: self._check(connection, name))
 
     async def renew(self, *, can_work: bool, lag: float | None) -> None:
@@ -98,7 +94,6 @@ class Leases:
         self.duties = [_show_duty(name, leases.get(name), now) for name in self._names]
 
     async def release(self) -> None:
-        """Give everything back, at the end. Raises Temporary."""
         self.held = {}
         mine = update(cluster_leases).where(_leases.owner == self._name, _leases.run == self._run)
         async with self._database.begin() as connection:
@@ -137,7 +132,6 @@ class Leases:
         *,
         can_work: bool,
     ) -> dict[str, Any] | None:
-        """What becomes of one lease."""
         wanted = choose_owner(name, able)
         if lease is not None and self._is_mine(lease, now):
             if not can_work or wanted not in {self._name, None}:
@@ -218,7 +212,6 @@ def choose_owner(duty: str, hubs: Sequence[str]) -> str | None:
 
 
 def shard_of(target: str) -> int:
-    """Which polling duty reads that host."""
     return int.from_bytes(hashlib.blake2b(target.encode(), digest_size=4).digest()) % POLLING_SHARDS
 
 

@@ -1,11 +1,8 @@
 """Every report that a hub takes goes to all hubs of its cluster, which take it as if it had been sent to them.
 
-Reports are published in batches, several times a second, and are applied in the same order on every hub: the order of
-an agent's own sequence decides what is newer, so all hubs come to the same state. Forwarding the report costs less than
-forwarding the state that follows from it (see docs/decisions.md), and each hub has its own usage and runs from it.
-
-While only numbers change, an agent sends short reports, which refer to its last whole one. A hub that joins has not
-seen that, so each host's state is published whole once a minute.
+Reports are published in batches, and applied in the same order on every hub: the order of an agent's own sequence
+decides what is newer, so all hubs come to the same state (see docs/decisions.md). Short reports refer to the last whole
+one, which a hub that joins has not seen: so each host's state is published whole once a minute.
 """
 
 import logging
@@ -33,8 +30,7 @@ from gpudeck.wire import Envelope, ShortReport
 log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-"""Of messages. One more when a field is added that matters, at most once in a minor version: a hub reads those of the
-next format, of which it ignores what it does not know, and none beyond."""
+"""Of messages. One more when a field is added that matters: a hub reads those of the next format, and none beyond."""
 WHOLE_SECONDS: Final = 60.0
 """How often the state of each host is published whole."""
 MOST_BYTES: Final = 400_000
@@ -46,8 +42,6 @@ _QUICK_SECONDS: Final = 0.5
 
 
 class ForwardedReport(Struct, frozen=True, array_like=True):
-    """A report as the hub that took it got it. `arrived_at` and `sent_at` are as in `FleetState.apply`."""
-
     arrived_at: float
     via: str
     whole: Envelope | None = None
@@ -60,8 +54,7 @@ class ForwardedReport(Struct, frozen=True, array_like=True):
 
 class BusMessage(Struct, frozen=True, omit_defaults=True):
     """What a hub publishes. `run` is other each time the hub starts, `number` counts its messages. `shared` is what all
-    hubs show and one of them finds out, by name: it replaces what was published under that name before. `notices` are
-    for once. `format` is 0 of hubs that do not tell it."""
+    hubs show and one of them finds out, by name. `notices` are for once. `format` is 0 of hubs that do not tell it."""
 
     hub: str
     run: str
@@ -79,12 +72,8 @@ _decode_whole = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class Replicator:
-    """Publishes what this hub takes with `publish`, and takes what others publish. One event loop owns it.
-
-    `use_shared` is called with what another hub shares: its name, its name of the subject, and the encoded content.
-    `counters`: reports forwarded, received, duplicates, and refused; messages that are unreadable, as a hub that is two
-    formats ahead has sent them.
-    """
+    """Publishes what this hub takes with `publish`, and takes what others publish. One event loop owns it. `use_shared`
+    is called with what another hub shares: its name, its name of the subject, and the encoded content."""
 
     def __init__(
         self,
@@ -133,7 +122,6 @@ class Replicator:
         self._sent.clear()
 
     def forward(self, taken: TakenReport) -> None:
-        """Called with each report that this hub has taken."""
         envelope = taken.envelope
         token = None if taken.token is None else (taken.token.id, taken.token.name)
         rest = (taken.sent_at, taken.target, taken.only, token)
@@ -149,7 +137,6 @@ class Replicator:
         self._notices.append((name, content))
 
     def flush(self, shared: Mapping[str, Raw] | None = None, *, is_heartbeat: bool = False) -> None:
-        """Publish what waits; a heartbeat also where nothing does."""
         if not (self._reports or self._notices or shared or is_heartbeat):
             return
         self._number += 1
@@ -262,8 +249,6 @@ class Replicator:
 
 
 class _KnownWhole(Struct):
-    """The last whole report of a host, packed, and when it was last published."""
-
     description: str
     packed: bytes
     at: float

@@ -132,12 +132,10 @@ class ClusterService(Service):
         return self.leases.duty(name)
 
     def polls(self, target: str) -> bool:
-        """Whether this hub reads that host now."""
         return self.leases.holds(f"polling-{shard_of(target):02}")
 
     @property
     def polling_shards(self) -> frozenset[int]:
-        """Those whose hosts this hub reads now."""
         return frozenset(shard for shard in range(POLLING_SHARDS) if self.leases.holds(f"polling-{shard:02}"))
 
     def share(self, name: str, content: Any) -> None:
@@ -154,7 +152,6 @@ class ClusterService(Service):
         self._subscribers[name] = use
 
     def answer_with(self, answer: Answer) -> None:
-        """`answer` is called with requests of other hubs."""
         self._answer = answer
 
     def owner_of(self, duty: str) -> str | None:

@@ -1,7 +1,5 @@
-"""GPU Cluster Status Monitor: the hub asks its nodes as its main did, and answers `GET /get-status` as its main.
-
-A node reports no UUIDs. A GPU is identified by its host and number here, until an agent takes over.
-"""
+"""GPU Cluster Status Monitor: the hub asks its nodes as its main did, and answers `GET /get-status` as its main. A node
+reports no UUIDs: a GPU is identified by its host and number, until an agent takes over."""
 
 from datetime import datetime
 from functools import partial
@@ -44,10 +42,7 @@ _SHORTEST_AGE: Final = 10.0
 
 
 class NodeSource:
-    """Asks one node, over a kept connection, and keeps its description in `nodes`.
-
-    See `Source` for what it raises and when it may be called.
-    """
+    """Asks one node, over a kept connection, and keeps its description in `nodes`. See `Source`."""
 
     def __init__(self, target: Target, settings: GpuClusterStatusSettings, nodes: readings.Nodes) -> None:
         self._target = target
@@ -135,11 +130,8 @@ class NodeSource:
 
 
 class _Age:
-    """How old a node's values are. A node whose reader has ended goes on answering its last ones.
-
-    `last_update` is local time of the node without a zone. As that of this machine it is right for most; where it is
-    not recent as such, zone or clock may differ, and nothing is believed until it changes.
-    """
+    """How old a node's values are: one whose reader has ended goes on answering its last ones. `last_update` is local
+    time without a zone. Where it is not recent as such, nothing is believed until it changes."""
 
     def __init__(self, url: str, limit: float) -> None:
         self._url = url
@@ -148,7 +140,6 @@ class _Age:
         self._read_at: float | None = None
 
     def check(self, last_update: str, now: float) -> float:
-        """When the values were read, on the hub's clock. Raises Temporary where that is too long ago or not known."""
         if last_update != self._last_update:
             self._read_at = _recent(last_update, now, self._limit) if self._last_update is None else now
             self._last_update = last_update

@@ -1,7 +1,5 @@
-"""gpu-monitor: the files of its scripts are read out of a folder, or from each host's own web server.
-
-Which hosts there are: those that copy files into the folder, and those that its list in Consul names.
-"""
+"""gpu-monitor: the files of its scripts are read out of a folder, or from each host's own web server. Hosts are those
+that copy files into the folder, and those that its list in Consul names."""
 
 import asyncio
 import errno
@@ -185,7 +183,6 @@ def _parse_date(text: str) -> float | None:
 
 
 def make_providers(settings: GpuMonitorSettings | None) -> list[Provider]:
-    """The lists that are configured. Opens nothing."""
     if settings is None:
         return []
     folder: list[Provider] = [FolderHosts(settings.folder)] if settings.folder else []
@@ -239,7 +236,6 @@ class ConsulNodes(ServerProvider):
 
 
 def read_nodes(body: bytes, origin: str, url: str) -> HostFindings:
-    """The nodes in an answer. Raises Temporary."""
     findings, seen, names = HostFindings(), set[str](), set[str]()
     try:
         entries = _decode_nodes(body)
@@ -265,7 +261,6 @@ def read_nodes(body: bytes, origin: str, url: str) -> HostFindings:
 
 
 def _read_name(raw: msgspec.Raw) -> str:
-    """Raises ValueError."""
     node = _decode_node(raw).node
     name = node if isinstance(node, str) else node.get("Node")
     if not isinstance(name, str) or not is_host_name(name):

@@ -37,8 +37,7 @@ _FIELDS = (
     ("temperature_celsius", 1),
 )
 _OVER_SECONDS = 90.0
-"""The files keep GPUs that were lost. The scripts list what is there each 20 s: what they have not listed for four
-times as long is over."""
+"""The scripts list what is there each 20 s: what they have not listed for four times as long is over."""
 _ENDED_SECONDS = 60.0
 """Where all processes have ended nothing more is listed: the last ones are over after this time, as on the old page."""
 _EMPTY_MIB = 10.0

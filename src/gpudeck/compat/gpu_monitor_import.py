@@ -1,9 +1,8 @@
-"""gpu-monitor's reservations: data/comments.json, read and written.
+"""gpu-monitor's reservations: data/comments.json, read and written. Each GPU has the name of who has it, the date until
+which, and a comment.
 
-A host's GPUs stand in a list, or in an object by their numbers; each has the name of who has it, the date until which,
-and a comment. Dates are in UTC: its page sets that zone, wherever its server stands. The file may hold comments of its
-own (`// …`), as its README writes it. The page puts its texts into HTML as they are: they are read as a browser showed
-them, and written so that nothing in them is run there.
+Dates are in UTC: its page sets that zone. The file may hold comments of its own (`// …`). The page puts its texts into
+HTML as they are: they are read as a browser showed them, and written so that nothing in them is run there.
 """
 
 import html
@@ -44,8 +43,6 @@ _LONGEST = 64
 
 
 class Comment(Struct, frozen=True):
-    """One GPU's entry. `place` is where it stands."""
-
     place: str
     host: str
     index: str

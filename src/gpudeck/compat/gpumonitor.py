@@ -1,9 +1,5 @@
-"""gpumonitor: the hub asks its nodes over XML-RPC as its page did, and answers `/gpus` and `/index` with such a page.
-
-A node reports neither UUIDs nor its clock. A GPU is identified by its host and number here, until an agent takes over.
-The hosts of its config.yml can be imported; its ports and deadlines are settings. The page is one document that needs
-nothing else: gpumonitor's own block for Caddy lets these paths through and nothing below them.
-"""
+"""gpumonitor: the hub asks its nodes over XML-RPC as its page did, and answers `/gpus` and `/index` with such a page,
+which needs nothing else. A node reports neither UUIDs nor its clock. The hosts of its config.yml can be imported."""
 
 import logging
 import re
@@ -41,7 +37,6 @@ log = logging.getLogger(__name__)
 
 CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
 BYTES_AT_MOST = 1024 * 1024
-"""A node with 16 GPUs and 100 processes on each answers 200 kB."""
 WHO = "gpumonitor"
 _HEADERS = {"Content-Type": "text/xml"}
 _FIELDS = {

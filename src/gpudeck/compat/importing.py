@@ -1,8 +1,7 @@
 """Imports: the files of another monitor become a plan, which is then executed on a running hub.
 
 Reading a file changes nothing and needs no hub. A plan's steps are asked one by one whether they are needed, so an
-import that is repeated does nothing twice, and one that ended halfway goes on where it stopped. What a file says that
-cannot be taken stands in the plan with its place, and hides nothing else.
+import can be repeated. What cannot be taken stands in the plan with its place, and hides nothing else.
 """
 
 import importlib
@@ -49,7 +48,6 @@ class ImportTarget:
 
     @cached_property
     def hosts(self) -> dict[str, Host]:
-        """The hosts that the hub has, by name."""
         return {host.name: host for host in self.client.hosts()}
 
     @cached_property
@@ -58,12 +56,9 @@ class ImportTarget:
 
 
 class ImportStep(Protocol):
-    """One thing to be done. `kind` is a word for counting ("host", "reservation"), `what` a line for people.
-
-    `find` says what of it is there already, None where it has to be done; `apply` does it, and says the same where it
-    turns out to be there after all. Both may raise GpudeckError, which costs that step alone; Unreachable and Forbidden
-    end the import.
-    """
+    """One thing to be done. `kind` is a word for counting, `what` a line for people. `find` says what of it is there
+    already; `apply` does it, and says the same. Both may raise GpudeckError, which costs that step alone; Unreachable
+    and Forbidden end the import."""
 
     @property
     def kind(self) -> str: ...
@@ -84,9 +79,8 @@ class SkippedEntry(Struct, frozen=True):
 
 
 class ImportPlan(Struct):
-    """What a file means for a hub. `settings` is a piece of gpudeck.yaml, which the admin adds: a hub never rewrites
-    its own configuration. `over` needs no import, such as a reservation that has ended; `left` could not be imported.
-    """
+    """What a file means for a hub. `settings` is a piece of gpudeck.yaml, which the admin adds. `over` needs no import,
+    such as a reservation that has ended; `left` could not be imported."""
 
     steps: list[ImportStep] = field(default_factory=list)
     settings: str = ""
@@ -95,7 +89,6 @@ class ImportPlan(Struct):
     left: list[SkippedEntry] = field(default_factory=list)
 
     def leave(self, place: str, reason: str) -> None:
-        """What stands there could not be imported."""
         self.left.append(SkippedEntry(place, reason))
 
 
@@ -125,7 +118,6 @@ class ImportResult(Struct, frozen=True):
 
 
 def find_reader(kind: str) -> Read:
-    """Raises UsageError where the kind needs a part that is not installed."""
     need_hub_python(f"importing {kind}")
     module, _, name = KINDS[kind].partition(":")
     try:
@@ -235,7 +227,6 @@ class ReservationStep(Struct, frozen=True):
     end: float
     note: str
     until: str
-    """`end` as it is shown."""
 
     kind = "reservation"
 

@@ -31,7 +31,6 @@ Nodes = dict[str, NodeFacts]
 
 
 def processes_at_most(gpus: int) -> int:
-    """How many processes of each GPU are taken of a host with so many GPUs."""
     return MAX_PROCESSES // max(8, gpus)
 
 
@@ -103,9 +102,8 @@ def describe_process(
     commands: Commands,
     why: str = "",
 ) -> Process:
-    """A process as `who` reports it. `pid` is its number or what stands in its place: a process whose number cannot be
-    read is there all the same. So is `memory`, in MiB; `why` is the reason for what is not known of its owner, where
-    there is one."""
+    """A process as `who` reports it. `pid` is its number or what stands in its place: it is there all the same.
+    `memory` is in MiB; `why` is the reason for what is not known of its owner."""
     number = read_pid(pid)
     name = "" if name.strip("[]") in _NO_NAMES else name
     command = show([clean(name)], name, commands) if name else None
@@ -150,11 +148,9 @@ def round_known(value: float | None) -> int | None:
 
 
 def read_pid(value: object) -> int | None:
-    """A process's number, also as text; None for what is none."""
     return read_whole(str(value), 2**32 - 1) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def read_word(value: object) -> str | None:
-    """A short text as a report holds it, such as a user's name; None where there is none."""
     text = clean(str(value)).strip()[:256] if isinstance(value, int | str) and not isinstance(value, bool) else ""
     return text or None

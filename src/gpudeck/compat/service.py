@@ -166,7 +166,6 @@ def make_poll_methods(settings: CompatSettings, nodes: Nodes | None = None) -> d
 
 
 def make_providers(settings: CompatSettings) -> list[Provider]:
-    """The lists of hosts that these monitors keep. Opens nothing."""
     if settings.gpu_monitor is None:
         return []
     from gpudeck.compat.gpu_monitor import make_providers as make  # noqa: PLC0415 - see above

@@ -55,7 +55,6 @@ def _read_section(file: Path, content: bytes) -> dict[str, str]:
 
 
 def _find_lines(content: bytes) -> dict[str, int]:
-    """Where each key stands first."""
     lines: dict[str, int] = {}
     for number, line in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), 1):
         name = line.replace(":", "=").partition("=")[0].strip().lower()
@@ -78,7 +77,6 @@ def write_load_data(fleet: Fleet) -> str:
 
 
 def _boards(host: Host) -> list[Gpu]:
-    """nvidia-smi lists no MIG instances; what cannot be read at all has no line, and a silent host has none."""
     if host.status != "up":
         return []
     return [gpu for gpu in host.gpus if gpu.parent is None and gpu.availability != "unknown"]

@@ -1,9 +1,6 @@
 """Make a backup of a hub, also while it runs: whole copies of its two databases, and its small files. And put one in
-place of what a stopped hub has: all of the archive is checked first, and what was there is kept.
-
-A restore is recorded in the audit log that came with the backup: noted in a file first, as the tables may be of an
-older version, and recorded by the hub when it starts.
-"""
+place of what a stopped hub has: all of the archive is checked first, and what was there is kept. A restore is noted in
+a file, and recorded in the audit log when the hub starts."""
 
 import contextlib
 import errno
@@ -60,10 +57,7 @@ _NONE_MADE = (
 
 def make_backup(target: Path | None, config: Path | None, *, with_history: bool = True) -> Manifest:
     """Write the archive to that file, which must not be there yet, or to the standard output for None; what is in it.
-
-    Only its owner can read the file. It is there once it is whole and was read back as a restore would read it. Raises
-    GpudeckError; then there is no such file.
-    """
+    It is there once it is whole and was read back as a restore would read it. Raises GpudeckError."""
     settings, config_file = load_settings(config)
     data_dir = choose_data_dir(settings)
     if target is not None and target.exists():
@@ -117,10 +111,7 @@ def _check_hub(settings: Settings, data_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _folder_for_copies(target: Path | None) -> Iterator[str]:
-    """Beside the archive: there has to be room, and the place was chosen for secrets.
-
-    It is locked while it is used. One without a lock is of a backup that was killed, and is deleted.
-    """
+    """Beside the archive: there has to be room. One without a lock is of a backup that was killed, and is deleted."""
     place = Path(tempfile.gettempdir()) if target is None else target.absolute().parent
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), locked(left):
@@ -186,9 +177,8 @@ def _deliver(archive: Path, target: Path | None) -> None:
 
 
 class Restored(Struct, frozen=True):
-    """`aside` is where that lies which was there before, None where nothing was. `apart` are files of the archive that
-    lie in the data folder under a name of their own, with the place that they are for, if there is one: a person
-    decides about those."""
+    """`aside` is where that lies which was there before. `apart` are files of the archive that lie in the data folder
+    under a name of their own, with the place that they are for: a person decides about those."""
 
     manifest: Manifest
     data_dir: Path

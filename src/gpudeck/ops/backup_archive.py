@@ -57,10 +57,8 @@ class Entry(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What the archive says of itself. `tables` and `history` are versions, None where that part is not in it.
-
-    `left_out` are parts that the hub had and the archive has not, so that a restore leaves them alone.
-    """
+    """What the archive says of itself. `tables` and `history` are versions, None where that part is not in it. A
+    restore leaves `left_out` alone."""
 
     format: int
     gpudeck: Annotated[str, Meta(max_length=64)]
@@ -79,7 +77,6 @@ class _FormatOnly(Struct):
 
 
 def describe_file(file: Path) -> Entry:
-    """The file as the list names it. Reads all of it."""
     with file.open("rb") as opened:
         return Entry(file.name, file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest())
 
@@ -104,11 +101,8 @@ def _header(name: str, size: int, at: float) -> tarfile.TarInfo:
 
 
 def unpack(file: Path, folder: Path) -> Manifest:
-    """Put the archive's files into that folder, which is empty. Each is as the list says, and for its owner alone.
-
-    Raises BadBackup for an archive that is damaged, or that holds anything else than a backup does; OSError where
-    there is none, or no room.
-    """
+    """Put the archive's files into that empty folder. Each is as the list says, and for its owner alone. Raises
+    BadBackup for one that is damaged or holds anything else, OSError where there is none, or no room."""
     try:
         with gzip.open(file) as packed, tarfile.open(fileobj=packed, mode="r:", tarinfo=_PlainFile) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -184,7 +178,6 @@ def _extract(archive: tarfile.TarFile, entry: Entry, folder: Path) -> None:
 
 
 def open_backup(file: Path, folder: Path) -> Manifest:
-    """Unpack it into that empty folder and check all of it. Raises BadBackup and OSError."""
     manifest = unpack(file, folder)
     if (manifest.tables or "") > NEWEST or (manifest.history or 0) > history_tables.VERSION:
         raise BadBackup(f"it is from a newer gpudeck ({manifest.gpudeck}); install that one first")
@@ -201,7 +194,6 @@ def open_backup(file: Path, folder: Path) -> Manifest:
 
 
 def read_tables_version(file: Path) -> str | None:
-    """None where there is no file. Raises sqlite3.Error for one that is not a hub's."""
     if not file.exists():
         return None
     with closing(open_to_read(file)) as connection:
@@ -210,7 +202,6 @@ def read_tables_version(file: Path) -> str | None:
 
 
 def read_history_version(file: Path) -> int | None:
-    """The same for the history."""
     if not file.exists():
         return None
     with closing(open_to_read(file)) as connection:

@@ -65,7 +65,6 @@ _Points = tuple[Floats, Floats]
 """Times and values."""
 Tell = Callable[[str], None]
 Show = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
 
 
 class TableSum(Struct, frozen=True):
@@ -188,7 +187,6 @@ async def _move_tables(address: str, folder: Path, note: MigrationNote, tell: Te
 
 
 async def _count_rows(target: Database) -> dict[str, int]:
-    """Of our tables that are there; raises Temporary where the server does not answer."""
     async with target.begin() as connection:
         there = await connection.run_sync(lambda sync: set(inspect(sync).get_table_names()))
         return {

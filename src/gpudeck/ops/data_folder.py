@@ -1,11 +1,9 @@
 """The data folder of a hub: its locks, its database for commands that run on its machine, and replacing files at once.
 
 A running hub holds a shared lock, as does each command that works on the database; a restore takes the exclusive one.
-Besides, a hub locks its fleet: two hubs of one fleet would write the same history and send each alert twice. A demo has
-a fleet of its own, so it can run next to a hub with real hosts.
-
-New files are gathered in a folder `.restoring`. One rename to `.restored` decides: before it nothing has changed, and
-after it the files are moved, by the next process that takes the lock if this one does not get so far.
+Besides, a hub locks its fleet: two hubs of one fleet would write the same history. New files are gathered in a folder
+`.restoring`. One rename to `.restored` decides: before it nothing has changed, and after it the files are moved, by the
+next process that takes the lock if need be.
 """
 
 import asyncio
@@ -46,10 +44,8 @@ _T = TypeVar("_T")
 
 
 def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
-    """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work.
-
-    A restore that was interrupted is completed first, or undone where it had not begun to change anything.
-    """
+    """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work. One that
+    was interrupted is completed first, or undone."""
     problem = f"a backup is being restored in {data_dir}."
     # Whether an exchange is at work or was interrupted.
     if (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists():
@@ -156,10 +152,8 @@ def staging(data_dir: Path) -> Iterator[Path]:
 
 
 def replace_files(data_dir: Path, names: list[str]) -> Path | None:
-    """Put the staged files of these names in place, and what has one of these names aside; where that is then.
-
-    None where nothing was there before. Raises OSError; then everything is as it was.
-    """
+    """Put the staged files of these names in place, and what has one of these names aside; where that is then. Raises
+    OSError; then everything is as it was."""
     plan = _decide(data_dir, names)
     stage, aside = data_dir / _STAGE, None if plan.aside is None else data_dir / plan.aside
     try:
@@ -252,11 +246,8 @@ def _belong_to_owner_of(data_dir: Path, files: list[Path]) -> None:
 
 
 def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
-    """Do something with the database that the configuration names. Raises UsageError when it cannot be opened.
-
-    Tables of an older gpudeck are updated only while no hub uses them. On a PostgreSQL server a hub on another machine
-    may do so unseen: there they are left to the next start of a hub.
-    """
+    """Do something with the database that the configuration names. Raises UsageError. Tables of an older gpudeck are
+    updated only while no hub uses them, and never on a PostgreSQL server."""
     settings, _ = load_settings(config)
     folder = find_data_dir(settings)
     if settings.database is not None:
@@ -303,10 +294,7 @@ async def _use(address: str | None, folder: Path, work: Callable[[Database], Awa
 
 
 def _make_for_owner(folder: Path) -> None:
-    """A new database that root makes belongs to the owner of its folder: a hub that runs as them could not open it.
-
-    Where it is there already, or cannot be made, opening it is next, and reports what is wrong.
-    """
+    """A new database that root makes belongs to the owner of its folder: a hub that runs as them could not open it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

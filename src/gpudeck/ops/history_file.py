@@ -27,7 +27,6 @@ __all__ = ["accept_clock", "choose", "export", "find_path", "measure_file", "ope
 
 
 def find_path(file: Path | None, config: Path | None) -> Path:
-    """That file, or the hub's own. Raises UsageError where there is none."""
     path = file or choose_data_dir(load_settings(config)[0]) / FILE
     if not path.is_file():
         demo = next(path.parent.glob(DEMO_FILE.format("*")), None) if file is None else None
@@ -53,7 +52,6 @@ def opened(file: Path | None, config: Path | None) -> Iterator[tuple[HistoryView
 
 
 def verify(path: Path) -> Iterator[str]:
-    """A sentence for everything that is damaged. Raises UsageError where the file may not be read."""
     try:
         with closing(open_to_read(path)) as connection:
             connection.execute("BEGIN")
@@ -103,7 +101,6 @@ def read_span(since: str, until: str) -> tuple[float, float]:
 
 
 def _read_moment(text: str, now: float) -> float:
-    """A time ago may be written without its sign, as `gpudeck report` has it."""
     return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
 
 

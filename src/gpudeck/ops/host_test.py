@@ -73,7 +73,6 @@ def _ask_hosts(hub: str) -> list[Host]:
 
 
 def _source_at(hub: str, name: str) -> str | None:
-    """How the hub reads this host; None where it has none of this name, or does not answer."""
     try:
         hosts = _ask_hosts(hub)
     except GpudeckError:

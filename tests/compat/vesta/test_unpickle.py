@@ -14,7 +14,7 @@ import pytest
 
 from fakes.vesta import make_post
 from gpudeck.compat.vesta.import_database import UNPACKED_AT_MOST, NotPlain, load_plain, read_blob
-from gpudeck.compat.vesta.ingest import read_gpus
+from gpudeck.compat.vesta.store import read_gpus
 
 
 class Runs:

@@ -24,9 +24,8 @@ from gpudeck.client.errors import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget
 from gpudeck.compat.vesta.import_routes import HOSTS, PAST
 from gpudeck.compat.vesta.import_settings import read_settings
-from gpudeck.compat.vesta.ingest import read_gpus
 from gpudeck.compat.vesta.states import describe_post
-from gpudeck.compat.vesta.store import LONGEST, make_name
+from gpudeck.compat.vesta.store import LONGEST, make_name, read_gpus
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.model.errors import GpudeckError, ReportRefused, UsageError
 
@@ -51,7 +50,6 @@ _SHORTEST, _LONGEST = 10.0, 600.0
 _WAIT_SECONDS: Final = 1.0
 FLUSH_ATTEMPTS: Final = 120
 Row = tuple[float, dict[str, Any]]
-"""When, and the GPUs of then in vesta's words."""
 _ENABLE: Final = "Add `compat: {vesta: {token: …}}` to the hub's gpudeck.yaml, and start it again."
 
 
@@ -91,8 +89,6 @@ def load_plain(packed: bytes) -> Any:
 
 
 class VestaMachine(Struct, frozen=True):
-    """A row of `machines`."""
-
     id: str
     name: str
     address: str
@@ -118,7 +114,6 @@ class VestaDatabase:
         self._zone = zone
 
     def machines(self) -> list[tuple[int, VestaMachine | str]]:
-        """Each row with its number: a machine, or why it is none."""
         rows = self._query(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MACHINES_AT_MOST}")  # noqa: S608
         return [(row[0], _read_machine(*row[1:])) for row in rows]
 
@@ -129,7 +124,6 @@ class VestaDatabase:
         return any(found) and set(wanted) <= columns
 
     def stored(self, name: str, *, newest_first: bool = True) -> Iterator[Stored]:
-        """What was stored of that host."""
         order = "DESC" if newest_first else "ASC"
         rows = self._query(
             f"SELECT rowid, timestamp, CASE WHEN length(data) <= {BLOB_AT_MOST} THEN data END FROM {_quote(name)} "  # noqa: S608
@@ -238,11 +232,9 @@ class SenderStep(Struct, frozen=True):
 
 
 class PastStep(Struct):
-    """What was stored of one host, at `times`, the newest first. `known` is what the hub last said of it: the span of
-    time of which it has everything (null: nothing yet), and since when its history keeps samples.
-
-    Rows are sent from the ends of that span outwards, so it is true wherever an import ends.
-    """
+    """What was stored of one host, at `times`, the newest first. `known` is the span of time of which the hub has
+    everything (null: nothing yet), and since when its history keeps samples. Rows are sent from the ends of that span
+    outwards, so it is true wherever an import ends."""
 
     file: Path
     zone: tzinfo
@@ -304,7 +296,6 @@ class PastStep(Struct):
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """As many rows as fit into one request."""
     batch, size = list[Row](), 0
     for row in rows:
         length = len(msgspec.json.encode(row))

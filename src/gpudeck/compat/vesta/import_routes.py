@@ -1,11 +1,10 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
-POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address", "gpus"}]}   → which of them are new or there
-POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}   → how many were taken, and the
-                                  span of time of which everything is there
+    POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address", "gpus"}]}
+    POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}
 
 A sender that has registered anew has another id than the one under which its past was stored. It is known by its name
-together with its GPUs: the names alone may be of two machines, as two servers of vesta each gave their own.
+together with its GPUs: the names alone may be of two machines.
 """
 
 import asyncio
@@ -20,8 +19,8 @@ from gpudeck.api.answers import RequestRefused
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta import store
-from gpudeck.compat.vesta.ingest import MOST_GPUS, read_gpus
 from gpudeck.compat.vesta.states import describe_post
+from gpudeck.compat.vesta.store import MOST_GPUS, read_gpus
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import Store
@@ -102,8 +101,6 @@ Outcome = Literal["new", "there", "anew", "taken"]
 
 
 class VestaImportRoutes:
-    """Routes for admins, in the shapes of our own interface."""
-
     def __init__(
         self, fleet: FleetState, register: store.VestaRegister, shelf: ImportStorage, *, identify: Identify, now: Clock
     ) -> None:

@@ -1,8 +1,6 @@
-"""The paths of vesta's server: /register/, /update/host/<id>, /states/, /gpu_table and /?term=true.
-
-Raw ASGI, as senders post all the time and readers ask for all hosts at once. Whatever goes wrong is answered with 200
-and a status code in the body: senders look nowhere else, and on a 404 there they register again.
-"""
+"""The paths of vesta's server: /register/, /update/host/<id>, /states/, /gpu_table and /?term=true. Raw ASGI, as
+senders post all the time. Whatever goes wrong is answered with 200 and a status code in the body: on a 404 senders
+register again."""
 
 import asyncio
 import hmac
@@ -24,10 +22,26 @@ from gpudeck.api.page import is_on
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta.ingest import VestaPost, read_gpus, read_post
-from gpudeck.compat.vesta.states import PastOfHost, VestaHost, VestaStates, describe_post
-from gpudeck.compat.vesta.store import MOST, Json, Moment, Registered, Samples, VestaRegister
-from gpudeck.compat.vesta.text import draw_boxes, draw_memory, draw_table
+from gpudeck.compat.vesta.states import (
+    PastOfHost,
+    VestaHost,
+    VestaStates,
+    describe_post,
+    draw_boxes,
+    draw_memory,
+    draw_table,
+)
+from gpudeck.compat.vesta.store import (
+    MOST,
+    Json,
+    Moment,
+    Registered,
+    Samples,
+    VestaPost,
+    VestaRegister,
+    read_gpus,
+    read_post,
+)
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.history.base import Store
@@ -54,7 +68,6 @@ _MOST_PARAMETERS: Final = 16
 _OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "columns", "color", "refresh"})
 _LONGEST_QUERY: Final = 4096
 _LARGE_BYTES: Final = 32 * 1024
-"""Posts from this size on are read in the thread for large input: 8 GPUs with 20 processes each post 20 kB."""
 
 
 class VestaReply(Struct, frozen=True):
@@ -329,7 +342,6 @@ def _hide_commands(past: list[Moment], host: str, visibility: Visibility) -> lis
 
 
 def _read_query(query: bytes) -> dict[str, str]:
-    """The first of several with one name counts, as there."""
     if len(query) > _LONGEST_QUERY:
         return {}
     text = query.decode("latin-1")

@@ -1,10 +1,9 @@
-"""What of vesta is in the hub's database: the hosts whose senders have registered, and their posts.
-
-The posts and imported samples, at their own times, are what `fetch_num` returns: the history keeps means over steps of
-its own.
+"""What of vesta is in the hub's database: the hosts whose senders have registered, and their posts and imported
+samples, at their own times, which `fetch_num` returns. A post becomes a report: a value that makes no sense is unknown.
 """
 
 import asyncio
+import json
 import re
 import secrets
 import zlib
@@ -18,11 +17,141 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from gpudeck.compat.vesta.ingest import PostedFields
+from gpudeck.compat import readings
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import vesta_hosts, vesta_samples, vesta_spans
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock, RetentionClock
-from gpudeck.wire import HOST_NAME
+from gpudeck.model.errors import ReportRefused
+from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.text import clean
+from gpudeck.wire import HOST_NAME, MAX_PROCESSES
+
+MOST_GPUS: Final = 64
+MOST_PROCESSES: Final = 1024
+_KEY: Final = re.compile(r"gpu:([0-9]{1,4})")
+_NUMBER: Final = re.compile(r"\s*(-?[0-9]{1,15})(?:\.[0-9]{1,15})?\s*(?:%|C|MiB)?\s*")
+WHO: Final = "vesta"
+_METRICS: Final = (
+    ("utilization_percent", "gpu_volatile", 1.0),
+    ("memory_used_bytes", "used_memory", float(readings.MIB)),
+    ("memory_total_bytes", "total_memory", float(readings.MIB)),
+    ("temperature_celsius", "temperature", 1.0),
+)
+_decode = msgspec.json.Decoder().decode
+
+
+class PostedFields(Struct, frozen=True):
+    """What readers of vesta get as the sender posted it: when a GPU was read, and its free memory in MiB, which is less
+    than the rest by what the driver reserves. None where it was not posted."""
+
+    timestamp: str = ""
+    available_memory: int | None = None
+
+
+class VestaPost(Struct, frozen=True):
+    """`posted` is by the GPU's uuid."""
+
+    report: Report
+    posted: dict[str, PostedFields]
+
+
+def read_post(body: bytes, host: str) -> VestaPost:
+    try:
+        return read_gpus(_decode(body), host)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return read_gpus(_decode_as_python(body), host)
+
+
+def _decode_as_python(body: bytes) -> object:
+    """Senders write what Python calls JSON: NaN too, and the halves of characters that a program's name may hold."""
+    try:
+        return json.loads(body.decode())
+    except (RecursionError, ValueError) as error:
+        raise ReportRefused(400, "malformed", "the body is no JSON") from error
+
+
+def read_gpus(posted: object, host: str) -> VestaPost:
+    """The same for what is unpacked already. `host` is for GPUs without a uuid."""
+    if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
+        raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
+    listed = sum(
+        len(gpu["processes"])
+        for gpu in posted.values()
+        if isinstance(gpu, dict) and isinstance(gpu.get("processes"), list)
+    )
+    if listed > MAX_PROCESSES:
+        raise ReportRefused(422, "too_many_processes", f"the post lists more than {MAX_PROCESSES} processes")
+    gpus: dict[str, GpuReading] = {}
+    words: dict[str, PostedFields] = {}
+    problems: list[str] = []
+    for key, raw in posted.items():
+        number = _KEY.fullmatch(key) if isinstance(key, str) else None
+        if number is None or not isinstance(raw, dict):
+            problems.append(f"the sender reports {str(key)[:40]!r}, which is no GPU")
+            continue
+        gpu = _read_gpu(raw, int(number[1]), host)
+        if gpu.uuid in gpus:
+            problems.append(f"the sender reports {gpu.uuid} twice")
+            continue
+        gpus[gpu.uuid] = gpu
+        words[gpu.uuid] = PostedFields(_text(raw.get("timestamp"), 64) or "", _number(raw.get("available_memory")))
+    if posted and not gpus:
+        raise ReportRefused(422, "invalid_report", "the post has no GPU")
+    return VestaPost(Report(gpus=list(gpus.values()), problems=problems[:8]), words)
+
+
+def _read_gpu(raw: dict[str, Any], number: int, host: str) -> GpuReading:
+    figures = readings.Figures(GPU_METRICS, WHO)
+    for name, key, unit in _METRICS:
+        if raw.get(key) is not None:
+            value = _number(raw[key])
+            figures.take(name, raw[key] if value is None else value, unit)
+    processes = raw.get("processes")
+    return readings.describe_gpu_reading(
+        _text(raw.get("uuid"), 128) or f"{host}/gpu{number}",
+        number,
+        _text(raw.get("gpu_name"), 128),
+        figures,
+        read_processes(processes) if isinstance(processes, list) else f"{WHO} does not list this GPU's processes",
+        idle_seconds=None,
+    )
+
+
+def read_processes(raw: list[object]) -> list[Process]:
+    """An entry that makes no sense is a process of which nothing is known: its GPU is not free."""
+    entries = (one if isinstance(one, dict) else {} for one in raw[:MOST_PROCESSES])
+    return [
+        readings.describe_process(
+            pid=_number(entry.get("pid")),
+            user=_text(entry.get("user"), 256),
+            name=_text(entry.get("name"), 1024) or "",
+            memory=_number(entry.get("used_memory")),
+            started_at=None,
+            who=WHO,
+            commands="redacted",
+        )
+        for entry in entries
+    ]
+
+
+def _number(raw: object) -> int | None:
+    """A whole number, also where it stands in a text, as version 1.0.0 writes some."""
+    if type(raw) is int and -(10**15) < raw < 10**15:
+        return raw
+    if isinstance(raw, str):
+        found = _NUMBER.fullmatch(raw)
+        return int(found[1]) if found else None
+    if isinstance(raw, bool) or not isinstance(raw, int | float):
+        return None
+    return int(raw) if -1e15 < raw < 1e15 else None
+
+
+def _text(raw: object, longest: int) -> str | None:
+    if not isinstance(raw, str):
+        return None
+    return clean(raw.strip()[:longest]) or None
+
 
 LONGEST = 128
 _FLEET_NAME = re.compile(HOST_NAME)
@@ -40,7 +169,6 @@ _GATHER_SECONDS: Final = 0.005
 
 Json = dict[str, Any]
 Moment = tuple[float, Json]
-"""When, and the GPUs of then in vesta's words."""
 _INSERT: Final = {
     "sqlite": sqlite.insert(vesta_samples).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(vesta_samples).on_conflict_do_nothing(),
@@ -56,11 +184,8 @@ _DELETE_OLD: Final = delete(vesta_samples).where(
 
 
 def make_name(wanted: str, is_taken: Callable[[str], bool]) -> str | None:
-    """The name under which a sender is registered that asks for `wanted`; None for what cannot be one.
-
-    Letters of any script stay. What the original replaced becomes `_`, and so does every other sign, blanks and
-    control characters among them: over those the original stumbled.
-    """
+    """The name under which a sender is registered; None for what cannot be one. Letters of any script stay; every other
+    sign becomes `_`."""
     if not 0 < len(wanted) <= LONGEST:
         return None
     name = "".join(sign if _may_stay(sign) else "_" for sign in wanted)
@@ -79,10 +204,8 @@ def _may_stay(sign: str) -> bool:
 
 
 def fleet_name(name: str, registered_id: str) -> str:
-    """The name in the fleet, which knows letters, digits, dots, dashes and underscores of ASCII alone.
-
-    Nearly always the same one; else what is left of it with a part of the id, so that no two hosts share it.
-    """
+    """The name in the fleet, which knows letters, digits, dots, dashes and underscores of ASCII alone; with a part of
+    the id where something is left out."""
     if _FLEET_NAME.match(name):
         return name
     rest = _NOT_IN_FLEET_NAME.sub("_", name).strip("._-")
@@ -90,12 +213,8 @@ def fleet_name(name: str, registered_id: str) -> str:
 
 
 class Registered(Struct):
-    """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub,
-    None where it has not since the start; `gap` is how long it took between its last two posts. `last_at` is when it
-    posted or was imported last, also before the start.
-
-    `posted` is that of its newest post, by GPU.
-    """
+    """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub;
+    `gap` lies between its last two posts. `last_at` is when it posted or was imported last, also before the start."""
 
     id: str
     name: str
@@ -170,7 +289,6 @@ class VestaRegister:
         return self._by_id.get(host_id) or self._keep(row["id"], row["name"], row["address"], row["seen_at"])
 
     async def add(self, wanted: str, address: str) -> Registered | None:
-        """A new host, with a name of its own; None for what cannot be a name, and where there is no room."""
         for _ in range(_TRIES):
             name = make_name(wanted, self._by_name.__contains__)
             if name is None:
@@ -258,13 +376,11 @@ class Samples:
         await asyncio.shield(self._next)
 
     async def add(self, host_id: str, moments: Iterable[Moment]) -> None:
-        """What was imported. Returns once it is written."""
         rows = [{"id": host_id, "at": at, "body": _pack(gpus)} for at, gpus in moments]
         async with self._writing:
             await self.write(rows)
 
     async def newest(self, host_id: str, before: float, count: int) -> list[Moment]:
-        """The `count` newest from before that time, the newest last."""
         wanted = select(vesta_samples.c.at, vesta_samples.c.body).where(
             vesta_samples.c.id == host_id, vesta_samples.c.at < before
         )

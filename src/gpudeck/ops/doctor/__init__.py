@@ -1,15 +1,5 @@
-"""`gpudeck doctor`: finds problems on this machine, and names the next step.
-
-machine     driver, library (NVML in a process of its own), devices, processes
-connection  from this agent to its hub: token, name, port, TLS, HTTP, clock, version
-hub         the hub's own files: settings, port, folder, database, history, certificates; and what it reports
-            while it runs: sources, messages, problems; the connection through its proxy
-checks      which of these are run here
-bundle      everything in one archive for a bug report, without secrets and names
-
-A check is a function that returns findings, each ok, warn, fail or skip. It changes nothing, and nothing that it does
-can hang for long.
-"""
+"""`gpudeck doctor`: finds problems on this machine, and names the next step. A check is a function that returns
+findings, each ok, warn, fail or skip. It changes nothing, and nothing that it does can hang for long."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -22,10 +12,8 @@ Verdict = Literal["ok", "warn", "fail", "skip"]
 
 
 class Finding(Struct, frozen=True):
-    """`told` is what was found; `next_step` what to do about it, and empty where there is nothing to do.
-
-    `skip` is what could not be asked, or makes no sense here: it is never a success.
-    """
+    """`told` is what was found; `next_step` what to do about it. `skip` is what could not be asked, and never a
+    success."""
 
     area: str
     name: str

@@ -1,8 +1,5 @@
-"""An archive for a bug report: versions, settings, findings, the last lines of the log, the fleet in numbers.
-
-Everything is put together as text first, and secrets are removed before it is written, in three layers of which each
-would do for most: settings by what they are, text by what it looks like, and at last the very secrets known here.
-"""
+"""An archive for a bug report: versions, settings, findings, the last lines of the log, the fleet in numbers. Secrets
+are removed in three layers: settings by what they are, text by what it looks like, and the very secrets known here."""
 
 import gzip
 import importlib.metadata
@@ -57,7 +54,6 @@ def show_settings(settings: Settings) -> Any:
 
 
 def _hide(value: Any, name: str, found: set[str]) -> Any:
-    """The value without secrets, which are added to `found`."""
     if isinstance(value, dict):
         return {key: _hide(part, "secret" if name == "headers" else str(key), found) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -214,7 +210,6 @@ def _without_users(settings: Settings, with_names: bool) -> Settings:
 
 
 def read_log() -> str:
-    """The last lines of the services' log, where systemd keeps it."""
     command = ["journalctl", "--no-pager", "--lines", str(_LOG_LINES), "--output", "short-iso"]
     units = [word for unit in _UNITS for word in ("--unit", unit)]
     try:

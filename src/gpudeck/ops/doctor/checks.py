@@ -24,11 +24,8 @@ OF_THE_UNIT = Path("/etc/gpudeck/agent.token")
 
 
 class DoctorContext(Struct, frozen=True):
-    """What is examined. `settings` is None where the file has mistakes: `findings` then say which.
-
-    `is_hub`: a hub was started here before, or its settings are here. `hub` is the address that the agent reports to;
-    None where nothing says so.
-    """
+    """What is examined. `settings` is None where the file has mistakes. `is_hub`: a hub was started here before, or its
+    settings are here. `hub` is the address that the agent reports to."""
 
     settings: Settings | None
     findings: list[Finding]
@@ -87,7 +84,6 @@ def _has_hub_files(settings: Settings) -> bool:
 
 
 def run_checks(context: DoctorContext) -> Iterator[Finding]:
-    """All findings, each area as soon as it is asked."""
     yield from context.findings
     yield from guarded("machine", "machine", lambda: check_machine(probe_nvml))
     settings = context.settings
@@ -119,7 +115,6 @@ def _client(context: DoctorContext) -> Client:
 
 
 def ask_fleet(context: DoctorContext) -> Fleet | None:
-    """What this machine's hub shows now, for the archive; None where there is none that answers."""
     if not context.is_hub:
         return None
     client = _client(context)
@@ -130,7 +125,6 @@ def ask_fleet(context: DoctorContext) -> Fleet | None:
 
 
 def list_secrets(context: DoctorContext) -> set[str]:
-    """Everything that must not be in an archive."""
     settings = context.settings or Settings()
     try:
         folder = choose_data_dir(settings)

@@ -120,7 +120,6 @@ def judge_version(file: Path, found: str, newest: str | None) -> Finding:
 
 
 def _newest_version() -> str | None:
-    """None on an install without the hub's parts."""
     try:
         from gpudeck.database.migrations import NEWEST  # noqa: PLC0415 - a base install has no SQLAlchemy
     except ImportError:
@@ -226,7 +225,6 @@ def judge_about(about: HubSummary) -> Iterator[Finding]:
 
 
 def judge_hosts(hosts: list[Host]) -> Iterator[Finding]:
-    """Each host that is not up, or has something to say."""
     if not hosts:
         yield _AREA.warn(
             "sources", "the hub has no hosts", "Add one: gpudeck hosts add NAME prints the line to run there."
@@ -307,7 +305,6 @@ def _why_unreadable(named: str) -> str | None:
 
 
 def check_public(page: str, token: str | None) -> Iterator[Finding]:
-    """The address that people open, as a browser would: the path, and that the live stream is not held back."""
     shown, base = mask_password(page), page.rstrip("/")
     try:
         pool = open_pool(base, None, "environment")

@@ -1,7 +1,5 @@
-"""Checks this machine as the agent reads it: GPUs, driver, permissions, visible processes.
-
-As a program it asks NVML what it is, and prints that as JSON: any call may hang in a sick driver.
-"""
+"""Checks this machine as the agent reads it: GPUs, driver, permissions, visible processes. As a program it asks NVML
+what it is, and prints that as JSON: any call may hang in a sick driver."""
 
 import os
 import re
@@ -43,8 +41,6 @@ class ProbedGpu(Struct, frozen=True):
 
 
 class Probed(Struct, frozen=True):
-    """`trouble` is why NVML cannot be used at all, with NVML's number of it; None: it can."""
-
     trouble: str | None = None
     code: int | None = None
     library: str = ""
@@ -52,7 +48,6 @@ class Probed(Struct, frozen=True):
 
 
 def probe_nvml(seconds: float = _NVML_SECONDS) -> Probed:
-    """What NVML says within that time."""
     try:
         found = run(python_module("gpudeck.ops.doctor.machine"), seconds=seconds)
     except ChildFailed as error:
