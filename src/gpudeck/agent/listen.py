@@ -274,7 +274,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
         return latest.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
     def _read_body(self) -> bytes | None:
-        """The body of the request; None if it is too large or has no length. Raises OSError."""
         length = self.headers.get("Content-Length", "0").strip()
         if "Transfer-Encoding" in self.headers or not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > BODY_BYTES:
             return None

@@ -243,7 +243,6 @@ class Outbox:
             log.info("%d undelivered reports are in %s", len(found), self.spool.file)
 
     def _read(self, key: int, entry: _Waiting) -> EncodedReport | None:
-        """A report from disk. One that cannot be read there any more is dropped."""
         with self._disk:
             report = None if self.spool is None or entry.spool_id is None else self.spool.read(entry.spool_id)
         if report is None:

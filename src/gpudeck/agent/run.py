@@ -257,7 +257,6 @@ def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
 def _run_until_signal(
     loop: ReportLoop, signals: AgentSignals, read_again: Callable[[], AgentSettings | None]
 ) -> AgentSettings | None:
-    """Until other settings count, which are returned; None: until it is over."""
     while True:
         loop.run(signals.received)
         signals.received.clear()

@@ -253,7 +253,6 @@ class ClusterService(Service):
                 log.exception("the reports of this hub could not be published")
 
     def _take_shared(self, now: float) -> dict[str, Raw]:
-        """What is new, and from time to time all of it, for hubs that have joined."""
         due = {name: raw for name, raw in self._shared.items() if now >= self._share_at[name]}
         self._share_at |= dict.fromkeys(due, now + _SHARE_AGAIN_SECONDS)
         return due

@@ -162,7 +162,6 @@ class ChildCollector:
                 self._lock.release()
 
     def _reap(self) -> None:
-        """Takes note of killed children that have ended; none is waited for."""
         self._killed = [process for process in self._killed if process.poll() is None]
         self._stuck = [process for process in self._stuck if process.poll() is None]
 

@@ -223,7 +223,6 @@ def parse_devices(text: str) -> list[str]:
 
 
 def _expand(path: str) -> list[str]:
-    """`/dev/nvidia[0-3,5]` as single files."""
     match = _NUMBERED.fullmatch(path)
     if match is None or match[2] is None:
         return [path]

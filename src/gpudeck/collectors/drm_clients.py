@@ -122,7 +122,6 @@ class ClientSearch:
         return None if namespace in {"", FIRST_PID_NAMESPACE} else OTHER_NAMESPACE
 
     def _read_client(self, handle: _Handle, asleep: Mapping[str, str]) -> DrmClient | None:
-        """The client behind an open file, or None where the process, the file or the driver's answer is not there."""
         key = f"{handle.pid}/{handle.number}"
         if handle.node in asleep:
             return DrmClient(key, handle.pid, asleep[handle.node])
@@ -145,7 +144,6 @@ def parse_client(text: str, pid: int, key: str) -> DrmClient | None:
 
 
 def _parse_memory(fields: Mapping[str, str]) -> int | None:
-    """The sum over the regions of the GPU's memory; None where there is none, or any cannot be understood."""
     regions: dict[str, dict[str, int | None]] = {}
     for name, value in fields.items():
         if match := _REGION.fullmatch(name):

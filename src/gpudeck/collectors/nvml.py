@@ -352,6 +352,5 @@ def make(settings: base.CollectorSettings) -> NvmlCollector:
 
 
 def _may_be_in_use(gpu: GpuReading) -> bool:
-    """Whether it may be in use; display servers let it sleep."""
     is_working = gpu.metrics.get("utilization_percent", 0) >= base.WORK_PERCENT
     return is_working or gpu.processes is None or any(not process.display for process in gpu.processes)

@@ -99,7 +99,6 @@ class Attribution:
         return Attributed(self._user_name(person), ", ".join(evidence)[:1024], container, job or place.pod)
 
     def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> tuple[int, str]:
-        """Whose it is, and what led to that uid; empty where it is the process's or the job's own."""
         if place.job_uid is not None:
             return place.job_uid, ""
         if place.container is None and is_person(uid):
@@ -126,7 +125,6 @@ class Attribution:
         return None
 
     def _find_job(self, pid: int, place: Placement) -> tuple[str | None, str]:
-        """The number of its Slurm job and, where that is not of its group, how it is known."""
         if place.job is not None:
             return place.job, ""
         named = self._proc.variable(pid, "SLURM_JOB_ID") or ""
@@ -301,7 +299,6 @@ class Owners:
         return None if (self._folder / "1").exists() else HIDDEN
 
     def _find(self, pid: int, now: float) -> ProcessOwner | None:
-        """The owner, or None when there is no such process (any more)."""
         try:
             stat = self._proc.stat(pid)
         except PermissionError:

@@ -250,7 +250,6 @@ def _hide_named(text: str) -> str:
 
 
 def _find_value(text: str, named: "re.Match[str]") -> "re.Match[str] | None":
-    """The secret that belongs to the name, if its name or its form is that of one."""
     parting = named["parting"]
     if not looks_secret(named["name"]):
         return _find_login(text, named.end()) if named["name"] == _LOGIN else None

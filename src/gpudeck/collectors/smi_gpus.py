@@ -278,7 +278,6 @@ _Places = dict[tuple[int, int], tuple[tuple[int, int] | None, tuple[float, float
 
 
 def _read_table(table: Iterable[str]) -> _Places:
-    """Place and memory of the instances by the index of their board and their number on it."""
     places: _Places = {}
     for line in table:
         if row := _TABLE_LINE.fullmatch(line.rstrip()):

@@ -322,7 +322,6 @@ def _read_starts(lines: Iterable[str]) -> dict[int, _Start]:
 
 
 def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
-    """Uid and account by pid, from ps."""
     users = {}
     for line in lines:
         words = line.split(None, 2)
@@ -334,7 +333,6 @@ def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
 
 
 def _read_accounts(lines: Iterable[str]) -> dict[int, str]:
-    """Names by uid, from the machine's directory of accounts."""
     accounts = {}
     for line in lines:
         name, _, number = line.rpartition(":")
@@ -345,7 +343,6 @@ def _read_accounts(lines: Iterable[str]) -> dict[int, str]:
 
 
 def _read_files(lines: Iterable[str]) -> dict[int, _Files]:
-    """The lines of the files that were read, by pid; every line has its file's path in front."""
     found: dict[int, _Files] = {}
     for line in lines:
         if path := _FILE_LINE.match(line):

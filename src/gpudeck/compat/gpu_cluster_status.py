@@ -176,7 +176,6 @@ def read_processes(raw: list[object]) -> list[Process]:
 
 
 def _read_ips(raw: object) -> list[list[str]]:
-    """Pairs of interface and address; what is none is left out."""
     pairs = raw[:64] if isinstance(raw, list) else []
     return [
         [str(pair[0])[:64], str(pair[1])[:64]]

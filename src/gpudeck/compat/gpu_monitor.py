@@ -114,7 +114,6 @@ def _read_end(file: Path) -> tuple[bytes | str, float | None]:
 
 
 def _cut(content: bytes, size: int) -> bytes:
-    """The end of what has `size` bytes, from a whole line on."""
     return content if size <= TAIL_BYTES else content[-TAIL_BYTES:].partition(b"\n")[2]
 
 

@@ -135,7 +135,6 @@ class GpumonitorSource:
         )
 
     def _read_processes(self, listed: object, most: int, now: float) -> list[Process] | str:
-        """The processes of one GPU, `most` of them, or why they are not known."""
         if not isinstance(listed, list):
             return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
         # An entry that makes no sense is a process of which nothing is known: its GPU is not free.

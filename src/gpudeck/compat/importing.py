@@ -143,7 +143,6 @@ def apply_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[Impo
 
 
 def _count(step: ImportStep) -> dict[Outcome, int] | None:
-    """Of a step of several things, such as jobs."""
     return getattr(step, "counts", None)
 
 

@@ -405,7 +405,6 @@ class _Converter:
 
 
 def _suggest_form(node: Scalar, options: list[Option]) -> str:
-    """How to write a list or mapping where one value was given."""
     lists = [option.info for option in options if isinstance(option.info, inspect.ListType)]
     if lists:
         return "write [] for none" if node.kind == "null" else "begin each item with '- ' on a line of its own"
@@ -421,7 +420,6 @@ def _list_names(names: list[str]) -> str:
 
 
 def _without_secrets(said: str, node: Node, path: SettingPath) -> str:
-    """An objection on one line, without the secrets of the section that it is about."""
     for secret in sorted(_secrets(node, path), key=len, reverse=True):
         said = said.replace(secret, "…").replace(repr(secret)[1:-1], "…")
     return one_line(" ".join(said.split()))
@@ -432,7 +430,6 @@ def _names_in(said: str, names: list[str]) -> list[str]:
 
 
 def _secrets(node: Node, path: SettingPath) -> Iterator[str]:
-    """The texts below a node that must not be shown."""
     if isinstance(node, Scalar) and node.text and is_secret(path):
         yield node.text
     elif isinstance(node, Sequence):

@@ -171,7 +171,6 @@ class Database:
             self.away = None
 
     async def _check_room(self) -> None:
-        """Raises Unavailable where the file's disk is full."""
         trouble = await asyncio.to_thread(sqlite.find_trouble, Path(self.place)) if self.kind == "sqlite" else None
         if trouble is not None:
             raise Unavailable(self.place, trouble)

@@ -132,5 +132,4 @@ def _explain_network(error: OSError) -> DatabaseTrouble:
 
 
 def _first_line(cause: BaseException | None) -> str:
-    """What the server said, without its details and the name of the class that SQLAlchemy puts before it."""
     return str(cause).rpartition(">: ")[2].partition("\n")[0].rstrip(".")

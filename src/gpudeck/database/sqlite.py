@@ -177,7 +177,6 @@ class DatabaseFile:
 
 
 def _identify(file: Path) -> tuple[int, int] | None:
-    """Device and inode; None if there is no file."""
     try:
         found = file.stat()
     except OSError:

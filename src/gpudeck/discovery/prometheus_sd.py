@@ -41,7 +41,6 @@ def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, f
 
 
 def _read_group(group: object, origin: str, via: Via, findings: HostFindings, place: str) -> bool:
-    """False where no more hosts can be taken."""
     if not isinstance(group, dict):
         raise ValueError("it is no mapping with targets")  # noqa: TRY004 - a value from outside
     targets, labels = group.get("targets"), group.get("labels") or {}

@@ -236,7 +236,6 @@ def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list
 
 
 def _explain_clash(first: Target, second: Target) -> list[str]:
-    """Nothing where one provider says the same twice."""
     if first == second:
         return []
     if first.origin != second.origin:

@@ -135,7 +135,6 @@ def read_option(text: str, origin: str, via: Via = "ssh") -> list[Target]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas and spaces, but not within brackets."""
     words, depth = [""], 0
     for letter in text:
         depth += {"[": 1, "]": -1}.get(letter, 0)

@@ -172,7 +172,6 @@ class EventLog:
                 self._failed = None
 
     async def _write(self) -> None:
-        """All that waits, in order."""
         await self._write_of_duty()
         await self._write_waiting(self._store)
         await self._move_spilled()
@@ -210,7 +209,6 @@ class EventLog:
         return count
 
     async def _move_spilled(self) -> None:
-        """To where they belong, also those that an earlier process left. Raises Temporary."""
         if self._spill is None or (self._has_looked and not self._spilled):
             return
         while batch := await self._spill.find(EventQuery(limit=_AT_ONCE)):

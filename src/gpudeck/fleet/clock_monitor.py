@@ -132,7 +132,6 @@ class ClockMonitor:
             listener(event)
 
     def _is_accepted(self) -> bool:
-        """Whether an admin has said so since the last look."""
         written = _read(self._file)
         if written is None or written == self._kept:
             return False

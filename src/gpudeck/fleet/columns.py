@@ -400,7 +400,6 @@ def _judge_availability(
 
 
 def _judge_health(gpus: GpuColumns, rows: Rows, limits: HealthSettings) -> tuple[Codes, Codes, Floats]:
-    """The level, the cause, and the number in the sentence about it."""
     values = gpus.values[rows]
     heat, fault, is_missing = values[:, _TEMPERATURE], gpus.fault[rows], gpus.is_missing[rows]
     is_cool = heat < limits.hot_celsius

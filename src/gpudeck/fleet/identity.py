@@ -288,7 +288,6 @@ class Register:
         return self.make(host_id, via)
 
     def _find_unidentified(self, envelope: Envelope | ShortReport, target: str | None) -> HostState | None:
-        """The host known by the name alone whose machine id this report has for the first time."""
         host = self.hosts.get(envelope.host)
         is_it = host is not None and bool(envelope.host_id) and self._is_same(host, envelope, target)
         return host if is_it else None
@@ -309,7 +308,6 @@ class Register:
         return host
 
     def _stand_for(self, target: Target, host: HostState | None) -> None:
-        """None: a host that was never seen."""
         host = host or self._add(self.make(target.name, target.via))
         self._targeted[target.name] = host
         host.expect(target.name, target.via, target.labels)

@@ -125,7 +125,6 @@ class FleetState:
         token: TokenName | None,
         age: float | None,
     ) -> HostState | None:
-        """The host of a report that was taken; None where it changed nothing."""
         uptime = (now if self.uptime is None else self.uptime()) - (age or 0.0)
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(10 * (sent_at - now)) / 10  # four times as fast as with digits
@@ -589,6 +588,5 @@ class Ingest:
 
 
 def _for_another_host(only: str, host: str) -> str:
-    """What to do about a token that is for another host, or for names that fit a pattern."""
     step = f"On the hub, `gpudeck hosts add {host}` prints a line that installs the agent with a token for {host}."
     return step if set(only) & set("*?[") else f"{step} If this machine is {only}, set `agent.name: {only}`."

@@ -378,7 +378,6 @@ class Stream(FleetObserver):
                 del self._following[host_id]
 
     def _encode_numbers(self, numbers: ChangedNumbers, hosts: Hosts) -> Steps[list[bytes]]:
-        """The part of the next delta that is arrays, for viewers of these hosts."""
         if hosts == "overview":
             parts = [b'"summaries":' + encode_summaries(self.fleet.table, self._number)]
             return parts + numbers.encode_memory_totals()
@@ -416,7 +415,6 @@ class Stream(FleetObserver):
             viewer.put(event)
 
     def _collect_facts(self) -> bytes:
-        """What every delta says, whatever its hosts."""
         delta: dict[str, Any] = {"time": self.time, "totals": self.fleet.totals()}
         if self.fleet.problems != self._problems:
             delta["problems"] = self._problems = self.fleet.problems
@@ -472,7 +470,6 @@ class Stream(FleetObserver):
 
 
 def _encode_place(host: HostState) -> bytes:
-    """Its id, its row, and the first of its GPUs' rows."""
     return _encoder.encode((host.id, host.row, host.rows.start))
 
 

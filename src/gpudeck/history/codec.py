@@ -270,7 +270,6 @@ def _unzigzag(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def _octets(numbers: _Unsigned) -> Bytes:
-    """(numbers, bytes), the lowest first and no more of them than the largest number needs."""
     width = (int(numbers.max(initial=0)).bit_length() + 7) // 8
     little = np.ascontiguousarray(numbers.ravel(), dtype="<u8")
     return little.view(np.uint8).reshape(-1, 8)[:, :width]
@@ -415,7 +414,6 @@ def _sum_steps(packed: _PackedMatrix, count: int, place: int) -> _Whole:
 
 
 def _join_planes(all_planes: Sequence[list[bytes]], counts: Sequence[int]) -> _Unsigned:
-    """Numbers of several matrices from their first, second … bytes; of a matrix without any they are 0."""
     octets: Bytes = np.zeros((sum(counts), 8), dtype=np.uint8)
     for place in range(max(map(len, all_planes), default=0)):
         plane = b"".join(

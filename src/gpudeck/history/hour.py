@@ -442,7 +442,6 @@ def merge_hours(old: Hour, new: Hour) -> Hour:
 def _side_by_side(  # noqa: PLR0917 - one call for each of an hour's tables
     one: np.ndarray, other: np.ndarray, old: Hour, new: Hour, rows: dict[int, int], order: np.ndarray, blank: float
 ) -> np.ndarray:
-    """Two tables of different GPUs and moments as one, in order of time."""
     table = np.full((len(rows), len(old.times) + len(new.times)), blank, dtype=one.dtype)
     if old.gpus:
         table[[rows[gpu] for gpu in old.gpus], : len(old.times)] = one

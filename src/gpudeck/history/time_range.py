@@ -140,7 +140,6 @@ def day_begins(day: date, zone: tzinfo) -> float:
 
 
 def _days(start: float, end: float, zone: tzinfo) -> list[tuple[str, float]]:
-    """All days that have a part in the period, with their date and when they begin."""
     if end > _LAST_DAY_AT:
         raise HistoryRefused("bad_range", f"no calendar goes to {end:.15g}", "Times are Unix seconds.")
     if end - start > MOST_DAYS * DAY:

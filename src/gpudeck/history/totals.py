@@ -282,6 +282,5 @@ class _Bodies:
         return lines
 
     def _read(self, places: _Places, kind: np.dtype[Any]) -> NDArray[Any]:
-        """What is at each of these places."""
         table = self._bytes[places[:, None] + np.arange(kind.itemsize)]
         return np.asarray(table.view(kind.base).reshape(len(places), *kind.shape))

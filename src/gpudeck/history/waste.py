@@ -353,7 +353,6 @@ class _HostEpisodes:
                 yield from self._extend(gpu, self._cut(gpu, begins[at:stop], ends[at:stop], times[at:stop]))
 
     def _cut(self, gpu: int, begins: Floats, ends: Floats, times: Floats) -> Iterator[_Piece]:
-        """Where somebody comes or goes."""
         owners = self._owners.get(gpu, _Owners())
         here = np.flatnonzero((owners.firsts <= times[-1]) & (owners.lasts >= times[0]))
         cuts = {0, *np.searchsorted(times, owners.firsts[here]), *np.searchsorted(times, owners.lasts[here])}

@@ -132,7 +132,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _gather(settings: Settings, data_dir: Path, config: Path | None, folder: Path, *, with_history: bool) -> list[str]:
-    """Copy what is there; what is there and stays out."""
     databases = {DATABASE: settings.database is None, HISTORY: with_history}
     left_out = []
     for name, is_wanted in databases.items():
@@ -153,7 +152,6 @@ def _gather(settings: Settings, data_dir: Path, config: Path | None, folder: Pat
 
 
 def _small_files(settings: Settings, data_dir: Path, config: Path | None) -> dict[str, Path]:
-    """Where each is by its name in the archive."""
     files = {name: data_dir / name for name in SMALL if name != CONFIG}
     if settings.token_file:
         files[AGENT_TOKEN] = expand_home("token_file", settings.token_file)

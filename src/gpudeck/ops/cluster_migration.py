@@ -480,7 +480,6 @@ class _SampleMover:
         return compared
 
     def _compare(self, host: KnownHost, span: tuple[int, int], expected: Mapping[_SeriesKey, _Points]) -> str | None:
-        """The first value that is not the same."""
         selector = f"{{host_id={quoted(host.host_id)}}}"
         found = {_series_key(labels): samples for labels, samples in self._reader.samples(selector, *span)}
         for key, (times, values) in expected.items():

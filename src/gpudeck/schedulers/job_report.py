@@ -156,7 +156,6 @@ def _wall(record: JobRecord, now: float) -> float:
 
 
 def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[str, Any]:
-    """The fields of `JobAmounts`; `wall` is how many GPU-seconds the job had."""
     sums = _NOTHING
     for _, part in parts:
         sums = add_amounts(sums, part)

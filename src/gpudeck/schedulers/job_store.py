@@ -484,7 +484,6 @@ def _make_gpu(record: JobRecord, gpu: ImportedGpu) -> JobGpuRecord:
 
 
 def _split(start: float, seconds: float) -> Iterator[tuple[int, float]]:
-    """Each UTC day with the part of the job that lies in it."""
     end, day = start + seconds, int(start // DAY) * DAY
     while day < end:
         yield day, min(end, day + DAY) - max(start, day)

@@ -148,7 +148,6 @@ class AllocatedTime:
         return row
 
     def _cost(self, found: Sequence[UsageSum], seconds: Callable[[UsageSum], float]) -> float | None:
-        """Of what has a price; None where nothing has."""
         prices = [(price_of(one.names[-1] or "", self._settings.prices), seconds(one)) for one in found]
         costs = [price * part / HOUR for price, part in prices if price is not None]
         return sum(costs) if costs else None

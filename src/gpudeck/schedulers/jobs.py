@@ -240,7 +240,6 @@ class JobTracker:
                 self._changed_gpus[record.id] = record
 
     def _move_amounts(self, slots: list[int]) -> None:
-        """The sums of this hour for other GPUs of jobs than before."""
         old = {slot: place for place, slot in enumerate(self._slots)}
         places = np.array([old.get(slot, -1) for slot in slots], np.int64)
         amounts = np.zeros((len(slots), len(AMOUNTS)))

@@ -152,7 +152,6 @@ class Connector:
 
     @contextlib.asynccontextmanager
     async def _turn(self, attempt: Attempt, finish_at: float) -> AsyncIterator[None]:
-        """So many logins at once, and no more."""
         waiting = f"{attempt.place} waits for its turn: {_LOGINS_AT_ONCE} logins are under way at once."
         async with _within(finish_at, waiting):
             await self._handshakes.acquire()

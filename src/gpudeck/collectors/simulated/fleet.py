@@ -99,8 +99,6 @@ class SystemSimulator:
         }
 
     def _demand(self, stretches: list[LoadSegment], t: float) -> tuple[float, float, float, float]:
-        """What the system and its jobs ask of a host: CPU threads, bytes of RAM, bytes a second in and out. A job on
-        several GPUs counts on each."""
         salt = self._host.salt
         threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
         receive = transmit = 4e4 + 2e5 * draw(salt, 3)

@@ -227,7 +227,6 @@ class SimulatedGpu:
         )
 
     def _make_frame(self, stretch: LoadSegment, now: float) -> None:
-        """Works the values out for the beat that `now` falls into, unless that was done last time."""
         if stretch is not self._stretch:
             self._stretch, self._frame_at = stretch, nan
             self._lively_until = max([run.start + run.work.ramp_s for run, _ in stretch.parts], default=0.0)

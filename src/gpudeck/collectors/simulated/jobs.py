@@ -127,7 +127,6 @@ class Timeline:
         return _JobBlock(runs, tuple([run.start for run in lane] for lane in runs))
 
     def _crossing(self, number: int) -> list[SimulatedJob]:
-        """The jobs that run across the beginning of that block, and never into those of its neighbours."""
         if self._life.boots_at(number):
             return []
         rng = seeded_random(self._seed, "crossing", self._host.number, number)
@@ -186,7 +185,6 @@ class Timeline:
     def _next_run(
         self, rng: Random, first: int, free_from: dict[int, float], free_until: dict[int, float]
     ) -> SimulatedJob | None:
-        """The next job on slot `first` and on others that are free about then; None when no more fits in there."""
         tempo, all_slots = self._tempo, self._host.slots
         asked = later(free_from[first], rng.expovariate(1 / tempo.gap_s))
         kind = pick(rng, tempo.weights)
@@ -208,7 +206,6 @@ class Timeline:
         return self._signed(rng, work, sorted(slots, key=lambda slot: slot.number), start, end, guest=guest)
 
     def _guest(self, rng: Random, work: Work, slot: GpuSlot, start: float, end: float) -> SimulatedJob | None:
-        """Now and then a second job shares a GPU that has memory left."""
         has_room = work.memory_share < 0.7 and end - start > 3600 and slot.parent is None
         if work.kind not in {"training", "loader"} or not has_room or rng.random() > 0.18:
             return None
@@ -228,7 +225,6 @@ class Timeline:
         guest: SimulatedJob | None = None,
         as_guest: bool = False,
     ) -> SimulatedJob:
-        """The job with its owner and the evidence for it."""
         user = self._crowd.pick(rng, self._host.group)
         project = rng.choice(user.projects)
         pids = _pids(start, slots, as_guest, one_program=work.kind == "holder" or rng.random() < 0.12)

@@ -178,7 +178,6 @@ def _describe_gpu(
     visibility: Visibility,
     read_at: str = "",
 ) -> Json:
-    """`read` gives a metric by its name. What is unknown is null."""
     used, total = mebibytes(read("memory_used_bytes")), mebibytes(read("memory_total_bytes"))
     available = None if posted is None else posted.available_memory
     if available is None and used is not None and total is not None:

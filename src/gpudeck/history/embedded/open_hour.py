@@ -379,7 +379,6 @@ class _PiecePacker:
         return segments, slices
 
     def _offsets(self, name: str) -> tuple[Indexes, Indexes]:
-        """Where the GPUs or runs of each sample begin among those of all batches, and how many there are."""
         all_starts = [getattr(batch, name) for batch in self._batches]
         ends = np.cumsum([0, *(starts[-1] for starts in all_starts)])
         begins = [starts[:-1] + end for starts, end in zip(all_starts, ends, strict=False)]

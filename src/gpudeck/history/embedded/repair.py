@@ -411,7 +411,6 @@ class _RowRepair:
             return None
 
     def _make_hour(self, host: int, start: int) -> None:
-        """The sums of a host's hour, as far as its samples or quarter hours are there."""
         hour, quarters = self._hour(host, start), self._quarters(host, start)
         if quarters is None:
             return

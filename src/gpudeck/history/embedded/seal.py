@@ -170,7 +170,6 @@ class HourSealer:
         return None if row is None else self._read_totals(row, (row[1], row[3]), start, 900)
 
     def _read_totals(self, row: Sequence[Any], content: tuple[int, bytes], start: int, seconds: int) -> StepTotals:
-        """`content` is layout and bytes of the row. Raises Damaged."""
         require_sound(row)
         layout, body = content
         found = self._connection.execute("SELECT names FROM layouts WHERE id = ?", (layout,)).fetchone()

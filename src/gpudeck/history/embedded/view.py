@@ -438,7 +438,6 @@ class HistoryView:
         return None if self._until is None else open_hour.summary(self._until)
 
     def _hour_of(self, open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
-        """An open hour's totals, worked out once a sample."""
         summary = self._summary(open_hour)
         return summary.hour if summary is not None else _hour_of(open_hour, metrics)
 

@@ -222,7 +222,6 @@ class EmbeddedWriter:
                     self.keys.write_seen(host)
 
     def _next_items(self) -> "list[list[Sample] | threading.Lock | None]":
-        """Whatever waits, or nothing after a rest."""
         try:
             items = [self._queue.get(timeout=self._rest)]
             while not self._queue.empty():
@@ -327,7 +326,6 @@ class EmbeddedWriter:
         self._loose.clear()
 
     def _last_before(self, host: int, start: int) -> float | None:
-        """When that host was last sampled before this hour, if known."""
         previous = self.open_hours.get((host, start - SECONDS))
         if previous is not None:
             return previous.newest

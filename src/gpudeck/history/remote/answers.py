@@ -146,7 +146,6 @@ class RemoteAnswers:
         return self._of_devices(query, subject, metric, now)
 
     def _of_devices(self, query: SeriesQuery, subject: Subject, metric: HistoryMetric, now: float) -> Answer:
-        """Of a GPU, a host or a run; of a run, in steps in which it was present."""
         where: dict[str, str] = {}
         its_gpus: list[str] = []
         within = None

@@ -145,7 +145,6 @@ def check_history(settings: Settings, folder: Path) -> Finding:
 
 
 def _inspect(file: Path, question: str) -> str:
-    """What the file answers, once it was found sound. Raises sqlite3.Error. Changes nothing."""
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
         if file.stat().st_size <= _CHECKED_WHOLE:
             (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()

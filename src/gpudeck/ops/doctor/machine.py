@@ -80,7 +80,6 @@ def _no_gpu(root: Path) -> str:
 
 
 def _find_cards(root: Path) -> tuple[int, set[str]]:
-    """How many of NVIDIA's, and whose others."""
     nvidia, others = 0, set()
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         vendor, kind = _read(device / "vendor"), _read(device / "class")
