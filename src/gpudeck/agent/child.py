@@ -33,7 +33,6 @@ class ChildAgent:
         self._task = asyncio.get_running_loop().create_task(self._keep_running())
 
     def reload(self) -> None:
-        """It reads its settings again, as the hub just has."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGHUP)
 

@@ -109,12 +109,10 @@ class Outbox:
                 return report
 
     def is_newest(self, report: EncodedReport) -> bool:
-        """Whether the report that `wait` gave out is the newest of its host."""
         with self._changed:
             return self._offered is not None and self._latest.get(report.host) == self._offered[1]
 
     def done(self, report: EncodedReport) -> None:
-        """Take the report that `wait` gave out after it was sent. It may have been dropped meanwhile."""
         if self._offered is not None and self._offered[0] is report:
             with self._changed:
                 self._remove(self._offered[1])
@@ -160,7 +158,6 @@ class Outbox:
             self._keep_to_limits()
 
     def close(self) -> None:
-        """Write what waits, and let go of the file."""
         self.save()
         if self.spool is not None:
             with self._disk:

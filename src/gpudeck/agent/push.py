@@ -122,7 +122,6 @@ class Sender:
         self.refused = 0
 
     def run(self, stop: threading.Event) -> None:
-        """Send until `stop` is set; a report being sent is finished, the rest stays."""
         # What an earlier run left waits until there is something newer to go before it.
         while not stop.is_set() and not self._outbox.wait_for_first(0.5):
             pass

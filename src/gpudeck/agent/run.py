@@ -272,7 +272,6 @@ def _pulse(supervisor: SystemdNotifier, threads: Sequence[threading.Thread]) -> 
 
 
 def check_start(settings: AgentSettings, *, is_child: bool) -> None:
-    """Try what may be refused when the agent starts with these settings. Raises UsageError."""
     _rehearse(_complete(settings, is_child=is_child), None, simulate=None)
 
 

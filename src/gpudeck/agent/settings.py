@@ -61,5 +61,4 @@ class AgentSettings(CollectorSettings, frozen=True):
 
     @property
     def hubs(self) -> str:
-        """The addresses in `hub`, separated by commas; empty if there are none."""
         return ",".join([self.hub] if isinstance(self.hub, str) else self.hub or [])

@@ -95,7 +95,6 @@ Factory = Callable[[CollectorSettings], Collector]
 
 
 def find_factory(name: str) -> Factory:
-    """What makes the collector of that name, or `package.module:factory` itself. Raises UsageError if there is none."""
     module_name, _, factory_name = COLLECTORS.get(name, name).partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
@@ -164,5 +163,4 @@ class ProcessStarts:
         return self._seen[pid, user]
 
     def end_reading(self) -> None:
-        """Forget what the reading that just ended did not list."""
         self._kept, self._seen = self._seen, {}

@@ -386,7 +386,6 @@ def machine_id(root: Path = _ROOT) -> str:
 
 
 def derive_machine_id(written: str) -> str:
-    """What we call a machine with that /etc/machine-id; empty where it is none."""
     if not re.fullmatch(r"[0-9a-f]{32}", written):
         return ""
     return hashlib.blake2b(b"gpudeck", key=written.encode(), digest_size=16).hexdigest()
@@ -404,7 +403,6 @@ def boot_id(root: Path = _ROOT) -> str:
 
 
 def host_name(node: str | None = None) -> str:
-    """The machine's name as a report may carry it: letters, digits, dots and dashes."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename if node is None else node)
     return name[:253].strip("._-") or "unnamed"
 
@@ -435,7 +433,6 @@ def parse_cpu_times(line: str) -> CpuTimes:
 
 
 def percent_between(before: CpuTimes | None, after: CpuTimes) -> float:
-    """The share of time that the CPUs worked. Raises ValueError where there are no two readings."""
     if before is None or after[1] <= before[1]:
         raise ValueError(NEEDS_TWO)
     return min(100.0, max(0.0, 100.0 * (after[0] - before[0]) / (after[1] - before[1])))

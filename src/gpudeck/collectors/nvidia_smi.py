@@ -70,7 +70,6 @@ def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: in
 
 
 def find_problems(answer: smi_command.SmiAnswer, listed: SmiBoards) -> list[str]:
-    """What nvidia-smi complained about while it listed other GPUs."""
     code = answer.first("gpus-code")
     heading = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {smi_command.quote(code)})"
     return [f"{heading}: {complaint}" for complaint in listed.complaints[:_COMPLAINTS_AT_MOST]]

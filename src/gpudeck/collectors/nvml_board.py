@@ -110,7 +110,6 @@ _EXPLORE_SECONDS = 59.5
 
 
 def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | None]:
-    """The processes on a device; or None and why they cannot be listed."""
     listed: list[ProcessUse] = []
     for kind, functions in _LISTS.items():
         try:
@@ -142,7 +141,6 @@ class ProcessLoads(Struct):
     seen_at: int = 0
 
     def find(self, pid: int) -> tuple[int | None, str | None]:
-        """Percent of the GPU, or None and why."""
         if self.reason is not None:
             return None, self.reason
         percent = self.percents.get(pid, 0 if pid in self.listed else None)
@@ -263,7 +261,6 @@ class NvmlBoard(Struct):
 
     @property
     def problems(self) -> list[str]:
-        """What an admin should know of it, beside what its rows say."""
         refused = self.instances.refused if self.instances is not None and self.missing is None else []
         return [f"GPU {self.gpu.index}: {sentence}." for sentence in refused]
 

@@ -186,7 +186,6 @@ def show(arguments: Iterable[str], name: str, commands: Commands) -> str | None:
 
 
 def redact(arguments: Iterable[str]) -> str:
-    """The command line as one line of printable text of at most LENGTH characters, without its secrets."""
     text = " ".join(_hide_arguments(clean(argument) for argument in arguments))
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)

@@ -233,7 +233,6 @@ def split_answer(text: str) -> SmiAnswer:
 
 
 def quote(text: str) -> str:
-    """The beginning of a text from outside, fit for a message."""
     return " ".join(clean(text).split())[:_QUOTED]
 
 

@@ -186,7 +186,6 @@ _ASKED = {name for readers in _READERS.values() for name, _ in readers}
 
 
 def list_boards(columns: Sequence[str], lines: Iterable[str]) -> SmiBoards:
-    """The boards of the rows below those columns, each once."""
     boards: dict[str, SmiBoard] = {}
     complaints: list[str] = []
     for line in lines:
@@ -302,7 +301,6 @@ def measure_instance(instance: SmiInstance, board: SmiBoard, shares_with: int | 
 
 
 def note_rows(measured: Measured, rows: Mapping[str, str]) -> None:
-    """Adds the replaced memory rows, from the texts by label of `read_details`."""
     none = rows.get(NO_ROWS_LABEL, "") or ("" if rows else "Not Supported")
     replaced = [read_number(rows.get(label, "")) for label in REPLACED_LABELS]
     known = [count for count in replaced if count is not None]

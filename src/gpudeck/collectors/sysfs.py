@@ -59,7 +59,6 @@ def read_if_there(path: str) -> str:
 
 
 def read_word(path: str) -> str:
-    """The same, fit to be shown."""
     return clean(read_if_there(path))
 
 
@@ -72,7 +71,6 @@ def read_link(path: str) -> str:
 
 
 def list_names(path: str) -> list[str]:
-    """The names in a folder, in order; none where it cannot be read."""
     try:
         return sorted(os.listdir(path))  # noqa: PTH208 - text, as above
     except OSError:

@@ -25,7 +25,6 @@ _PLACE = re.compile(
 
 
 def is_host_name(text: str) -> bool:
-    """Whether a report of a host of that name would be taken."""
     return len(text) <= 253 and _NAME.search(text) is not None
 
 

@@ -58,7 +58,6 @@ class HostFindings:
         self._uncounted = 0
 
     def add(self, targets: Sequence[Target], place: str) -> bool:
-        """Take what fits; `place` is where the rest stands. False where there is more: no more can be taken."""
         room = MAX_HOSTS - len(self.targets)
         self.targets += targets[:room]
         if len(targets) > room:

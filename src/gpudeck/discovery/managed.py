@@ -108,7 +108,6 @@ class ManagedHosts(Provider):
             return ManagedHostList(0.0, self._entries)
 
     def adopt(self, added: "ManagedHostList") -> None:
-        """Those that another hub has, where they are newer."""
         if added.changed_at <= self.all.changed_at or added.entries == self._entries:
             return
         try:

@@ -38,7 +38,6 @@ MAX_CLASHES = 100
 
 
 def name_trouble(origin: str, trouble: str) -> str:
-    """What is wrong, with who has it; many begin with their file or address by themselves."""
     if trouble.startswith(origin):
         return trouble
     kind, _, place = origin.rpartition(" ")
@@ -305,7 +304,6 @@ class PollingService:
         await self._discovery.change(providers)
 
     def change_share(self, reads: Callable[[str], bool]) -> None:
-        """This one of several hubs reads these hosts from now on."""
         self._reads = reads
         self._watch()
 

@@ -231,7 +231,6 @@ class EventDetector(FleetObserver):
         self._quotas: dict[str, tuple[float, int]] = {}
 
     def learn(self, known: Mapping[str, float | None]) -> None:
-        """What `known` would have been at the start, as soon as it can be read."""
         unjudged, self._unjudged = self._unjudged or [], None
         self._known, self._knows_all = dict(known), False
         for host, baseline, at in unjudged:
@@ -251,7 +250,6 @@ class EventDetector(FleetObserver):
             self._emit_all(self._flapping.overdue(now))
 
     def on_host_changed(self, host: HostState, now: float) -> None:
-        """Report what is new of that host: whether it reports, and what changed on it as of its newest report."""
         if host.status == "never_seen":
             return
         before, after = host.baseline, take_baseline(host, host.baseline)

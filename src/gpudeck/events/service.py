@@ -108,7 +108,6 @@ class EventService(Service):
             self._hub.stream.announce(event)
 
     def pass_on(self, notify: Callable[[Event], None]) -> None:
-        """Call `notify` with events that only this hub knows of."""
         self.events.subscribe(lambda event: None if self._is_found else notify(event))
 
     async def _take_over(self) -> None:

@@ -66,7 +66,6 @@ class EventStore(FleetStore):
     """One fleet's events. All of it raises Temporary where the database does not answer."""
 
     async def write(self, events: Sequence[Event]) -> None:
-        """Keep these; one that is there already stays as it is."""
         if not events:
             return
         rows = [
@@ -117,7 +116,6 @@ class EventStore(FleetStore):
         return [LostTime(row[0] or row[1], *row[1:]) for row in rows.all()]
 
     async def known_hosts(self) -> dict[str, float | None]:
-        """The ids of all hosts that were ever seen: since when one is down, where that was the last event of it."""
         newest = (
             select(func.max(table.c.id))
             .where(table.c.fleet == self._fleet, table.c.kind.in_(_STATUS), table.c.host_id.is_not(None))

@@ -117,7 +117,6 @@ class Columns:
         self._grow(room)
 
     def take(self, count: int) -> slice:
-        """So many rows side by side, all empty."""
         free = self._free.get(count)
         if free:
             start = free.pop()
@@ -176,7 +175,6 @@ class Columns:
         return [names[pattern] for pattern in patterns]
 
     def encoded(self, rows: Rows) -> list[bytes]:
-        """The metrics of these rows as members of JSON objects."""
         return _encoder.encode(list(map(self._shape, *as_json(self.values[rows], self.is_whole))))[2:-2].split(b"},{")
 
     def number(self, row: int, place: int) -> Value:
@@ -241,7 +239,6 @@ class GpuColumns(Columns):
         self.models: dict[str, int] = {}
 
     def model_code(self, name: str) -> int:
-        """The number that stands for a model in `model`."""
         return self.models.setdefault(name, len(self.models))
 
 
@@ -301,7 +298,6 @@ def _plain(value: float, whole: bool) -> Value:
 
 
 def rows_of(runs: list[slice]) -> Rows:
-    """All rows of some runs, one after another."""
     if len(runs) == 1:
         return np.arange(runs[0].start, runs[0].stop)
     starts = np.array([run.start for run in runs], np.int64)

@@ -109,7 +109,6 @@ class ReportOrder:
         return envelope.sequence == self.sequence + 1 and self.is_of_run(envelope)
 
     def has_missed(self, envelope: Head) -> bool:
-        """Whether the same agent has made reports since the last one that was taken."""
         return envelope.sequence > self.sequence + 1 and self.is_of_run(envelope)
 
     def advance(self, envelope: Head) -> bool:
@@ -280,7 +279,6 @@ class HostState:
 
     @property
     def is_recalled(self) -> bool:
-        """Whether it is known from before this start of the hub alone: it has not reported since."""
         return self._recalled_until is not None
 
     @property
@@ -352,7 +350,6 @@ class HostState:
         self._sync()
 
     def release_gpu(self, uuid: str) -> None:
-        """That GPU is in another host now."""
         self._table.settle()
         self._place_gpus([gpu for gpu in self.gpus.values() if gpu.uuid != uuid])
         self.has_changed = True
@@ -367,7 +364,6 @@ class HostState:
             self.row = -1
 
     def rename_id(self, host_id: str) -> None:
-        """The same host under another id, now that its machine id is known."""
         self.id, self._text = host_id, None
         self._note_regrouped()
 
@@ -493,7 +489,6 @@ class HostState:
         return HostState(self.id, self.via, table)
 
     def age(self, now: float, uptime: float | None = None, *, may_be_down: bool = True) -> bool:
-        """Let time pass: up becomes late becomes down. Returns whether anything changed."""
         status = self._status_at(now, now if uptime is None else uptime)
         if status == "down" and not may_be_down and (self.status != "down" or self.is_recalled):
             status = "late"
@@ -513,7 +508,6 @@ class HostState:
         self._change("display_name")
 
     def remark(self, uuids: Iterable[str], now: float, *fields: str) -> None:
-        """What reservations or maintenance say of these GPUs of its has changed, and these fields of its own."""
         self._table.settle()
         for uuid in uuids:
             self.gpus[uuid].remark(now)
@@ -581,7 +575,6 @@ class HostState:
         return encode_hosts(self._table, [self], visibility)[0]
 
     def own_text(self, metrics: bytes) -> tuple[bytes, ...]:
-        """The beginning of its JSON until its GPUs, in pieces; `metrics` are the members with its metrics."""
         if self._text is None:
             text = _encoder.encode(self.own_view())
             begin, end, time = (text.index(mark) for mark in (_METRICS_BEGIN, _METRICS_END, _TIME_BEGIN))

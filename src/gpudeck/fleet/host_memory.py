@@ -82,7 +82,6 @@ class HostStore:
         self._database = database
 
     async def load(self) -> list[tuple[str, LastReport]]:
-        """The facts of all hosts, to be read with `read_facts`, the host that reported last first."""
         wanted = select(host_facts.c.body, _columns.last_report_at, _columns.is_down).join_from(
             host_facts, hosts, host_facts.c.id == _columns.id
         )
@@ -286,7 +285,6 @@ def remember(host: HostState) -> RememberedHost:
 
 
 def make_envelope(known: RememberedHost) -> Envelope:
-    """A report, but for its GPUs, that says who the host is, and that nothing else is known of it."""
     report = Report(
         gpus=[],
         unknown=_HOST_UNKNOWN,

@@ -70,7 +70,6 @@ class TokenLimit:
             self._hosts[token] += 1
 
     def problems(self, now: float) -> list[str]:
-        """Once a second: what an admin has to know of tokens that were refused within the last hour."""
         if not self._refused:
             return []
         # A refusal is dated here: its caller has no clock.
@@ -166,7 +165,6 @@ class Register:
         return msgspec.structs.replace(envelope, host=asked.name) if is_taken else envelope
 
     def settle(self, host: HostState, host_id: str, envelope: Head, target: str | None) -> None:
-        """Give the host of a report that is taken its place: its id, its name, its target."""
         if host.id == host_id and host.name == envelope.host and self.hosts.get(host_id) is host:
             if host.target is None and self._targets:
                 self._link(host, target or envelope.host)
@@ -180,7 +178,6 @@ class Register:
         self._note_clone(host, envelope)
 
     def is_settled(self, host: HostState) -> bool:
-        """Whether further reports of it change nothing here."""
         target = self._targets.get(host.target or host.name)
         return target is None or (host.target is not None and target.via == "push")
 

@@ -87,7 +87,6 @@ class PastMarks(Mapping[str, ReservationMark]):
         self._at = at
 
     def note_end(self, uuid: str, after: ReservationMark | None, now: float) -> None:
-        """`after` is what counts of that GPU from here on."""
         mark = self._marks.get(uuid)
         if mark is None or mark.reservation is None:
             return

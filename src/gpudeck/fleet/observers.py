@@ -60,7 +60,6 @@ class FleetObserver:
 
     @property
     def has_unsaved_backlog(self) -> bool:
-        """Whether reports of a backlog were noted that are not on the disk yet."""
         return False
 
     async def save_backlog(self) -> None:

@@ -236,7 +236,6 @@ class FleetState:
                 host.remark(host.gpus, now, "maintenance")
 
     def annotate(self, notes: Mapping[str, HostNote]) -> None:
-        """The notes on hosts from here on, by their id."""
         known = self.table.notes
         changed = {host_id for host_id in known.keys() | notes.keys() if known.get(host_id) != notes.get(host_id)}
         known.clear()
@@ -286,14 +285,12 @@ class FleetState:
         return self._register.targets
 
     def note_failure(self, target: str, reason: str | None) -> None:
-        """A configured host cannot be read now, and why; None: it can again."""
         host = self._register.targeted(target)
         self.counters["poll_failures"] += reason is not None
         if host is not None:
             host.flag("read", reason)
 
     def has_better_source(self, target: str, via: str) -> bool:
-        """Whether that host reports right now through a more detailed source."""
         host = self._register.targeted(target)
         return host is not None and self._has_better_source(host, via)
 
@@ -316,7 +313,6 @@ class FleetState:
             yield
 
     def age(self, now: float) -> None:
-        """Once a second, let time pass for every host: late, down, and at last forgotten."""
         finish(self.age_in_steps(now))
 
     def age_in_steps(self, now: float) -> Steps[None]:
@@ -370,7 +366,6 @@ class FleetState:
         return Fleet(**self.facts(time, demo=demo), hosts=[host.kept_view() for host in self.ordered()])
 
     def encoded(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> bytes:
-        """The whole fleet as JSON (see model.view.Fleet)."""
         return b"".join(self.encode_in_parts(time, demo=demo, visibility=visibility))
 
     def encode_in_parts(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> Iterator[bytes]:
@@ -390,7 +385,6 @@ class FleetState:
                 before = b","
 
     def facts(self, time: float, *, demo: bool) -> dict[str, Any]:
-        """What all viewers get beside hosts."""
         return {
             "demo": demo,
             "time": time,

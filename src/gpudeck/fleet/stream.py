@@ -106,7 +106,6 @@ class Viewer:
         self._wake.set()
 
     async def next(self) -> PublishedEvent | None:
-        """The next event; None when the stream is over."""
         while self.is_open and not self.events:
             self._wake.clear()
             await self._wake.wait()
@@ -169,7 +168,6 @@ class _Channel:
         self.idle_ticks = 0
 
     def take_delta(self, facts: bytes, numbers: Sequence[bytes]) -> bytes:
-        """A delta of what it has, beside this JSON object and these members; empty parts are left out."""
         parts = [facts[:-1]]
         for member in numbers:
             parts += (b",", member)
@@ -277,7 +275,6 @@ class Stream(FleetObserver):
         return cast("T", await asyncio.shield(answers[question]))
 
     def tick_age(self) -> float:
-        """Seconds since the fleet was last published."""
         return max(0.0, self._clock() - self.time)
 
     def snapshot(self, visibility: Visibility = EVERYTHING, hosts: Hosts = None) -> PublishedEvent:

@@ -73,12 +73,10 @@ _MOST_SPARSE: Final = 0.6
 
 
 def names_of(report: Report) -> MetricNames:
-    """Which metrics a report has: those of the host first, then those of each GPU."""
     return (tuple(report.metrics), *[tuple(gpu.metrics) for gpu in report.gpus or ()])
 
 
 def find_layout(names: MetricNames) -> "Layout":
-    """Hosts that report the same metrics share one."""
     layout = _layouts.get(names)
     if layout is None:
         layout = _layouts[names] = Layout(names)
@@ -103,7 +101,6 @@ class Layout:
         self.metric_bytes = _DOUBLE * length
 
     def read(self, report: Report) -> Floats:
-        """The metrics of a whole report, in their order there, and a NaN at the end."""
         numbers = array("d", report.metrics.values())
         for gpu in report.gpus or ():
             numbers.extend(gpu.metrics.values())
@@ -111,7 +108,6 @@ class Layout:
         return np.frombuffer(numbers)
 
     def read_short(self, numbers: bytes) -> Floats:
-        """The same of a short one."""
         return np.frombuffer(numbers[: self.metric_bytes] + _NAN_BYTES, "<f8")
 
     def arrange(self, values: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -176,7 +172,6 @@ class Description:
         self._last_rest = packed
 
     def idle_seconds(self, numbers: bytes) -> tuple[float, ...]:
-        """Of each GPU; NaN is unknown."""
         return self._idle.unpack_from(numbers, self.layout.metric_bytes)
 
     def read_processes(self, numbers: bytes) -> "ProcessNumbers":
@@ -211,7 +206,6 @@ NO_PROCESSES: Final = ProcessNumbers(np.empty(0, np.int64), np.empty((0, 2)))
 
 
 def refuse_undescribed(envelope: ShortReport, why: str = "") -> ReportRefused:
-    """A short report that cannot be read without the whole one that it refers to."""
     unknown = f"this hub does not know the description {envelope.description!r} of {envelope.host}"
     return ReportRefused(428, "description_needed", why or unknown, "Send the whole report (wire version 1).")
 
@@ -271,11 +265,9 @@ class FleetTable:
         self._disbelieved: set[GpuState | HostState] = set()
 
     def note_regrouped(self) -> None:
-        """The set of GPUs of a host is another."""
         self.regroupings += 1
 
     def note_devices(self, host_row: int) -> None:
-        """That host has other GPUs than before, or other processes are on them."""
         self._devices_versions += 1
         self.hosts.devices_version[host_row] = self._devices_versions
 
@@ -351,11 +343,9 @@ class FleetTable:
         return self._user_codes.setdefault(user, len(self._user_codes))
 
     def find_user(self, user: str) -> int | None:
-        """The same of a user who was on a GPU since this start; None for any other."""
         return self._user_codes.get(user)
 
     def take_numbers(self) -> "ChangedNumbers":
-        """What of the numbers viewers have not been sent yet."""
         self.settle()
         # What is not published yet comes whole with the next delta.
         is_known = self.hosts.is_published[: self.hosts.end]

@@ -33,7 +33,6 @@ class Visibility(Struct, frozen=True):
         return [self._process(process) for process in processes]
 
     def shows_commands_of(self, user: str | None) -> bool:
-        """Whether what that person started is seen with its command line."""
         return self.commands == "all" or (self.commands == "own" and user in self.logins)
 
     def _process(self, process: ShownProcess) -> ShownProcess:

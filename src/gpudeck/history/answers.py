@@ -197,7 +197,6 @@ def find_host(view: "HistoryView", name: str) -> KnownHost:
 
 
 def series_grid(view: "HistoryView", query: SeriesQuery, host: int, began: float, *, among: int = 1) -> Grid:
-    """The steps of an answer about devices of a host that were first seen at `began`, for `among` series."""
     if among > MOST_SERIES:
         hint = f"At most {MOST_SERIES} can be; ask for one GPU."
         raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many for a series each", hint)
@@ -379,7 +378,6 @@ def answer_heat(view: "HistoryView", query: HeatQuery, now: float) -> Heat:
 
 
 def heat_grid(query: HeatQuery) -> Grid:
-    """The columns of a map. Raises HistoryRefused."""
     if query.step < HOUR or query.step % HOUR or query.step > 366 * 24 * HOUR:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."
         raise HistoryRefused("bad_step", f"a map cannot have columns of {query.step} s", hint)

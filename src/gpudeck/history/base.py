@@ -272,7 +272,6 @@ class Savings(Struct):
     released_cost: float | None = None
 
     def add_oversized(self, used: float, saved: float, price: float | None) -> None:
-        """Of `used` seconds `saved` could have been on a smaller model, of which an hour is cheaper by `price`."""
         self.judged += used
         self.oversized += saved
         if price is not None and saved:

@@ -161,7 +161,6 @@ def _open(blob: bytes) -> _PackedMatrix:
 
 
 def read_matrix(blob: bytes, rows: int, columns: int) -> Floats:
-    """As `decode_matrix`; raises Damaged also for one of another shape."""
     matrix = decode_matrix(blob)
     if matrix.shape != (rows, columns):
         raise Damaged(f"a table is {matrix.shape[0]} × {matrix.shape[1]} and not {rows} × {columns}")

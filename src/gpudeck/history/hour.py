@@ -365,7 +365,6 @@ def find_moment(hour: Hour, at: float) -> HourMoment | None:
 
 
 def make_values(table: Floats, *, is_host: bool) -> list[Values]:
-    """Those of each row, in the order of the catalog: None is unknown, and whole where the metric is."""
     return list(zip(*as_json(table, _IS_WHOLE[is_host]), strict=True))
 
 

@@ -121,7 +121,6 @@ def without_numbers(process: ProcessSample) -> ProcessSample:
 
 
 def as_host_samples(samples: Iterable[Sample]) -> Iterator[HostSample]:
-    """The same in plain tuples, one by one."""
     for one in samples:
         if isinstance(one, HostSample):
             yield one

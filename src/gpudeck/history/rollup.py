@@ -224,7 +224,6 @@ class _QuarterWeights:
         return seconds
 
     def add_up(self, values: Floats) -> Floats:
-        """The seconds that each quarter hour has of each row, (…, samples)."""
         return values * self._covered if self._is_one_each else values @ self.seconds
 
     def repeat(self, values: Floats) -> Roll:
@@ -306,7 +305,6 @@ def _split(roll: Roll, names: list[str], rows: int) -> dict[str, Roll]:
 
 
 def hour_totals(part: Quarters) -> StepTotals:
-    """The quarter hours of a host's hour as one step."""
     names, tables = _tables(part, as_one=True)
     return StepTotals(part.start, SECONDS, names, tables[0], part.states.sum(axis=(1, 2)))
 

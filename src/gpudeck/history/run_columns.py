@@ -166,7 +166,6 @@ class RunFacts:
 
 
 def find_blocks(flags: Flags) -> list[tuple[int, int]]:
-    """Where each block of neighbours that are true begins, and ends."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 

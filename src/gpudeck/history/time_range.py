@@ -48,7 +48,6 @@ class Grid(Struct, frozen=True):
 
 
 def align(start: float, end: float, step: int) -> Grid:
-    """The whole steps that cover the range."""
     first = math.floor(start / step)
     return Grid(first * step, step, max(1, math.ceil(end / step) - first))
 
@@ -121,7 +120,6 @@ class Period:
         yield from pairwise(sorted(cut for cut in cuts if self.first_hour <= cut <= self.end_hour))
 
     def weight(self, hour: int) -> float:
-        """How much of the hour lies in the period, 0 to 1."""
         return sum(share for _, share in self.parts(hour))
 
 

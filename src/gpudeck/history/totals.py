@@ -119,7 +119,6 @@ def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
 
 @lru_cache(maxsize=64)
 def which_sum(names: tuple[str, ...]) -> Flags:
-    """Which of those the catalog adds up over devices."""
     metrics = (GPU_METRICS.get(name) or HOST_METRICS.get(name.removeprefix(HOST_PREFIX)) for name in names)
     return np.array([metric is not None and metric.rollup is Rollup.SUM for metric in metrics], dtype=np.bool_)
 
@@ -132,7 +131,6 @@ def _align(one: StepTotals, other: StepTotals) -> tuple[tuple[str, ...], Floats,
 
 
 def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
-    """Its table with lines for these names alone."""
     table = np.tile(np.array(UNKNOWN), (len(names), 1))
     places = {name: place for place, name in enumerate(totals.names)}
     for at, name in enumerate(names):
@@ -181,7 +179,6 @@ class TotalsStack(Struct):
     states: Floats
 
     def lines(self, name: str) -> Floats:
-        """(steps, columns) of one metric."""
         if name not in self.names:
             return np.tile(np.array(UNKNOWN), (len(self.starts), 1))
         lines: Floats = self.tables[:, self.names.index(name)]
@@ -195,7 +192,6 @@ class TotalsStack(Struct):
 def stack_totals(
     found: Mapping[tuple[int, int], StepTotals], names: Collection[str], seconds_per_step: int
 ) -> TotalsStack:
-    """Totals by host and start, of these names alone."""
     count, wanted = len(found), tuple(names)
     return TotalsStack(
         seconds_per_step,
@@ -269,7 +265,6 @@ class _Bodies:
         return states
 
     def lines(self, place: int) -> Floats:
-        """(bodies, columns) of the name at that place of the layout."""
         lines = np.tile(np.array(UNKNOWN), (len(self._begins), 1))
         is_known = self._known[:, place] == 1
         before = self._known[is_known, :place].sum(axis=1, dtype=np.int64)

@@ -511,7 +511,6 @@ def judge_run(columns: RunSamples | None) -> RunVerdict:
 
 
 def find_suggestions(facts: RunFacts) -> list[tuple[VerdictRule, str]]:
-    """All rules that apply, the most important first, with their evidence."""
     told = [(rule, evidence) for rule in RULES if (evidence := rule.find(facts)) is not None]
     hidden = {name for rule, _ in told for name in rule.hides}
     return [(rule, evidence) for rule, evidence in told if rule.name not in hidden]

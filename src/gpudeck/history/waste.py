@@ -128,7 +128,6 @@ def _add_released(
 
 
 def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float | None:
-    """When it had idled for so long."""
     for start, end in spans:
         if end - start >= seconds:
             return start + seconds
@@ -137,7 +136,6 @@ def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float |
 
 
 def before_of(start: float, end: float) -> float:
-    """When the period of the same length before begins."""
     return max(0.0, 2 * start - end)
 
 
@@ -243,7 +241,6 @@ def list_idle_episodes(view: "HistoryView", query: IdleQuery) -> list[IdleEpisod
 
 
 def seconds_after(episode: IdleEpisode, moment: float) -> float:
-    """How long it idles after that."""
     return sum(end - max(start, moment) for start, end in episode.spans if end > moment)
 
 

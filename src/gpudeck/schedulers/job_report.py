@@ -182,7 +182,6 @@ def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[st
 
 
 def add_stretches(report: JobReport, store: Store, work_percent: float, now: float) -> None:
-    """Ask the history when its GPUs did not work. Blocks. Leaves them unknown where it does not say."""
     end = now if report.ended_at is None else report.ended_at
     for gpu in report.gpus[:MOST_STRETCH_GPUS]:
         try:

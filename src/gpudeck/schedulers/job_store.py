@@ -372,7 +372,6 @@ def _add(found: dict[tuple[str | None, ...], UsageSum], new: UsageSum) -> None:
 
 
 def add_amounts(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Of two times, or of two GPUs."""
     sums = {name: one[name] + other[name] for name in SUMS}
     return sums | {name: max(one[name], other[name]) for name in PEAKS}
 

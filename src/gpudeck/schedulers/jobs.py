@@ -124,7 +124,6 @@ class JobTracker:
         hosts: Collection[JobHostRecord],
         hour: dict[int, list[float]],
     ) -> None:
-        """What was known when this hub ended, or that which had the duty. `hour` is what was written of this hour."""
         self.hosts.adopt(hosts)
         for record in records:
             known = self.open.setdefault(_key_of(record), record)
@@ -473,7 +472,6 @@ class JobService(Service):
         return self._beginning
 
     def note_imported(self) -> None:
-        """There are jobs, also where no scheduler is read."""
         self._had_jobs = True
 
     async def note_ended(self, scheduler: str, ended: Sequence[EndedJob]) -> None:

@@ -145,7 +145,6 @@ class SchedulerService(Service):
         self._tasks = [asyncio.create_task(self._run(one), name=one.scheduler.origin) for one in self._readings]
 
     def on_second(self) -> None:
-        """Hosts that joined the fleet, and GPUs that came, since the last look."""
         if self._readings:
             self._expire_shared()
             self._join()

@@ -145,5 +145,4 @@ class SshSettings(Struct, frozen=True):
     """Programs that draw the desktop: with graphics alone on a GPU they do not make it busy."""
 
     def collector(self) -> CollectorSettings:
-        """The part that is about processes."""
         return CollectorSettings(commands=self.commands, display_servers=self.display_servers)

@@ -143,7 +143,6 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
         return any(name.startswith(tuple(self.prefixes)) for name in names)
 
     def blank(self, value: float) -> str | None:
-        """Why the number is none; None when it is one."""
         if any(blank.low <= value <= blank.high for blank in self.blanks):
             return f"{self.name} has no value: not supported by this GPU, or not permitted to read"
         return None
@@ -363,5 +362,4 @@ def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
 
 
 def label(sample: Sample, names: list[str]) -> str:
-    """The first of these labels that says something, or an empty text."""
     return next((text for name in names if (text := sample.labels.get(name, "").strip())), "")

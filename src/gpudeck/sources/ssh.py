@@ -63,7 +63,6 @@ class SshConnection:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a command of before still runs there, though its time was over long ago."""
         return self._late is not None and not self._late.done()
 
     async def run(self, command: str, seconds: float) -> Output:

@@ -76,7 +76,6 @@ def explain(error: Exception, attempt: Attempt) -> PluginError:
 
 
 def quote(text: str) -> str:
-    """Words from the other side, fit for a message."""
     return " ".join(clean(text).split())[:_SHOWN].rstrip(".")
 
 
@@ -120,7 +119,6 @@ def _make_folder(attempt: Attempt) -> str:
 
 
 def forget(attempt: Attempt) -> str:
-    """The command that takes a host key out of the file of known hosts."""
     name = entry_name(*attempt.known_as)
     quoted = f"'{name}'" if "[" in name else shlex.quote(name)
     is_usual = attempt.known_hosts == "~/.ssh/known_hosts"

@@ -12,7 +12,6 @@ _WEEK = 168
 
 
 def seeded_random(*key: object) -> Random:
-    """A generator that rolls the same numbers whenever it is made from the same key."""
     return Random("/".join(map(str, key)))  # noqa: S311 - the numbers are meant to be repeatable
 
 

@@ -243,7 +243,6 @@ class SimulatedHost(Collector):
         self._host = host
 
     def collect(self, now: float) -> Report:
-        """The host's whole report. Raises Temporary while the host is dead."""
         report = self._fleet.report(self._host, now)
         if report is None:
             raise Temporary(f"{self._fleet.names[self._host]} is dead at the moment.", "It comes back within minutes.")

@@ -62,7 +62,6 @@ _round_watts = GPU_METRICS["power_watts"].round
 
 
 def settled(slot: GpuSlot) -> dict[str, Number]:
-    """The metrics that never change, or only where its memory wears. A MIG instance has the board's flags."""
     features = slot.model.features
     values: dict[str, Number] = {"memory_total_bytes": slot.memory_mib * MIB}
     if slot.parent is not None:
@@ -84,7 +83,6 @@ def settled(slot: GpuSlot) -> dict[str, Number]:
 
 
 def unknowns(slot: GpuSlot) -> dict[str, str]:
-    """The metrics that this GPU or MIG instance never reports, with the reasons."""
     if slot.model.vendor == "amd":
         return AMD_UNKNOWN.copy()
     features = slot.model.features

@@ -302,7 +302,6 @@ class HostSpec(Struct, frozen=True):
 
 
 def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mishap) -> HostSpec:
-    """Sets one machine up; the same arguments give the same machine."""
     rng = seeded_random(seed, "host", number)
     group = rng.choice(tuple(GROUPS))
     in_slurm = not chassis.workstation and rng.random() < 0.4

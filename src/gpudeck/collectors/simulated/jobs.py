@@ -94,7 +94,6 @@ class Timeline:
         return Tenure(since, until, None, max(since, self._life.opens(number)))
 
     def overlapping(self, start: float, end: float) -> list[SimulatedJob]:
-        """Every job, guests too, that was there at some time from `start` until just before `end`; oldest first."""
         found: dict[tuple[float, int], SimulatedJob] = {}
         for number in range(self._life.number(start), self._life.number(end) + 1):
             for run in (run for runs in self._blocks(self, number).runs for run in runs):

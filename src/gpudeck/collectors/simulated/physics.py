@@ -59,7 +59,6 @@ def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> 
 
 
 def add_up_activity(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> dict[str, Number]:
-    """What the jobs on a GPU make of each of ACTIVITY_METRICS together."""
     sums = [0.0] * len(ACTIVITY_METRICS)
     for run, level in parts:
         share = utilization(run.work, level, salt, t) / 100
@@ -98,7 +97,6 @@ def stifled_temperature(warmth: float, room: float) -> float:
 
 
 def room_offset(salt: int, t: float) -> float:
-    """How much warmer the surroundings are than usual: the afternoon, the neighbours, the cooling."""
     return 1.2 * sin(2 * pi * (t / 86_400 - 0.38)) + 1.1 * wave(salt, t, 900.0)
 
 

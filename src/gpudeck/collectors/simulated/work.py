@@ -190,7 +190,6 @@ def pick_size(rng: Random, kind: Kind, most: int) -> int:
 
 
 def draw_work(rng: Random, kind: Kind, *, brisk: bool, gpus: int = 1, room: float = 1.0) -> Work:
-    """How one job of that kind goes. `room` is the share of the memory it can have; `brisk` ones load quickly."""
     habit = PROFILES[kind]
     load_s = rng.randint(6, 15) if brisk else rng.randint(20, 110)
     work = Work(

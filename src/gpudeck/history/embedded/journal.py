@@ -106,7 +106,6 @@ Number = TypeVar("Number", float, Floats)
 
 
 def scale(steps: Number, step: float) -> Number:
-    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
     return steps if step == 1 else steps * step if step > 1 else steps / round(1 / step)
 
 

@@ -81,7 +81,6 @@ class KeyRegistry:
         self.load()
 
     def load(self) -> None:
-        """Read everything again, without damaged rows."""
         self.hosts = {}
         for key, host_id, name, first, last in self._read(_HostRow, _HOST_COLUMNS, "hosts"):
             self.hosts[host_id] = HostKeys(key, host_id, name, *_span(first, last))

@@ -81,7 +81,6 @@ class HistoryRetention:
         return sum(of_hosts) + sum(move(table, f"{column} > ?", (begin,)) for table, column in tables)
 
     def used_bytes(self) -> int:
-        """How much of the file is in use: what was deleted does not count."""
         pages, free, size = (
             self._connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")

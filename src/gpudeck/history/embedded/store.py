@@ -121,14 +121,12 @@ class EmbeddedStore:
 
     @property
     def damage(self) -> str | None:
-        """What cannot be read, or was set aside, for the hub's admin."""
         return self.writer.set_aside or self.writer.damage.problem
 
     def take(self, samples: Sequence[Sample]) -> None:
         self.writer.take(samples)
 
     def flush(self, seconds: float = 60.0) -> bool:
-        """Wait until everything taken so far is on the disk; False if that takes longer."""
         return self.writer.flush(seconds)
 
     def series(self, query: SeriesQuery) -> Answer:

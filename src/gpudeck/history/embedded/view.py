@@ -139,7 +139,6 @@ class HistoryView:
         return KnownRun(key, host, split_gpus(gpus), user, first, last)
 
     def raw_since(self, hosts: Iterable[int]) -> float:
-        """When the oldest hour of any of these hosts with samples begins; 0 where there is none."""
         wanted = set(hosts)
         found = [self._oldest(host) for host in wanted]
         found += [one.start for host in wanted for one in self.open_hours_of(host)]
@@ -405,13 +404,11 @@ class HistoryView:
         return None if row is None else row[0]
 
     def live_run(self, host: int, pid: int, key: int) -> OpenRun | None:
-        """That run, if it was there when its host was last sampled."""
         known = self._keys.by_key.get(host)
         run = None if known is None else known.runs.get(pid)
         return run if run is not None and run.key == key else None
 
     def open_hours_of(self, host: int) -> list[OpenHour]:
-        """What of that host is not sealed yet, in order."""
         return self._open_by_host.get(host, [])
 
     @cached_property

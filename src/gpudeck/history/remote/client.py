@@ -136,7 +136,6 @@ class PromReader:
         self._client = client
 
     def stats(self, stats: Stats, grid: Grid) -> list[SeriesStats]:
-        """Mean, low and high of each series, by step."""
         found: dict[frozenset[tuple[str, str]], SeriesStats] = {}
         for labels, values in self.values(at_once(stats), grid):
             stat = labels.pop("stat", "mean")
@@ -148,7 +147,6 @@ class PromReader:
         return list(found.values())
 
     def values(self, query: str, grid: Grid) -> list[tuple[dict[str, str], Floats]]:
-        """One value a step and series, NaN where there is none."""
         found: dict[frozenset[tuple[str, str]], tuple[dict[str, str], Floats]] = {}
         for begin in range(0, grid.count, MOST_STEPS):
             piece = Grid(grid.start + begin * grid.step, grid.step, min(MOST_STEPS, grid.count - begin))

@@ -74,7 +74,6 @@ def _encode_labels(name: str, labels: Mapping[str, str | None]) -> bytes:
 
 
 def encode_series(head: bytes, value: float, time: bytes) -> bytes:
-    """One series with one sample, as part of a request. `head` and `time` are encoded already."""
     return head + _pack_value(_VALUE, value) + time
 
 
@@ -230,7 +229,6 @@ class SeriesColumn(NamedTuple):
 
 
 def encode_times(times: Floats) -> NDArray[np.uint8]:
-    """Each as `encode_time` does it: a row of bytes."""
     milliseconds = np.clip((times * 100).astype(np.int64) * 10, 0, _LATEST)
     digits = (milliseconds[:, None] >> 7 * np.arange(_TIME_BYTES)) & 0x7F
     digits[:, :-1] |= 0x80
@@ -397,7 +395,6 @@ def _encode(key: _Key, count: _Count, now: float, hub: str | None) -> list[bytes
 
 
 def use_of(gpu: GpuSample, seconds: float) -> list[tuple[str | None, Amounts]]:
-    """Each user of a GPU with what they used of it, in the order of COUNTERS: in use, active, idle, joules."""
     utilization, power = gpu.values[_UTILIZATION], gpu.values[_POWER]
     amounts = (
         seconds,

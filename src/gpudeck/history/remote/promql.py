@@ -47,12 +47,10 @@ def label_value(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string that means exactly `text`, whatever is in it."""
     return '"' + _STRANGE.sub(_escape, label_value(text)) + '"'
 
 
 def select(series: str, labels: Mapping[str, str] | None = None, *more: str) -> str:
-    """The samples of a series that the hub wrote. `more` are matchers as they stand."""
     matchers = [OURS, *(f"{name}={quoted(value)}" for name, value in (labels or {}).items()), *more]
     return f"{series}{{{','.join(matchers)}}}"
 
