@@ -127,11 +127,17 @@ class Done(Struct, frozen=True):
 @get("/api/v1/me", opt=access("open"))
 async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Who the hub takes you for, and what you may do."""
+    me, cookies = await describe_visitor(request, auth, jobs)
+    return Response(me, cookies=cookies)
+
+
+async def describe_visitor(request: AuthRequest, auth: Auth, jobs: JobReporter) -> tuple[Me, list[Cookie]]:
+    """The caller with what only their cookies say; and the cookies of the answer, which take back what was told."""
     me = describe_caller(caller_of(request), policy_of(request), auth, jobs)
     found = await _find_provider(request, auth)
     note = _read_note(request)
     me = replace(me, provider=None if found is None else found[0].label, note=note)
-    return Response(me, cookies=[] if note is None else [write_note(request, "")])
+    return me, [] if note is None else [write_note(request, "")]
 
 
 @post(

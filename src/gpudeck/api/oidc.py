@@ -18,10 +18,11 @@ from gpudeck.api.answers import RequestRefused, documented
 from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, Trial, check_place
-from gpudeck.model.errors import GpudeckError, Refused, Temporary
+from gpudeck.model.errors import Refused, Temporary
 
 BEGUN_COOKIE = "gpudeck_oidc"
 MOST_LOGOUT_BYTES = 32 * 1024
+TRIED = "This login was a trial, so nobody was logged in. Its result is shown where it was begun."
 _ANSWERS = ("code", "state", "iss", "error")
 _Provider = Annotated[str, PathParameter(description="The provider's name in the configuration", max_length=64)]
 _REDIRECT = {302: ResponseSpec(None, description="To the provider, or back to the page", generate_examples=False)}
@@ -70,9 +71,9 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
     except (Temporary, Refused) as error:
         return _back(request, logins, "", error)
     if finished.secret is None:
-        return _back(request, logins, "", None)
+        return _back(request, logins, "", TRIED)
     auth.note_account()
-    return _back(request, logins, finished.place, None, finished.secret)
+    return _back(request, logins, finished.place, "", finished.secret)
 
 
 @post(
@@ -143,12 +144,12 @@ def _go(request: AuthRequest, url: str, begun: str, max_age: int = BEGUN_SECONDS
 
 
 def _back(
-    request: AuthRequest, logins: OidcLogins, place: str, error: GpudeckError | None, secret: str | None = None
+    request: AuthRequest, logins: OidcLogins, place: str, note: object, secret: str | None = None
 ) -> Response[Any]:
-    """To the page, with the new session, or with why there is none."""
+    """To the page, with the new session, or with a note on why there is none."""
     answer = _go(request, f"{logins.public_url}/{place}", "", max_age=0)
     if secret is not None:
         answer.cookies.append(make_cookie(secret, is_secure=is_secure(request), prefix=prefix_of(request)))
-    if error is not None:
-        answer.cookies.append(write_note(request, str(error)))
+    if note:
+        answer.cookies.append(write_note(request, str(note)))
     return answer

@@ -23,7 +23,7 @@ from msgspec import Struct
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
 from gpudeck.api.history import HistoryQueries, TheHistory
-from gpudeck.api.login import Me, describe_caller
+from gpudeck.api.login import Me, describe_visitor
 from gpudeck.api.past import read_context, view_past
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.fleet.columns import BUSY, FREE, IDLE, RESERVED
@@ -303,13 +303,13 @@ async def _answer_page(html: bytes, hub: Hub, services: ApiServices, request: Hu
     """The content is for this caller and this moment: it must not be cached."""
     caller = caller_of(request)
     policy = services.policy
-    me = describe_caller(caller, policy, services.auth, services.jobs)
+    me, cookies = await describe_visitor(request, services.auth, services.jobs)
     html = embed_initial_state(html, me, hub, policy.visibility(caller) if me.may_read else None)
     headers = {"Content-Security-Policy": PAGE_POLICY, "Cache-Control": "no-store", "Vary": "User-Agent, Cookie"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
         html = await asyncio.to_thread(gzip.compress, html, 1)
-    return Response(html, media_type=MediaType.HTML, headers=headers)
+    return Response(html, media_type=MediaType.HTML, headers=headers, cookies=cookies)
 
 
 async def _answer_in_text(

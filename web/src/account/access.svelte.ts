@@ -53,7 +53,16 @@ export class Access {
   }
 
   logOut(): Promise<Answer<object>> {
-    return this.leave(logOut)
+    return this.leave(() => logOut(false))
+  }
+
+  /** Here, and where the user logged in: the browser leaves this page for that. */
+  async logOutAtProvider(): Promise<Answer<object>> {
+    const answer = await logOut(true)
+    if ('refused' in answer) return answer
+    if (answer.done.provider_url) location.assign(answer.done.provider_url)
+    else await this.ask()
+    return answer
   }
 
   logOutEverywhere(): Promise<Answer<object>> {
@@ -69,7 +78,8 @@ export class Access {
   }
 
   private take(me: Me): void {
-    if (isKnown(this.me) && me.kind === 'nobody') this.note = 'Your session has ended. Log in again.'
+    if (me.note) this.note = me.note
+    else if (isKnown(this.me) && me.kind === 'nobody') this.note = 'Your session has ended. Log in again.'
     else if (this.secret !== null && me.can_log_in) this.note = 'This link creates the first admin account, but this hub already has accounts. Log in with one of them.'
     if (me.can_log_in) this.secret = null
     this.me = me

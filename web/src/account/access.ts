@@ -32,6 +32,11 @@ export function canEnter(me: Me | null): boolean {
   return me?.kind === 'nobody' && (me.can_log_in || me.needs_first_admin)
 }
 
+/** Where the browser goes to log in with a provider, and comes back from to the place where it is now. */
+export function providerAddress(name: string, place: { search: string; hash: string }): string {
+  return `api/v1/login/oidc/${encodeURIComponent(name)}?next=${encodeURIComponent(place.search + place.hash)}`
+}
+
 /** A hub that has not said who asks decides when it is asked to change something. */
 export function mayAdminister(me: Me | null): boolean {
   return me?.may_administer ?? true

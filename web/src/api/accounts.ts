@@ -1,13 +1,13 @@
 /** Who somebody is to the hub, and what admins do about accounts, tokens and the audit log. */
 import { request, type Answer } from './request'
-import type { Account, AccountChange, AuditEntry, MadeToken, Me, PendingLogin, PersonalMutes, NewAccount, NewToken, SavedView, Session, Token } from './types'
+import type { Account, AccountChange, AuditEntry, MadeToken, Me, PendingLogin, PersonalMutes, NewAccount, NewToken, SavedView, Session, Token, Trial } from './types'
 
 /** The page waits for this one before it shows anything. */
 const FIRST_TIMEOUT_MS = 5_000
 
 export const readMe = (): Promise<Answer<Me>> => request('get', '/api/v1/me', { timeoutMs: FIRST_TIMEOUT_MS })
 export const logIn = (name: string, password: string): Promise<Answer<Me>> => request('post', '/api/v1/login', { body: { name, password } })
-export const logOut = (): Promise<Answer<object>> => request('post', '/api/v1/logout')
+export const logOut = (atProvider: boolean): Promise<Answer<{ provider_url?: string | null }>> => request('post', '/api/v1/logout', atProvider ? { query: { at_provider: true } } : {})
 export const logOutEverywhere = (): Promise<Answer<object>> => request('post', '/api/v1/logout-everywhere')
 export const changePassword = (old: string, fresh: string): Promise<Answer<Me>> => request('post', '/api/v1/me/password', { body: { old, new: fresh } })
 export const readPersonalMutes = (): Promise<Answer<PersonalMutes>> => request('get', '/api/v1/me/mutes')
@@ -38,6 +38,10 @@ export const listAccounts = (): Promise<Answer<{ accounts: Account[] }>> => requ
 export const addAccount = (account: NewAccount): Promise<Answer<Account>> => request('post', '/api/v1/accounts', { body: account })
 export const changeAccount = (name: string, change: AccountChange): Promise<Answer<Account>> => request('patch', '/api/v1/accounts/{name}', { path: { name }, body: change })
 export const removeAccount = (name: string): Promise<Answer<object>> => request('delete', '/api/v1/accounts/{name}', { path: { name } })
+
+/** A login to be tried: `url` is to be opened, `readTrial` then says what came of it. */
+export const tryLogin = (provider: string): Promise<Answer<Trial>> => request('post', '/api/v1/login/trials', { body: { provider } })
+export const readTrial = (id: string): Promise<Answer<Trial>> => request('get', '/api/v1/login/trials/{trial_id}', { path: { trial_id: id } })
 
 export const listTokens = (): Promise<Answer<{ tokens: Token[] }>> => request('get', '/api/v1/tokens')
 export const createToken = (token: NewToken): Promise<Answer<MadeToken>> => request('post', '/api/v1/tokens', { body: token })

@@ -21,6 +21,7 @@ export type HostOrigin = Schemas['HostOrigin']
 /** Who the page is used by, and what they may do. */
 export type Me = Schemas['Me']
 export type Session = Schemas['OneSession']
+export type Trial = Schemas['Trial']
 /** A program that wants to be logged in. */
 export type PendingLogin = Schemas['PendingLogin']
 /** Names of rules of which somebody is not told in person: by their own choice, and by the hub's settings. */
