@@ -81,11 +81,14 @@ class NoHostAdmin:
         return False
 
 
-def make_auth(folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True) -> Auth:
+def make_auth(
+    folder: Path, settings: AuthSettings | None = None, *, with_tokens: bool = True, public_url: str | None = None
+) -> Auth:
     """Accounts and tokens in a file of that folder. It is opened anew for each transaction, so that a test may use it
     from several calls of `asyncio.run`."""
     put_tables(folder, _file_with_tokens() if with_tokens else None)
-    auth = Auth(open_file(folder), settings or AuthSettings(), passwords=Passwords(quick_hasher()))
+    passwords = Passwords(quick_hasher())
+    auth = Auth(open_file(folder), settings or AuthSettings(), passwords=passwords, public_url=public_url)
     run(auth.load())
     return auth
 

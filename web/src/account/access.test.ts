@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest'
 import type { Me } from '../api/types'
-import { canEnter, loginGate, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, secretIn } from './access'
+import { canEnter, loginGate, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, providerAddress, secretIn } from './access'
 
 function me(changes: Partial<Me> = {}): Me {
-  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, ...changes }
+  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, providers: [], takes_passwords: true, provider: null, note: null, ...changes }
 }
 
 const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_reserve: true, may_administer: true })
@@ -71,4 +71,8 @@ describe('a new password', () => {
     ['ten chars!', 'ten chars!', undefined],
     ['🔑🔑🔑🔑🔑', '🔑🔑🔑🔑🔑', 'password'],
   ])('%s, %s', (password, again, field) => expect(passwordMistake(password, again)?.field).toBe(field))
+})
+
+test('a login through a provider comes back to the place where it began', () => {
+  expect(providerAddress('sso', { search: '?q=free', hash: '#/host/gpu01' })).toBe('api/v1/login/oidc/sso?next=%3Fq%3Dfree%23%2Fhost%2Fgpu01')
 })
