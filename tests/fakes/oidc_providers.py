@@ -20,7 +20,7 @@ from fakes.waiting import wait_until
 
 SOURCES = Path(__file__).parents[1] / "auth" / "oidc_provider"
 INSTALLED = Path(__file__).parents[2] / "build" / "oidc-provider"
-SECRET = "a secret of the client that is long enough"
+SECRET = "a-secret-of-the-client-that-is-long-enough"
 CLIENT = "gpudeck"
 USERS: dict[str, dict[str, Any]] = {
     "ada": {"preferred_username": "ada", "email": "ada@example.org", "groups": ["gpu-admins", "lab-vision"]},

@@ -45,6 +45,7 @@ AGAIN_SECONDS: Final = 15.0
 """The provider is asked for its document or its keys so seldom at most while something is wrong with them."""
 AT_ONCE: Final = 8
 _MOST_KEYS: Final = 50
+_METHODS: Final = ("client_secret_basic", "client_secret_post")
 _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 ALGORITHMS: Final = frozenset(
     ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
@@ -110,6 +111,7 @@ class OidcProvider:
         self._fetchers: dict[tuple[str, str], Fetcher] = {}
         self._document: ProviderDocument | None = None
         self._keys: KeySet | None = None
+        self._method = _METHODS[0]
         self._document_at = self._keys_at = self._failed_at = float("-inf")
         self._asking = asyncio.Lock()
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -282,27 +284,34 @@ class OidcProvider:
             raise
 
     async def _ask_for_tokens(self, form: dict[str, str]) -> _TokenAnswer:
-        document = await self.document()
+        """Providers take the secret in the header or in the form, and many only in the way that the client was
+        registered for: the other one is tried before the client counts as refused."""
+        supported = (await self.document()).token_endpoint_auth_methods_supported
+        methods = [method for method in _METHODS if method in supported] or list(_METHODS[:1])
+        methods.sort(key=lambda method: method != self._method)
+        for method in methods:
+            answer = await self._post_form(form, method)
+            if answer.status == 200:
+                self._method = method
+                return _read(answer.body, _TokenAnswer, "answer with the tokens")
+            if _error_code(answer) != "invalid_client":
+                break
+        raise self._token_refusal(answer)
+
+    async def _post_form(self, form: dict[str, str], method: str) -> HttpResponse:
+        url = (await self.document()).token_endpoint
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        methods = document.token_endpoint_auth_methods_supported
-        if "client_secret_basic" in methods or "client_secret_post" not in methods:
+        if method == "client_secret_basic":
             pair = f"{quote_plus(self.settings.client_id)}:{quote_plus(self.secret)}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form = {**form, "client_id": self.settings.client_id, "client_secret": self.secret}
-        url = document.token_endpoint
         async with self._turns:
             with self._explaining(url):
-                answer = await self._fetcher(url).post(url, urlencode(form).encode(), headers, accept={400, 401})
-        if answer.status != 200:
-            raise self._token_refusal(answer)
-        return _read(answer.body, _TokenAnswer, "answer with the tokens")
+                return await self._fetcher(url).post(url, urlencode(form).encode(), headers, accept={400, 401})
 
     def _token_refusal(self, answer: HttpResponse) -> GpudeckError:
-        try:
-            code = msgspec.json.decode(answer.body, type=_TokenError).error
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            code = ""
+        code = _error_code(answer)
         if code == "invalid_grant":
             return GrantEnded("the provider does not accept the code or the refresh token (invalid_grant).")
         if code in {"invalid_client", "unauthorized_client"} or answer.status == 401:
@@ -431,6 +440,14 @@ def _read(body: bytes, kind: type[_T], what: str) -> _T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Temporary(f"the provider's {what} cannot be read: {type(error).__name__}.") from error
+
+
+def _error_code(answer: HttpResponse) -> str:
+    """Empty where the answer has none."""
+    try:
+        return msgspec.json.decode(answer.body, type=_TokenError).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _explain(error: JoseError) -> str:
