@@ -467,7 +467,7 @@ class AlertEngine(AlertStateMachine):
             return
         for record in self._records():
             is_open = record.state == "firing" and record.severity == "critical" and record.told_at is not None
-            if is_open and now - (record.told_at or now) >= self._repeat and not self._is_muted(record, now):
+            if is_open and now - (record.told_at or now) >= self._repeat and not self.is_muted(record, now):
                 record.repeats += 1
                 self._send_again(record, now)
 

@@ -194,7 +194,7 @@ class MessageGrouping:
             title=f"{self._prefix}{title}",
             lines=_lines(records, is_end=is_end),
             action="" if is_end else action,
-            link="#/events" if is_sum else _link(records),
+            link="#/events" if is_sum else link_of(records),
             labels=shared_labels(records),
             accounts=tuple(dict.fromkeys(account for record in records for account in record.accounts)),
             subjects=_subjects(records),
@@ -252,7 +252,7 @@ def _lasted(record: AlertRecord) -> str:
     return f"It lasted {show_span((record.resolved_at or record.since) - record.since)}."
 
 
-def _link(records: Sequence[AlertRecord]) -> str:
+def link_of(records: Sequence[AlertRecord]) -> str:
     """A UUID is whatever an agent says: in an address it must not become a mark that a chat acts upon."""
     first = records[0]
     if len(records) == 1 and first.gpu:

@@ -133,6 +133,10 @@ class AlertService(Service):
         if self._pause <= 0 and (self.task is None or self.task.done()):
             self.task = asyncio.get_running_loop().create_task(self._look())
 
+    def find_engine(self) -> AlertEngine | None:
+        """The engine that evaluates alerts here; None while another hub does."""
+        return self.alerts.engine if self._has_duty and self._duty.is_held else None
+
     async def settled(self) -> None:
         """Until the look that has begun is complete."""
         if self.task is not None:

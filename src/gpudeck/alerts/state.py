@@ -42,7 +42,7 @@ class AlertStateMachine:
         self._down: set[str] = set()
         self._context = FleetContext(now=0.0)
         self.mutes = Mutes()
-        self._grouping = MessageGrouping(settings, self._rules, self._is_muted, prefix=prefix)
+        self._grouping = MessageGrouping(settings, self._rules, self.is_muted, prefix=prefix)
         self.changed: dict[str, AlertRecord] = {}
         self.version = 0
 
@@ -190,7 +190,7 @@ class AlertStateMachine:
             record.note = None
             self._note(record)
 
-    def _is_muted(self, record: AlertRecord, now: float) -> bool:
+    def is_muted(self, record: AlertRecord, now: float) -> bool:
         """While a host is down, only that is sent: whatever else is wrong there waits until it is back."""
         if record.host_id in self._down and not self._rules[record.rule].inhibits_host:
             return True

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw, msgpack
 
+from gpudeck.alerts.notifiers.alertmanager import AlertmanagerNotifier
 from gpudeck.alerts.notifiers.message_service import MessageService
+from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX
+from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.service import AlertService, ShownAlerts
 from gpudeck.api.access import Authenticator, Policy
 from gpudeck.api.history import HistoryQueries
@@ -19,7 +22,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.chat.service import ChatService, DirectMessageChannel
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
-from gpudeck.database.schema import name_fleet
+from gpudeck.database.schema import REAL, name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
@@ -27,6 +30,7 @@ from gpudeck.demo.story import SHORTEST_DAYS, priced
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
+from gpudeck.events.log import EventLog
 from gpudeck.events.service import EventService
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.host_memory import HostMemory
@@ -199,6 +203,7 @@ class HubServices:
             share=share("alerts"),
             now=hub.clock,
         )
+        alertmanager = self._make_alertmanager(notify, events, fleet)
         self.idle_policy = IdlePolicyService(
             hub,
             auth,
@@ -258,6 +263,7 @@ class HubServices:
             self.queue,
             self.messages,
             self.alerts,
+            *alertmanager,
             self.idle_policy,
             self.digests,
             chat,
@@ -274,6 +280,18 @@ class HubServices:
             *self._all,
         ):
             hub.fleet.observers.add(observer)
+
+    def _make_alertmanager(self, notify: NotifySettings, events: EventLog, fleet: str) -> list[Service]:
+        """None without the setting, and none for a demo whose messages are withheld."""
+        if notify.alertmanager is None or (fleet != REAL and not notify.demo):
+            return []
+        prefix = "" if fleet == REAL else DEMO_PREFIX
+        hub, find = self._hub, self.alerts.find_engine
+        return [
+            AlertmanagerNotifier(
+                notify.alertmanager, hub.fleet, events, find, page=notify.page, prefix=prefix, now=hub.clock
+            )
+        ]
 
     async def open(self) -> None:
         """Load what each service has in a database, now, or as soon as that answers: the hub serves meanwhile."""

@@ -38,7 +38,18 @@ FORGET_TICKS = 3600
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
-PARTS: Final = ("cluster", "database", "events", "schedulers", "reservations", "alerts", "messages", "history", SOURCE)
+PARTS: Final = (
+    "cluster",
+    "database",
+    "events",
+    "schedulers",
+    "reservations",
+    "alerts",
+    "messages",
+    "alertmanager",
+    "history",
+    SOURCE,
+)
 """The parts of a hub without which it goes on, degraded: each reports its problems with `set_problems`."""
 
 

@@ -26,6 +26,17 @@ _Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
 _Kind = Annotated[
     str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$(?!\n)", extra={"config_words": "a kind of event, such as host_down"})
 ]
+_Url = Annotated[
+    str,
+    Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "an address that begins with http:// or https://"}),
+]
+_LabelName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$(?!\n)",
+        extra={"config_words": "the name of a label: letters, digits and _"},
+    ),
+]
 _Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
@@ -62,6 +73,23 @@ class ChannelSettings(Struct, frozen=True):
                     raise ValueError(f"{place}: there is no kind {kind}; {propose(kind, KINDS)}")
 
 
+class AlertmanagerSettings(Struct, frozen=True):
+    """Alertmanagers that get the hub's alerts, beside the channels. Personal alerts are not sent there."""
+
+    urls: Annotated[list[_Url], Meta(min_length=1, max_length=10)]
+    """Their addresses: http://alertmanager.example:9093. Each gets all alerts."""
+    severity: Severity = "info"
+    """The lowest severity that is sent."""
+    labels: dict[_LabelName, _Pattern] = field(default_factory=dict)
+    """Labels of all alerts, beside those of host and rule: `{cluster: north}`."""
+    token_file: str | None = None
+    """A file with a token for a proxy in front of them. It is read each time."""
+    ca_file: str | None = None
+    """Certificates that theirs are checked against, in place of those of this machine."""
+    resend: Annotated[Duration, Meta(ge=1, le=600)] = 60.0
+    """How often alerts that still fire are sent again. After four times that without the hub they end there."""
+
+
 class RouteSettings(Struct, frozen=True):
     """Which messages go to which channels. All conditions have to fit; one that is left out always does."""
 
@@ -93,6 +121,8 @@ class NotifySettings(Struct, frozen=True):
     slack: ChannelName | None = None
     """The channel with a bot's token that writes to single users, at `users.NAME.slack`. Not needed where
     `chat.slack` has a bot: then that one does."""
+    alertmanager: AlertmanagerSettings | None = None
+    """Alertmanagers that get the hub's alerts: see docs/alerts.md."""
     page: (
         Annotated[str, Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "the page's address, https://…"})]
         | None
