@@ -203,7 +203,6 @@ class HubServices:
             share=share("alerts"),
             now=hub.clock,
         )
-        alertmanager = self._make_alertmanager(notify, events, fleet)
         self.idle_policy = IdlePolicyService(
             hub,
             auth,
@@ -263,7 +262,7 @@ class HubServices:
             self.queue,
             self.messages,
             self.alerts,
-            *alertmanager,
+            *self._make_alertmanager(notify, events, fleet),
             self.idle_policy,
             self.digests,
             chat,
