@@ -9,7 +9,7 @@ from gpudeck.collectors import base, drm_cards, nvml_board, nvml_device, sysfs
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.collectors.simulated.inventory import FELL_OFF
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
-from gpudeck.model.report import GpuReading, Number, Report
+from gpudeck.model.report import GpuReading, JobCgroup, Number, Report
 
 NOON = 1_760_356_800.0
 DAY = 86_400.0
@@ -246,3 +246,19 @@ def test_every_host_has_addresses_of_its_own() -> None:
     assert all(found)
     assert all(address.startswith("10.") for address in addresses)
     assert len(set(addresses)) == len(addresses)
+
+
+def test_jobs_of_a_scheduler_have_cgroups_that_grow(fleet: SimulatedFleet) -> None:
+    last: dict[str, JobCgroup] = {}
+    for at in range(int(NOON), int(NOON) + 3600, 30):
+        for host in range(len(fleet.names)):
+            report = fleet.report(host, at)
+            jobs = {one.job for gpu in (report.gpus or [] if report else []) for one in gpu.processes or ()}
+            for one in report.job_cgroups if report else []:
+                assert one.job in jobs
+                before = last.get(one.job, one)
+                used, seconds = (one.cpu_seconds or 0) - (before.cpu_seconds or 0), one.read_at - before.read_at
+                assert 0 <= used <= seconds * (one.cpu_limit_cores or 0)
+                assert 0 < (one.memory_used_bytes or 0) <= (one.memory_limit_bytes or 0)
+                last[one.job] = one
+    assert last

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import nan
+from math import ceil, cos, nan, pi
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
@@ -26,15 +26,18 @@ from gpudeck.collectors.simulated.inventory import (
 )
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline, cache_blocks
 from gpudeck.collectors.simulated.physics import LoadSegment, SlotTrack
-from gpudeck.collectors.simulated.work import LabUsers
+from gpudeck.collectors.simulated.work import Kind, LabUsers
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Temporary
-from gpudeck.model.report import Disk, Number, Report
+from gpudeck.model.report import Disk, JobCgroup, Number, Report
 
 _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
 _ROUND = {name: metric.round for name, metric in HOST_METRICS.items()}
 BEAT_S = 12.0
 DISK_BEAT_S = 600.0
+CGROUP_BEAT_S = 30.0
+_CPU_SHARES: dict[Kind, float] = {"training": 0.9, "loader": 0.95, "notebook": 0.4, "inference": 0.6, "holder": 0.2}
+"""Which part of its threads a job uses over its time."""
 # What one thread of a job fetches over the network while its GPU is fully used.
 FETCH_BYTES_PER_SECOND = 3e6
 CHECKPOINT_BYTES_PER_SECOND = 2.5e8
@@ -57,6 +60,8 @@ class SystemSimulator:
         self._stretches: list[LoadSegment] = []
         self._metrics: dict[str, Number] = {}
         self._disks: list[Disk] = []
+        self._cgroups_at = nan
+        self._cgroups: list[JobCgroup] = []
 
     def metrics(self, now: float) -> dict[str, Number]:
         """Read every 12 s, and when the work on a GPU changes."""
@@ -76,6 +81,17 @@ class SystemSimulator:
             self._disks_at = t
             self._disks = [_disk(volume, t) for volume in self._host.volumes[1:]]
         return self._disks.copy()
+
+    def job_cgroups(self, now: float) -> list[JobCgroup]:
+        """Of the jobs of a scheduler, read every half minute."""
+        t = now - now % CGROUP_BEAT_S
+        if self._host.in_slurm and t != self._cgroups_at:
+            runs = (run for track in self._tracks for run, _ in track.at(now).parts)
+            self._cgroups_at = t
+            self._cgroups = [
+                _cgroup(run, t) for run in {run.job: run for run in runs if run.job and run.start < t}.values()
+            ]
+        return self._cgroups
 
     def _read(self, stretches: list[LoadSegment], t: float) -> dict[str, float]:
         chassis, salt = self._host.chassis, self._host.salt
@@ -119,6 +135,21 @@ class SystemSimulator:
         return threads, ram, receive, transmit
 
 
+def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
+    """What it uses goes up and down in ten minutes."""
+    gpus, elapsed = len(run.slots), t - run.start
+    busy = elapsed + 0.3 * (1 - cos(2 * pi * elapsed / 600.0)) * 600.0 / (2 * pi)
+    grown = min(1.0, (elapsed + BEAT_S) / (BEAT_S + run.work.ramp_s))
+    return JobCgroup(
+        run.job or "",
+        t,
+        cpu_seconds=round(gpus * run.work.threads * _CPU_SHARES[run.kind] * busy, 3),
+        memory_used_bytes=int(gpus * run.work.ram_bytes * grown),
+        cpu_limit_cores=gpus * 2.0 * ceil(run.work.threads),
+        memory_limit_bytes=gpus * 64 * _GIB,
+    )
+
+
 def _disk(volume: Volume, t: float) -> Disk:
     """It fills up over days and is tidied again."""
     total = int(volume.tib * _TIB)
@@ -152,6 +183,7 @@ class HostSimulator:
             addresses=list(host.addresses),
             interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
             problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in self.missing if gpu.is_missing(now)],
+            job_cgroups=self._system.job_cgroups(now),
         )
 
     def turns(self, start: float, end: float) -> list[float]:
