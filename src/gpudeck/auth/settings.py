@@ -91,6 +91,7 @@ class ProxySettings(Struct, frozen=True):
             raise ValueError("header is accepted only from the proxy: set addresses, such as 127.0.0.1")
 
 
+_Dn = Annotated[str, Meta(min_length=1, max_length=1024)]
 _Claim = Annotated[str, Meta(min_length=1, max_length=256)]
 _Pattern = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -175,6 +176,77 @@ class OidcSettings(Struct, frozen=True):
             raise ValueError(f"parameters: {', '.join(reserved)} is set by the hub itself")
 
 
+class LdapSettings(Struct, frozen=True):
+    """An LDAP directory, such as OpenLDAP or Active Directory, whose users log in with their name and password. See
+    docs/sign-in.md."""
+
+    urls: Annotated[
+        list[
+            Annotated[
+                str,
+                Meta(
+                    pattern=r"^ldaps?://[^\s/?#@]+/?$(?!\n)", extra={"config_words": "a URL such as ldaps://ldap1:636"}
+                ),
+            ]
+        ],
+        Meta(min_length=1, max_length=8),
+    ]
+    """Its servers; if one does not answer, the next is asked."""
+    base: _Dn
+    """Where users are, such as ou=people,dc=example,dc=org."""
+    label: Annotated[str, Meta(min_length=1, max_length=64)] = "LDAP"
+    """What it is called in messages and logs."""
+    start_tls: bool = True
+    """Whether ldap:// is encrypted with StartTLS. It has to be, except on this machine."""
+    ca_file: str | None = None
+    """The CA of the servers' certificates, if this machine does not trust it."""
+    bind_dn: _Dn | None = None
+    """The account with which the hub searches; anonymously if not given."""
+    bind_password_file: str | None = None
+    """The file with the password of bind_dn, in its first line."""
+    user_filter: Annotated[str, Meta(max_length=1024)] = "(uid={name})"
+    """Finds a user by the name that was typed; Active Directory: (&(objectClass=user)(sAMAccountName={name})). Users
+    who do not fit it cannot log in."""
+    user_dn: _Dn | None = None
+    """For direct bind, without a search before it: the DN of a user, such as uid={name},ou=people,dc=example,dc=org, or
+    {name}@example.org for Active Directory."""
+    name_attribute: _Claim = "uid"
+    """The attribute with the login name; Active Directory: sAMAccountName."""
+    id_attribute: _Claim = "entryUUID"
+    """The attribute that identifies a user and never changes; Active Directory: objectGUID."""
+    group_base: _Dn | None = None
+    """Where groups are; the same as base if not given."""
+    group_attribute: _Claim = "cn"
+    """The attribute with a group's name."""
+    nested: Literal["walk", "active_directory", "no"] = "walk"
+    """How groups in groups are found: level by level, by Active Directory itself, or not at all."""
+    timeout: Annotated[Duration, Meta(ge=0.5, le=60.0)] = 5.0
+    """How long a server may take to answer."""
+    refresh: Annotated[Duration, Meta(ge=60.0, le=86_400.0)] = 900.0
+    """How often the directory is asked about users who are logged in or have tokens. A user who is disabled or removed
+    there is out by then."""
+    expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 43_200.0
+    """With user_dn and without bind_dn the directory cannot be asked about users: their sessions and tokens end so long
+    after their last login with a password."""
+    mapping: MappingSettings = field(default_factory=MappingSettings)
+    """How its users become accounts. The attributes are known under their own names, and as preferred_username, email
+    and groups."""
+
+    def __post_init__(self) -> None:
+        for url in self.urls:
+            parts = urlsplit(url)
+            if parts.scheme == "ldap" and not self.start_tls and not is_loopback(parts.hostname or ""):
+                raise ValueError(f"urls: passwords would go to {url} in plain text: use ldaps:// or start_tls")
+        if "{name}" not in self.user_filter:
+            raise ValueError("user_filter: {name} is missing, which stands for the name that was typed")
+        if self.user_filter.count("(") != self.user_filter.count(")") or not self.user_filter.startswith("("):
+            raise ValueError("user_filter: this is no LDAP filter, such as (uid={name})")
+        if self.user_dn is not None and "{name}" not in self.user_dn:
+            raise ValueError("user_dn: {name} is missing, which stands for the name that was typed")
+        if (self.bind_dn is None) != (self.bind_password_file is None):
+            raise ValueError("bind_dn and bind_password_file belong together")
+
+
 class AuthSettings(Struct, frozen=True):
     """How people log in, and for how long."""
 
@@ -187,14 +259,16 @@ class AuthSettings(Struct, frozen=True):
     """Whether accounts log in with a password of the hub's own."""
     oidc: list[OidcSettings] = field(default_factory=list)
     """Providers through which users log in; each has its own button."""
+    ldap: LdapSettings | None = None
+    """A directory whose users log in with their name and password."""
 
     def __post_init__(self) -> None:
         names = [provider.name for provider in self.oidc]
         issuers = [provider.issuer for provider in self.oidc]
         if len(set(names)) < len(names) or len(set(issuers)) < len(issuers):
             raise ValueError("oidc: two providers have the same name or issuer")
-        if not self.local and not self.oidc and self.proxy.header is None:
-            raise ValueError("local: without passwords nobody could log in: set oidc or proxy")
+        if not self.local and not self.oidc and self.ldap is None and self.proxy.header is None:
+            raise ValueError("local: without passwords nobody could log in: set oidc, ldap or proxy")
         if self.idle > self.expire:
             raise ValueError("idle has to be at most as long as expire")
 

@@ -1,0 +1,206 @@
+"""Logins with a name and a password of the directory (LDAP), and the end of those whom it no longer lets in."""
+
+import asyncio
+import logging
+from typing import Final
+
+from msgspec import Struct
+from sqlalchemy import Executable, and_, delete, exists, or_, select
+
+from gpudeck.auth.accounts import Account, Accounts, read_account
+from gpudeck.auth.audit import Audit
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.claims import MappedUser, map_user
+from gpudeck.auth.identities import Identities, ProviderUser
+from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
+from gpudeck.auth.sessions import Sessions
+from gpudeck.auth.settings import LdapSettings
+from gpudeck.auth.tokens import Tokens
+from gpudeck.database import schema
+from gpudeck.database.engine import Database
+from gpudeck.model import clock
+from gpudeck.model.cpu_budget import cancel_tasks
+from gpudeck.model.errors import Refused, Temporary, UsageError, Wrong
+
+log = logging.getLogger(__name__)
+
+PROVIDER: Final = "ldap"
+CHECK_SECONDS: Final = 10.0
+_AT_ONCE: Final = 50
+_HUB = Caller(kind="local", role="admin", name="the hub")
+_table, _blocks = schema.identities, schema.provider_blocks
+_accounts, _sessions, _tokens = schema.accounts, schema.sessions, schema.tokens
+
+
+class LdapTrial(Struct, frozen=True):
+    """What the directory says about a user, and what that is here. `mapped` is None for a user who may not log in;
+    `problem` says why."""
+
+    claims: dict[str, object]
+    dn: str = ""
+    mapped: MappedUser | None = None
+    problem: str = ""
+
+
+class LdapLogins:
+    """The directory of the configuration. `start`, later `close`."""
+
+    def __init__(
+        self,
+        settings: LdapSettings,
+        *,
+        database: Database,
+        accounts: Accounts,
+        identities: Identities,
+        sessions: Sessions,
+        tokens: Tokens,
+        audit: Audit,
+        now: clock.Clock = clock.wall,
+    ) -> None:
+        """Raises UsageError for a file that cannot be read."""
+        self.directory = LdapDirectory(settings, now)
+        self._settings = settings
+        self._database = database
+        self._accounts_store = accounts
+        self._identities = identities
+        self._sessions_store = sessions
+        self._tokens_store = tokens
+        self._audit = audit
+        self._now = now
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        await cancel_tasks(self._task)
+        self.directory.close()
+
+    async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str] | None:
+        """The account and the secret of its new session. None where the directory does not take name and password.
+        Raises Refused, Temporary and Wrong, in words for the user."""
+        found = await self.directory.authenticate(name, password)
+        if found is None:
+            return None
+        user = self._map(found)
+        await self._unblock(found.subject)
+        return await self._identities.log_in(user, address, user_agent)
+
+    async def check_users(self) -> None:
+        """Ask the directory about users who are logged in or have tokens, and have not been asked about for `refresh`.
+        While it does not answer they stay. Raises Temporary."""
+        can_ask = self.directory.can_look_up
+        before = self._now() - (self._settings.refresh if can_ask else self._settings.expire)
+        is_live = or_(
+            exists().where(_sessions.c.account_id == _accounts.c.id),
+            exists().where(and_(_tokens.c.account_id == _accounts.c.id, _tokens.c.revoked_at.is_(None))),
+        )
+        wanted = (
+            select(_accounts, _table.c.subject)
+            .join_from(_table, _accounts)
+            .where(_table.c.provider == PROVIDER, _table.c.checked_at <= before, _accounts.c.is_disabled == 0, is_live)
+            .order_by(_table.c.checked_at)
+            .limit(_AT_ONCE)
+        )
+        rows = (await self._database.execute(wanted)).all()
+        if not rows:
+            return
+        found = await self.directory.look_up([row.subject for row in rows]) if can_ask else {}
+        for row in rows:
+            await self._check(read_account(row), found.get(row.subject))
+
+    async def _check(self, account: Account, found: DirectoryUser | None) -> None:
+        if found is None:
+            why = (
+                "the directory no longer lets this user in"
+                if self.directory.can_look_up
+                else "there was no login with the password lately"
+            )
+            await self._block(account, why)
+            return
+        try:
+            user = self._map(found)
+        except Refused as error:
+            await self._block(account, error.message)
+            return
+        await self._identities.confirm(user)
+
+    def _map(self, found: DirectoryUser) -> ProviderUser:
+        """Raises Refused for a user who may not log in."""
+        mapping = self._settings.mapping
+        mapped = map_user(found.claims, mapping)
+        return ProviderUser(PROVIDER, found.subject, self._settings.label, mapped, mapping.link_accounts)
+
+    async def _block(self, account: Account, why: str) -> None:
+        """Log somebody out everywhere; their tokens are worth nothing until they log in again with the password."""
+        details = f"{self._settings.label}: {why}"
+        row = {"at": self._now(), "reason": why[:256]}
+
+        def also(blocked: Account) -> list[Executable]:
+            block = self._database.insert(_blocks).values(account_id=blocked.id, **row)
+            return [
+                block.on_conflict_do_update(index_elements=[_blocks.c.account_id], set_=row),
+                self._audit.entry(_HUB, "disable account", blocked.name, details=details),
+            ]
+
+        log.info("%s is logged out: %s", account.name, details)
+        try:
+            await self._accounts_store.change(account.name, is_disabled=True, also=also)
+        except UsageError as error:
+            # The last admin: the account stays, and nothing that could be used with it.
+            log.warning("%s Their sessions and tokens end.", error.message)
+            await self._sessions_store.end_all(
+                account.id, self._audit.entry(_HUB, "end session", account.name, details=details)
+            )
+            for token in await self._tokens_store.list():
+                if token.account_id == account.id and token.revoked_at is None:
+                    subject = f"{token.id} {token.name}"
+                    entry = self._audit.entry(_HUB, "revoke token", subject, details=details)
+                    await self._tokens_store.revoke(token.id, lambda _, entry=entry: entry)  # type: ignore[misc]
+
+    async def _unblock(self, subject: str) -> None:
+        """Whom the directory lets in again."""
+        wanted = (
+            select(_accounts.c.name, _accounts.c.id)
+            .join_from(_table, _accounts)
+            .join(_blocks, _blocks.c.account_id == _accounts.c.id)
+            .where(_table.c.provider == PROVIDER, _table.c.subject == subject)
+        )
+        row = (await self._database.execute(wanted)).one_or_none()
+        if row is None:
+            return
+
+        def also(account: Account) -> list[Executable]:
+            entry = self._audit.entry(_HUB, "enable account", account.name, details=f"by {self._settings.label}")
+            return [delete(_blocks).where(_blocks.c.account_id == row.id), entry]
+
+        await self._accounts_store.change(row.name, is_disabled=False, also=also)
+
+    async def _watch(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                await self.check_users()
+            except (Temporary, Wrong) as error:
+                log.debug("users of the directory cannot be checked: %s", error)
+            except Exception:
+                log.exception("users of the directory could not be checked")
+
+
+async def try_login(settings: LdapSettings, name: str, password: str | None = None) -> LdapTrial:
+    """What a login would be, without one. Raises Temporary, Wrong and UsageError."""
+    directory = LdapDirectory(settings)
+    try:
+        if password is None:
+            found = await directory.find(name)
+        else:
+            found = await directory.authenticate(name, password)
+    finally:
+        directory.close()
+    if found is None:
+        return LdapTrial({}, problem="no entry fits the name, the password is wrong, or the user is disabled there")
+    try:
+        return LdapTrial(found.claims, found.dn, map_user(found.claims, settings.mapping))
+    except Refused as error:
+        return LdapTrial(found.claims, found.dn, problem=str(error))
