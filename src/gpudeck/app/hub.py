@@ -194,7 +194,7 @@ class HubServer:
             when_loaded=lambda auth: record_restore(auth.audit, self._data_dir),
         ) as auth:
             policy = make_policy(settings)
-            needs_link = policy.needs_accounts and auth.takes_passwords
+            needs_link = policy.needs_accounts and auth.has_own_passwords
             first_admin = await _make_first_admin(auth, self._first_admin) if needs_link else None
             limiter = ConnectionLimiter(settings.limits, proxies=settings.login.proxy.addresses)
             self._services = services = HubServices(

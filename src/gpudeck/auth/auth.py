@@ -20,6 +20,7 @@ from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpudeck.auth.ldap_logins import LdapLogins
     from gpudeck.auth.oidc_logins import OidcLogins
 
 
@@ -29,8 +30,8 @@ class Auth:
     `has_accounts` is asked for every request, and so kept here. `has_proxy`: a trusted proxy may name the caller.
     `database` is where all of it is; `local` is one on this machine, the same where that is. `trouble` is what is wrong
     with the database's file, such as that it is gone; `problem` is that, or why the database is away, for everybody who
-    may look. None: nothing. `oidc` are the logins through providers, if there are any; `takes_passwords`: accounts may
-    log in with a password.
+    may look. None: nothing. `oidc` are the logins through providers, `ldap` those of a directory, if there are any;
+    `takes_passwords`: users may log in with a password; `has_own_passwords`: also with one of the hub's own.
     """
 
     def __init__(
@@ -56,6 +57,10 @@ class Auth:
         self.tokens = Tokens(database, now)
         self.devices = DeviceLogins(self.tokens, self.audit)
         self.users = UserDirectory(logins)
+        self.identities = Identities(
+            database, self.accounts, self.sessions, self.audit, learn=self.users.learn, now=now
+        )
+        self.ldap = self._make_ldap(settings, now)
         self.login = Login(
             self.accounts,
             self.sessions,
@@ -63,13 +68,12 @@ class Auth:
             LoginThrottle(),
             self.audit,
             takes_passwords=settings.local,
+            directory=self.ldap,
         )
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
-        self.identities = Identities(
-            database, self.accounts, self.sessions, self.audit, learn=self.users.learn, now=now
-        )
-        self.takes_passwords = settings.local
+        self.has_own_passwords = settings.local
+        self.takes_passwords = settings.local or self.ldap is not None
         self.oidc = self._make_oidc(settings, public_url, now)
         self._proxy = settings.proxy
 
@@ -89,10 +93,27 @@ class Auth:
             now=now,
         )
 
+    def _make_ldap(self, settings: AuthSettings, now: clock.Clock) -> "LdapLogins | None":
+        """The same for a directory."""
+        if settings.ldap is None:
+            return None
+        from gpudeck.auth.ldap_logins import LdapLogins  # noqa: PLC0415 - as above
+
+        return LdapLogins(
+            settings.ldap,
+            database=self.database,
+            accounts=self.accounts,
+            identities=self.identities,
+            sessions=self.sessions,
+            tokens=self.tokens,
+            audit=self.audit,
+            now=now,
+        )
+
     @property
     def can_log_in(self) -> bool:
         """Whether there is anything to log in with."""
-        return self.has_accounts or self.oidc is not None
+        return self.has_accounts or self.oidc is not None or self.ldap is not None
 
     @property
     def problem(self) -> str | None:

@@ -27,10 +27,11 @@ from ldap3.utils.dn import escape_rdn
 from msgspec import Struct
 
 from gpudeck.auth.claims import MOST_GROUPS
+from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.fetch import trust_from
 from gpudeck.model import clock
-from gpudeck.model.errors import Temporary, UsageError, Wrong
+from gpudeck.model.errors import UsageError, Wrong
 from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ _SUCCESS, _SIZE_LIMIT = 0, 4
 _TROUBLE = frozenset({1, 2, 7, 8, 13, 51, 52, 80})
 """Answers to a bind that are about the server or the connection. All others are about the user: a wrong password, a
 locked account, no such entry."""
+_HINT = "Accounts of the hub itself can log in meanwhile."
 _T = TypeVar("_T")
 
 
@@ -65,8 +67,8 @@ class _Broken(Exception):
 
 
 class LdapDirectory:
-    """`close` ends its threads. Everything raises Temporary where no server answers, and Wrong where the configuration
-    does not fit the directory. `problem` is why it cannot be used now; None: it can."""
+    """`close` ends its threads. Everything raises DirectoryAway where no server answers, and Wrong where the
+    configuration does not fit the directory. `problem` is why it cannot be used now; None: it can."""
 
     def __init__(self, settings: LdapSettings, now: clock.Clock = clock.wall) -> None:
         """Raises UsageError for a file that cannot be read."""
@@ -105,7 +107,7 @@ class LdapDirectory:
 
     async def _ask(self, work: "Callable[[_Link], _T]", amount: int = 1) -> _T:
         if time.monotonic() < self._down_until:
-            raise Temporary(self.problem or "the directory does not answer.")
+            raise DirectoryAway(self.problem or "the directory does not answer.", _HINT)
         seconds = self.settings.timeout * (3 + amount // 10)
         links: list[_Link] = []
 
@@ -126,12 +128,12 @@ class LdapDirectory:
             self.problem = None
         return answer
 
-    def _note_down(self, problem: str) -> Temporary:
+    def _note_down(self, problem: str) -> DirectoryAway:
         if self.problem is None:
-            log.warning("%s Accounts of the hub itself can still log in.", problem)
+            log.warning("%s %s", problem, _HINT)
         self.problem = problem
         self._down_until = time.monotonic() + AGAIN_SECONDS
-        return Temporary(problem, "Only accounts of this hub can log in meanwhile.")
+        return DirectoryAway(problem, _HINT)
 
     def _ask_one_of(self, work: "Callable[[_Link], _T]", deadline: float, links: "list[_Link]") -> _T:
         """The first server that answers is asked."""

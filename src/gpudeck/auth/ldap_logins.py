@@ -13,6 +13,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import MappedUser, map_user
 from gpudeck.auth.identities import Identities, ProviderUser
 from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
+from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.auth.tokens import Tokens
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 PROVIDER: Final = "ldap"
 CHECK_SECONDS: Final = 10.0
 _AT_ONCE: Final = 50
+_ASK = "Ask an admin: the hub's log has the reason."
 _HUB = Caller(kind="local", role="admin", name="the hub")
 _table, _blocks = schema.identities, schema.provider_blocks
 _accounts, _sessions, _tokens = schema.accounts, schema.sessions, schema.tokens
@@ -78,11 +80,21 @@ class LdapLogins:
 
     async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str] | None:
         """The account and the secret of its new session. None where the directory does not take name and password.
-        Raises Refused, Temporary and Wrong, in words for the user."""
-        found = await self.directory.authenticate(name, password)
+        Raises Refused, in words for the user, and DirectoryAway."""
+        try:
+            found = await self.directory.authenticate(name, password)
+        except Wrong as error:
+            log.warning("%s", error)
+            label = self._settings.label
+            raise DirectoryAway(f"the directory {label} cannot be asked: its configuration is wrong.", _ASK) from error
         if found is None:
             return None
-        user = self._map(found)
+        try:
+            user = self._map(found)
+        except Refused as error:
+            caller, details = Caller(address=address), f"by {self._settings.label}: {error.message}"
+            await self._audit.record(caller, "log in", name, outcome="refused", details=details)
+            raise
         await self._unblock(found.subject)
         return await self._identities.log_in(user, address, user_agent)
 

@@ -3,12 +3,13 @@
 The first account of a hub is created with a link that the hub prints at its start.
 """
 
+import asyncio
 import contextlib
 import hmac
 import math
 from collections.abc import AsyncIterator, Callable, Sized
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from sqlalchemy import Executable
@@ -20,7 +21,7 @@ from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.model import clock
 from gpudeck.model.backoff import pause_after
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 from gpudeck.server.addresses import count_as
 from gpudeck.server.rate_limits import RateLimiter
 
@@ -157,6 +158,7 @@ def _put(kept: dict[_K, _V], key: _K, value: _V) -> None:
 MOST_AT_ONCE = 32
 """Logins under way. More would only wait for each other: two passwords are compared at a time."""
 _BUSY_SECONDS = 2.0
+REFUSAL_SECONDS = 1.0
 _T = TypeVar("_T")
 VALID_SECONDS = 3600.0
 _HINT = "The hub prints a new link at each start. Or run `gpudeck account add NAME --role admin` on its machine."
@@ -170,8 +172,21 @@ class LoginRefused(GpudeckError):
         self.retry_after = retry_after
 
 
+class DirectoryAway(Temporary):
+    """The directory of users cannot be asked."""
+
+
+class Directory(Protocol):
+    """Where else names and passwords are known: LDAP."""
+
+    async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str] | None:
+        """The account and the secret of its new session. None where name and password do not fit. Raises Refused, in
+        words for the user, and DirectoryAway."""
+
+
 class Login:
-    """Logs people in. Makes `sessions` forget at once what it knows of an account that `accounts` changes."""
+    """Logs people in. Makes `sessions` forget at once what it knows of an account that `accounts` changes. What the
+    hub itself does not know, `directory` is asked."""
 
     def __init__(
         self,
@@ -182,8 +197,10 @@ class Login:
         audit: Audit,
         *,
         takes_passwords: bool = True,
+        directory: Directory | None = None,
     ) -> None:
         self._accounts = accounts
+        self._directory = directory
         self._sessions = sessions
         self._passwords = passwords
         self.throttle = throttle
@@ -198,12 +215,31 @@ class Login:
         Raises LoginRefused, with the same text and after the same work for an unknown name, a wrong password,
         an account without one, and a disabled account; Temporary when the database does not answer.
         """
+        began = monotonic()
+        try:
+            return await self._log_in(name, password, address, user_agent)
+        except LoginRefused as refusal:
+            if self._directory is not None and not refusal.retry_after:
+                # How long a directory takes depends on the name: refusals take whole seconds.
+                await asyncio.sleep((began - monotonic()) % REFUSAL_SECONDS)
+            raise
+
+    async def _log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str]:
         async with self._turn(name, address) as tried:
             account, password_hash = await self._compare(tried, password)
-            started = None
+            started, away = None, None
             if account is not None and password_hash is not None:
                 started = await self._start(account, password_hash, password, address, user_agent)
-            return await self._pass("log in", started, account, tried, address)
+            elif self._directory is not None:
+                # What can be no account's name is looked for as well.
+                asked = read_name(tried) or make_secret()
+                try:
+                    started = await self._directory.log_in(asked, password, address, user_agent)
+                except Refused as error:
+                    raise LoginRefused(error.message, error.hint) from error
+                except DirectoryAway as error:
+                    away = error
+            return await self._pass("log in", started, account, tried, address, away=away)
 
     async def change_password(
         self, name: str, old: str, new: str, address: str, user_agent: str
@@ -237,7 +273,7 @@ class Login:
 
     def _check_turn(self, name: str, address: str) -> None:
         """Raises LoginRefused when this address may not try that name now, or too many try at once."""
-        if not self._takes_passwords:
+        if not self._takes_passwords and self._directory is None:
             raise LoginRefused("this hub takes no passwords.", "Log in through one of its providers.")
         wait = self.throttle.wait_before(name, address)
         if wait > 0:
@@ -251,15 +287,27 @@ class Login:
         """Who has that name; and the hash of the password, if it is that one and they may use it. The same work for
         everybody."""
         account, password_hash = await self._accounts.find_with_hash(name)
-        is_right = await self._passwords.verify(password_hash, password)
+        is_right = await self._passwords.verify(password_hash, password) and self._takes_passwords
         return account, password_hash if is_right and account is not None and not account.is_disabled else None
 
-    async def _pass(self, action: str, done: _T | None, account: Account | None, name: str, address: str) -> _T:
+    async def _pass(
+        self,
+        action: str,
+        done: _T | None,
+        account: Account | None,
+        name: str,
+        address: str,
+        *,
+        away: DirectoryAway | None = None,
+    ) -> _T:
         """Raises LoginRefused where it was not done. Unknown names are left out of the audit log: people type
-        their password there by mistake."""
+        their password there by mistake. `away` is why the directory could not be asked."""
         if done is None:
             subject = account.name if account is not None else "a name that nobody has"
-            await self._audit.record(Caller(address=address), action, subject, outcome="refused")
+            details = "" if away is None else away.message
+            await self._audit.record(Caller(address=address), action, subject, outcome="refused", details=details)
+            if away is not None:
+                raise LoginRefused(f"the name or the password is wrong, or {away.message}", away.hint)
             raise LoginRefused("the name or the password is wrong.", "Try again, or ask an admin for a new password.")
         self.throttle.note_success(name, address)
         return done

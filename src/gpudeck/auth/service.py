@@ -247,8 +247,9 @@ async def running_auth(
             local = await open_database(None, data_dir, name=LOCAL_NAME)
             stack.push_async_callback(local.close)
         auth = Auth(database, login or AuthSettings(), users, local=local, public_url=public_url)
-        if auth.oidc is not None:
-            stack.push_async_callback(auth.oidc.close)
+        for logins in (auth.oidc, auth.ldap):
+            if logins is not None:
+                stack.push_async_callback(logins.close)
         copy = TokenCopy(auth, data_dir, token_file)
 
         async def load() -> TokenFiles:
@@ -272,8 +273,9 @@ async def running_auth(
                 _keep_fresh(auth, files, load, copy, database=file, retention=retention or RetentionClock())
             ),
         ]
-        if auth.oidc is not None:
-            auth.oidc.start()
+        for logins in (auth.oidc, auth.ldap):
+            if logins is not None:
+                logins.start()
         try:
             yield auth
         finally:

@@ -107,6 +107,15 @@ tokens = Table(
 )
 """What agents, scripts and calendars show instead of a password."""
 
+provider_blocks = Table(
+    "provider_blocks",
+    metadata,
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), primary_key=True),
+    Column("at", Float(53), nullable=False),
+    Column("reason", String(256), nullable=False),
+)
+"""Accounts that are disabled because their directory no longer lets them in. Their next login enables them again."""
+
 device_logins = Table(
     "device_logins",
     metadata,

@@ -1,0 +1,238 @@
+"""Logging in as a user of a real OpenLDAP server: accounts, roles, sessions, and the end of those who are gone."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.clock import FakeClock
+from fakes.passwords import quick_hasher
+from fakes.slapd import GROUPS, PASSWORD, PEOPLE, SERVICE, Slapd, group, person, running_slapd
+from fakes.tables import open_file, put_tables
+from gpudeck.auth.accounts import Account, Passwords
+from gpudeck.auth.auth import Auth
+from gpudeck.auth.ldap_logins import LdapLogins, try_login
+from gpudeck.auth.login import LoginRefused
+from gpudeck.auth.settings import AuthSettings, LdapSettings, MappingSettings
+
+ENTRIES = "".join(
+    (
+        person("ada"),
+        person("bob"),
+        person("root"),
+        person("eve"),
+        group("gpu-admins", "cn=leads"),
+        group("leads", "ada"),
+        group("gpu-users", "ada", "bob", "root"),
+    )
+)
+MAPPING = MappingSettings(
+    roles={"admin": ["gpu-admins"], "user": ["gpu-*"]}, default_role=None, groups={"gpu-*": "team *"}
+)
+
+
+@pytest.fixture
+def slapd(tmp_path: Path) -> Iterator[Slapd]:
+    with running_slapd(tmp_path / "slapd", ENTRIES) as server:
+        yield server
+
+
+class Stage:
+    """A hub with the account root of its own, and a directory."""
+
+    def __init__(self, folder: Path, slapd: Slapd, **changes: Any) -> None:
+        usual = {
+            "urls": [slapd.url],
+            "base": PEOPLE,
+            "group_base": GROUPS,
+            "bind_dn": SERVICE,
+            "bind_password_file": str(slapd.password_file),
+            "ca_file": str(slapd.authority.ca_file),
+            "timeout": 5.0,
+            "mapping": MAPPING,
+        }
+        self.settings = LdapSettings(**(usual | changes))  # type: ignore[arg-type]
+        self.clock = FakeClock()
+        put_tables(folder)
+        auth_settings = AuthSettings(ldap=self.settings)
+        self.auth = Auth(open_file(folder), auth_settings, passwords=Passwords(quick_hasher()), now=self.clock)
+        assert self.auth.ldap is not None
+        self.ldap: LdapLogins = self.auth.ldap
+        asyncio.run(self.auth.accounts.add("root", "admin", "a password of the hub"))
+
+    def log_in(self, name: str, password: str = PASSWORD) -> tuple[Account, str]:
+        return asyncio.run(self.auth.login.log_in(name, password, "192.0.2.7", "Firefox"))
+
+    def refusal(self, name: str, password: str = PASSWORD) -> str:
+        with pytest.raises(LoginRefused) as refused:
+            self.log_in(name, password)
+        return str(refused.value)
+
+    def is_in(self, secret: str) -> bool:
+        return asyncio.run(self.auth.find_session(secret)) is not None
+
+    def token(self, account: Account) -> str:
+        made = asyncio.run(self.auth.tokens.create("laptop", account.role, account_id=account.id))
+        return made[1]
+
+    def check(self) -> None:
+        """As the hub does after the refresh time."""
+        self.clock.advance(self.settings.refresh + 1)
+        asyncio.run(self.ldap.check_users())
+
+    def audit(self) -> list[tuple[str, str, str]]:
+        entries = asyncio.run(self.auth.audit.list())
+        return [(entry.action, entry.subject, entry.outcome) for entry in entries]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, slapd: Slapd) -> Iterator[Stage]:
+    stage = Stage(tmp_path, slapd)
+    yield stage
+    asyncio.run(stage.ldap.close())
+
+
+def test_first_login_makes_an_account_with_role_group_and_mail(stage: Stage) -> None:
+    ada, secret = stage.log_in("Ada")
+    assert (ada.name, ada.role, ada.has_password) == ("ada", "admin", False)
+    assert stage.is_in(secret)
+    assert (stage.auth.users.user_of("ada").mail, stage.auth.users.logins_of("ada")) == ("ada@ex.org", {"ada"})
+    bob, _ = stage.log_in("bob")
+    assert (bob.role, stage.auth.users.user_of("bob").group) == ("user", "team users")
+    assert "by LDAP" in asyncio.run(stage.auth.audit.list())[0].details
+
+
+def test_wrong_password_and_unknown_name_get_the_same_answer(stage: Stage) -> None:
+    wrong = "the name or the password is wrong. Try again, or ask an admin for a new password."
+    assert stage.refusal("ada", "wrong") == wrong
+    assert stage.refusal("nobody") == wrong
+    assert stage.refusal("ada)(uid=*") == wrong
+    assert stage.refusal("root", "wrong") == wrong
+
+
+def test_user_without_a_group_is_told_so_and_nobody_takes_over_an_account_of_the_hub(stage: Stage) -> None:
+    assert "eve is in none of the groups" in stage.refusal("eve")
+    assert "an account root already" in stage.refusal("root")
+    assert [entry[2] for entry in stage.audit()[:2]] == ["refused", "refused"]
+    account, _ = stage.log_in("root", "a password of the hub")
+    assert account.has_password
+
+
+def test_role_follows_the_directory_while_somebody_is_logged_in(stage: Stage, slapd: Slapd) -> None:
+    _, secret = stage.log_in("ada")
+    leads = f"cn=gpu-users,{GROUPS}"
+    slapd.modify(f"dn: cn=gpu-admins,{GROUPS}\nchangetype: modify\nreplace: member\nmember: {leads}\n")
+    stage.check()
+    assert stage.is_in(secret)
+    caller = asyncio.run(stage.auth.find_session(secret))
+    # Whoever is in gpu-users is in gpu-admins now; ada still is.
+    assert caller is not None
+    assert caller.role == "admin"
+    slapd.modify(f"dn: cn=gpu-admins,{GROUPS}\nchangetype: delete\n")
+    stage.check()
+    caller = asyncio.run(stage.auth.find_session(secret))
+    assert caller is not None
+    assert caller.role == "user"
+
+
+@pytest.mark.parametrize("how", ["expired", "without-group"])
+def test_user_who_is_gone_is_out_with_session_and_token_and_may_come_back(stage: Stage, slapd: Slapd, how: str) -> None:
+    bob, secret = stage.log_in("bob")
+    token = stage.token(bob)
+    assert stage.auth.find_token(token) is not None
+    dn, members = f"uid=bob,{PEOPLE}", f"cn=gpu-users,{GROUPS}"
+    away = {
+        "expired": f"dn: {dn}\nchangetype: modify\nadd: shadowExpire\nshadowExpire: 1\n",
+        "without-group": f"dn: {members}\nchangetype: modify\ndelete: member\nmember: {dn}\n",
+    }
+    back = {
+        "expired": f"dn: {dn}\nchangetype: modify\ndelete: shadowExpire\n",
+        "without-group": f"dn: {members}\nchangetype: modify\nadd: member\nmember: {dn}\n",
+    }
+    slapd.modify(away[how])
+    assert stage.is_in(secret)
+    stage.check()
+    assert not stage.is_in(secret)
+    assert stage.auth.find_token(token) is None
+    assert ("disable account", "bob", "done") in stage.audit()
+    stage.refusal("bob")
+    slapd.modify(back[how])
+    again, fresh = stage.log_in("bob")
+    assert again.id == bob.id
+    assert stage.is_in(fresh)
+    asyncio.run(stage.auth.refresh())
+    assert stage.auth.find_token(token) is not None
+
+
+def test_new_user_with_the_name_of_a_removed_one_does_not_get_their_account(stage: Stage, slapd: Slapd) -> None:
+    _, secret = stage.log_in("bob")
+    slapd.modify(f"dn: uid=bob,{PEOPLE}\nchangetype: delete\n")
+    stage.check()
+    assert not stage.is_in(secret)
+    slapd.modify(person("bob").strip().replace("objectClass", "changetype: add\nobjectClass", 1))
+    assert "an account bob already that is not of LDAP" in stage.refusal("bob")
+
+
+def test_last_admin_who_is_gone_is_out_as_well(tmp_path: Path, slapd: Slapd) -> None:
+    stage = Stage(tmp_path, slapd)
+    ada, secret = stage.log_in("ada")
+    token = stage.token(ada)
+    asyncio.run(stage.auth.accounts.remove("root"))
+    slapd.modify(f"dn: uid=ada,{PEOPLE}\nchangetype: delete\n")
+    stage.check()
+    assert not stage.is_in(secret)
+    assert stage.auth.find_token(token) is None
+    asyncio.run(stage.ldap.close())
+
+
+def test_account_that_an_admin_disabled_stays_disabled(stage: Stage) -> None:
+    stage.log_in("bob")
+    asyncio.run(stage.auth.accounts.change("bob", is_disabled=True))
+    assert "disabled" in stage.refusal("bob")
+
+
+def test_while_the_directory_is_down_accounts_of_the_hub_log_in_and_sessions_stay(stage: Stage, slapd: Slapd) -> None:
+    _, secret = stage.log_in("bob")
+    slapd.stop()
+    refusal = stage.refusal("bob")
+    assert refusal.startswith("the name or the password is wrong, or the directory LDAP cannot be asked: 127.0.0.1")
+    assert "Accounts of the hub itself can log in meanwhile." in refusal
+    assert stage.refusal("root", "wrong").startswith("the name or the password is wrong, or the directory")
+    assert stage.log_in("root", "a password of the hub")[0].name == "root"
+    with pytest.raises(Exception, match="cannot be asked"):
+        stage.check()
+    assert stage.is_in(secret)
+
+
+def test_with_direct_bind_alone_sessions_end_some_time_after_the_password(tmp_path: Path, slapd: Slapd) -> None:
+    direct = {"user_dn": f"uid={{name}},{PEOPLE}", "bind_dn": None, "bind_password_file": None}
+    stage = Stage(tmp_path, slapd, **direct)
+    _, secret = stage.log_in("bob")
+    stage.check()
+    assert stage.is_in(secret)
+    stage.clock.advance(stage.settings.expire)
+    asyncio.run(stage.ldap.check_users())
+    assert not stage.is_in(secret)
+    assert stage.is_in(stage.log_in("bob")[1])
+    asyncio.run(stage.ldap.close())
+
+
+def test_trial_shows_claims_and_what_becomes_of_them(stage: Stage) -> None:
+    ada = asyncio.run(try_login(stage.settings, "ada", PASSWORD))
+    assert ada.mapped is not None
+    assert (ada.mapped.name, ada.mapped.role) == ("ada", "admin")
+    assert ada.claims["groups"] == ["leads", "gpu-users", "gpu-admins"]
+    assert any("gpu-admins matches gpu-admins" in reason.why for reason in ada.mapped.reasons)
+    eve = asyncio.run(try_login(stage.settings, "eve"))
+    assert (eve.mapped, "in none of the groups" in eve.problem) == (None, True)
+    assert asyncio.run(try_login(stage.settings, "ada", "wrong")).problem
+
+
+def test_hub_without_passwords_of_its_own_takes_those_of_the_directory(tmp_path: Path, slapd: Slapd) -> None:
+    stage = Stage(tmp_path, slapd)
+    settings = AuthSettings(ldap=stage.settings, local=False)
+    stage.auth = Auth(stage.auth.database, settings, passwords=Passwords(quick_hasher()), now=stage.clock)
+    assert stage.log_in("bob")[0].name == "bob"
+    assert stage.refusal("root", "a password of the hub").startswith("the name or the password is wrong")
