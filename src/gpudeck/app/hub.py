@@ -26,6 +26,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.app import REPORTS, ApiApp
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.api.install import Installer
+from gpudeck.api.mcp import McpApp
 from gpudeck.api.reports import DirectReports
 from gpudeck.api.services import ApiServices
 from gpudeck.app.plan import Plan, make_poll_methods
@@ -331,8 +332,10 @@ class HubServer:
         authenticator = make_authenticator(settings, auth)
         compat_routes = await self._compat_routes.open(api, authenticator, services.open_part)
         api_app = ApiApp(api, auth.tokens.find_agent, authenticator, compat_routes)
+        prefix = settings.path_prefix
+        routed = api_app if services.cluster is None else route_by_duty(api_app, services.cluster, prefix)
         limited = AdmissionGate(
-            api_app if services.cluster is None else route_by_duty(api_app, services.cluster, settings.path_prefix),
+            McpApp(routed, policy, authenticator.identify, prefix),
             settings.limits,
             proxies=settings.login.proxy.addresses,
             hits=hits,

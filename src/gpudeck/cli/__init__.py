@@ -52,6 +52,7 @@ _COMMANDS = {
     "alerts": "List, acknowledge and mute alerts.",
     "notify": "List and test the channels to which the hub sends messages.",
     "export": "Export samples, runs, usage or events as CSV or Parquet.",
+    "mcp": "Serve a hub's data to a language model over MCP (stdio).",
     "history": "Inspect, repair and export the samples that a hub has kept.",
     "backup": "Write a backup of this machine's hub to a file.",
     "restore": "Restore the hub on this machine from a backup.",
