@@ -4,9 +4,9 @@ import asyncio
 
 import click
 
-from gpudeck.cli.hub_lookup import find_token
 from gpudeck.cli.options import hub_option
 from gpudeck.client import Client
+from gpudeck.hub_lookup import find_token
 from gpudeck.model.extras import need
 
 _EXAMPLES = """\b
