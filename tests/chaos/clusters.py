@@ -306,7 +306,9 @@ def run(
         wait_until(cluster.is_whole, "a whole cluster", 90)
         fired = wait_until(lambda: _fired(cluster.hubs[0]), "an answer about the alerts", 60)
         lost, doubled, notes = _compare_alerts(fired, truth)
-        off = [_compare_usage(hub, fleet) for hub in cluster.hubs]
+        expected = _gpu_seconds(fleet)
+        found = [_compare_usage(hub, fleet, expected) for hub in cluster.hubs]
+        off = [difference for difference, _ in found]
         messages = Counter(text.splitlines()[0] for text in hook.texts())
     expected = len([one for one in truth.silences if one.end - one.start > truth.silent - 5])
     outcome.figures = [
@@ -316,6 +318,7 @@ def run(
         at_most("double decisions: alerts that fired twice", doubled, 0),
         at_most("GPU-hours against the truth, largest difference of a hub", max(off), _MOST_OFF, "%"),
         at_most(f"wrong states in {truth.looks} looks of a viewer", len(truth.wrong), 0),
+        Figure("usage by user, longest answer of a hub", f"{max(seconds for _, seconds in found):.1f} s"),
         Figure("messages, of which repeated", f"{messages.total()}, {sum(count - 1 for count in messages.values())}"),
         at_most("takeover of the alerts, longest", max(takeovers, default=0.0), 15, "s", is_time=True),
         *(took(f"whole again after: {name.replace('_', ' ')}", seconds) for name, seconds in recoveries.items()),
@@ -452,14 +455,23 @@ def _compare_alerts(fired: list[Any], truth: Truth) -> tuple[int, int, list[str]
     return lost, doubled + len(inside), notes
 
 
-def _compare_usage(hub: ChaosHub, fleet: Fleet) -> float:
-    """By how many percent the GPU-hours of users differ from what their hosts reported, in all."""
+def _gpu_seconds(fleet: Fleet) -> Counter[str]:
+    """What each user had, by what their hosts reported."""
     expected: Counter[str] = Counter()
     for host in fleet.hosts:
         for second in host.read:
             for gpu in range(GPUS):
                 expected[moment_of(host.number, gpu, second).user] += fleet.every
+    return expected
+
+
+def _compare_usage(hub: ChaosHub, fleet: Fleet, expected: Counter[str]) -> tuple[float, float]:
+    """By how many percent the GPU-hours of users differ from these, in all; and after how many seconds the hub has
+    answered."""
     start, end = fleet.epoch // 3600 * 3600, (time.time() // 3600 + 1) * 3600
-    rows = hub.get(f"/api/v1/usage?by=user&start={start}&end={end:.0f}", timeout=60)["rows"]
+    asked = time.monotonic()
+    rows = hub.get(f"/api/v1/usage?by=user&start={start}&end={end:.0f}", timeout=600)["rows"]
+    took = time.monotonic() - asked
     found = {row["user"]: 3600 * row["gpu_hours"] for row in rows if row.get("user")}
-    return 100 * sum(abs(found.get(user, 0.0) - seconds) for user, seconds in expected.items()) / expected.total()
+    off = 100 * sum(abs(found.get(user, 0.0) - seconds) for user, seconds in expected.items()) / expected.total()
+    return off, took
