@@ -1,14 +1,26 @@
 """Logging in through real OIDC providers, without a browser: what becomes of it, and how it ends."""
 
-from collections.abc import Iterator
+import asyncio
+import re
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from sqlalchemy import update
 
-from fakes.hubs import HubProcess
+from fakes.api_app import make_auth
+from fakes.hubs import HubProcess, gpudeck, start
 from fakes.oidc_hub import HubPlace, entry
-from fakes.oidc_providers import NodeProvider, node_provider, pass_forms
+from fakes.oidc_providers import CLIENT, SECRET, NodeProvider, node_provider, pass_forms
+from fakes.ports import free_port
+from fakes.waiting import wait_until
+from gpudeck.auth.caller import Caller
+from gpudeck.auth.settings import AuthSettings, MappingSettings, OidcSettings
+from gpudeck.database.schema import provider_sessions
+from gpudeck.model.errors import Refused
 
 
 @pytest.fixture
@@ -47,3 +59,188 @@ def test_a_login_gives_role_and_group_and_goes_where_the_link_pointed(
         assert (me["name"], me["role"], me["logins"], me["provider"]) == ("ada", "admin", ["ada"], "Node account")
         actions = [(one["action"], one["details"]) for one in browser.get(f"{hub.url}/api/v1/audit").json()["entries"]]
         assert actions[:2] == [("log in", "by node"), ("add account", "by node")]
+
+
+def pass_link(hub: HubProcess, link: str, user: str) -> None:
+    with httpx.Client(timeout=60) as browser:
+        answer = browser.get(pass_forms(browser, link, user, f"{hub.url}/api/v1/login/oidc/node/callback"))
+        assert "gpudeck_session" not in answer.cookies
+
+
+def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
+    place: HubPlace, provider: NodeProvider, browser: httpx.Client
+) -> None:
+    with place.running(entry("node", provider.issuer, place.folder / "secret")) as hub:
+        checking = start(place.folder, "check.log", "check", "--login", "node")
+        assert checking.stdout is not None
+        lines = list(iter(checking.stdout.readline, "Waiting…\n"))
+        pass_link(hub, lines[-1].strip(), "uli")
+        said, _ = checking.communicate(timeout=60)
+        assert checking.returncode == 0
+    told = "".join(lines) + said
+    assert f"Redirect URI to register:     {hub.url}/api/v1/login/oidc/node/callback" in told
+    assert 'groups: ["staff"]' in told
+    assert "role: user (the group staff matches staff)" in told
+    assert "This user would log in as uli, with the role user." in told
+    assert "nonce: (hidden)" in told
+
+
+class Player:
+    """The hub's own service in this process, so that a test says when sessions are due."""
+
+    def __init__(self, place: HubPlace, provider: NodeProvider) -> None:
+        (place.folder / "secret").write_text(SECRET)
+        mapping = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
+        scopes, file = ["openid", "profile", "email", "groups"], str(place.folder / "secret")
+        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping)
+        self.auth = make_auth(place.folder, AuthSettings(oidc=[settings]), public_url=place.url)
+        assert self.auth.oidc is not None
+        self.logins = self.auth.oidc
+        self.page = place.url
+
+    def run(self, playing: Coroutine[Any, Any, None]) -> None:
+        async def closing() -> None:
+            try:
+                await playing
+            finally:
+                await self.logins.close()
+
+        asyncio.run(closing())
+
+    async def begin(self, user: str) -> tuple[str, dict[str, str]]:
+        """The cookie of a login, and what the provider sent the browser back with."""
+        url, cookie = await self.logins.begin("node")
+        with httpx.Client(timeout=60) as browser:
+            end = await asyncio.to_thread(pass_forms, browser, url, user, self.page)
+        return cookie, {name: values[0] for name, values in parse_qs(urlsplit(end).query).items()}
+
+    async def finish(self, cookie: str, answer: dict[str, str]) -> str:
+        done = await self.logins.finish("node", cookie, answer, "192.0.2.7", "a browser")
+        assert done.secret is not None
+        return done.secret
+
+    async def check(self, secret: str) -> Caller | None:
+        """Who it is after the provider was asked again."""
+        await self.auth.database.execute(update(provider_sessions).values(due_at=0.0))
+        await self.logins.check_sessions()
+        self.auth.sessions.forget()
+        return await self.auth.find_session(secret)
+
+
+def test_sessions_follow_the_provider_and_end_when_it_disables_the_user(
+    place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    player = Player(place, provider)
+    caplog.set_level("INFO", "gpudeck")
+
+    async def playing() -> None:
+        await player.auth.accounts.add("root", "admin", None)
+        secret = await player.finish(*await player.begin("ada"))
+        caller = await player.check(secret)
+        assert caller is not None
+        assert caller.role == "admin"
+        provider.change_user("ada", {"preferred_username": "ada", "groups": ["staff"]})
+        caller = await player.check(secret)
+        assert caller is not None
+        assert caller.role == "viewer"
+        provider.change_user("ada", None)
+        assert await player.check(secret) is None
+
+    player.run(playing())
+    assert "a session of ada through node has ended: the provider does not accept" in caplog.text
+    entry = asyncio.run(player.auth.audit.list())[0]
+    assert (entry.action, entry.subject, entry.who) == ("end session", "ada", "the hub")
+
+
+def test_a_provider_that_is_down_ends_no_session_and_is_named(
+    place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        provider.stop()
+        assert await player.check(secret) is not None
+
+    player.run(playing())
+    assert "is not confirmed, and tried again" in caplog.text
+
+
+def test_code_injection_fails_at_the_provider_and_is_logged(
+    place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attacker's code in the victim's login: PKCE binds the code to the login that it was made for."""
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        _, stolen = await player.begin("ada")
+        cookie, answer = await player.begin("uli")
+        with pytest.raises(Refused, match="does not accept the code"):
+            await player.finish(cookie, {**answer, "code": stolen["code"]})
+        assert stolen["code"] not in caplog.text
+
+    player.run(playing())
+    assert "is refused: the provider does not accept the code of this login" in caplog.text
+    entry = asyncio.run(player.auth.audit.list())[0]
+    assert (entry.action, entry.outcome, entry.address) == ("log in", "refused", "192.0.2.7")
+
+
+def test_a_session_that_an_attacker_planted_is_not_taken_over(
+    place: HubPlace, provider: NodeProvider, browser: httpx.Client
+) -> None:
+    planted = "x" * 43
+    with place.running(entry("node", provider.issuer, place.folder / "secret")) as hub:
+        browser.cookies.set("gpudeck_session", planted, domain="127.0.0.1")
+        answer = log_in(browser, hub, "ada")
+        fresh = answer.headers["set-cookie"]
+        assert "gpudeck_session=" in fresh
+        assert planted not in fresh
+        theirs = httpx.get(f"{hub.url}/api/v1/me", headers={"Cookie": f"gpudeck_session={planted}"})
+        assert theirs.json()["kind"] == "nobody"
+        assert browser.get(f"{hub.url}/api/v1/me").json()["name"] == "ada"
+
+
+def test_a_logout_at_the_provider_ends_the_session_here(
+    place: HubPlace, provider: NodeProvider, browser: httpx.Client
+) -> None:
+    """Back-channel: the provider tells the hub by itself."""
+    with place.running(entry("node", provider.issuer, place.folder / "secret")) as hub:
+        log_in(browser, hub, "ada")
+        assert browser.get(f"{hub.url}/api/v1/me").json()["name"] == "ada"
+        asked = browser.get(f"{provider.issuer}/session/end").text
+        xsrf = re.search(r'name="xsrf" value="([^"]+)"', asked)
+        assert xsrf is not None, asked
+        browser.post(f"{provider.issuer}/session/end/confirm", data={"xsrf": xsrf[1], "logout": "yes"})
+        wait_until(lambda: browser.get(f"{hub.url}/api/v1/me").json()["kind"] == "nobody", "the logout")
+
+
+def test_the_callback_is_limited_as_logins_are(place: HubPlace, provider: NodeProvider) -> None:
+    limits = "limits: {logins_burst: 3, logins_per_second: 0.01}"
+    with place.running(entry("node", provider.issuer, place.folder / "secret"), more=limits) as hub:
+        asked = [httpx.get(f"{hub.url}/api/v1/login/oidc/node/callback?state=x&code=y").status_code for _ in range(5)]
+    assert asked == [302, 302, 302, 429, 429]
+
+
+def test_without_local_accounts_a_password_is_refused_and_no_link_is_printed(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    with place.running(entry("node", provider.issuer, place.folder / "secret"), "\n  local: false") as hub:
+        assert "first-admin" not in hub.greeting
+        assert httpx.get(f"{hub.url}/api/v1/me").json()["takes_passwords"] is False
+        answer = httpx.post(f"{hub.url}/api/v1/login", json={"name": "ada", "password": "four-random-words"})
+        assert answer.status_code == 401
+        assert "takes no passwords" in answer.text
+
+
+def test_a_provider_that_is_down_is_named_on_the_page_and_accounts_still_work(place: HubPlace) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    (place.folder / "password").write_text("four-random-words")
+    with place.running(entry("node", away, place.folder / "secret")) as hub:
+        added = gpudeck(place.folder, "account", "add", "root", "--role", "admin", "--password-file", "password")
+        assert added.returncode == 0, added.stderr
+        answer = httpx.get(f"{hub.url}/api/v1/login/oidc/node")
+        assert (answer.status_code, answer.headers["location"]) == (302, f"{hub.url}/")
+        (told,) = httpx.get(f"{hub.url}/api/v1/me").json()["providers"]
+        assert "does not answer" in told["problem"]
+        body = {"name": "root", "password": "four-random-words"}
+        assert httpx.post(f"{hub.url}/api/v1/login", json=body).json()["role"] == "admin"

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import is_wider_than_its_window
-from fakes.oidc_hub import HubPlace, entry
+from fakes.oidc_hub import MAPPING, HubPlace, entry
 from fakes.oidc_providers import CLIENT, SECRET, node_provider
 from fakes.reverse_proxies import nginx
 
@@ -64,7 +64,10 @@ def test_a_phone_logs_in_through_two_providers_behind_nginx(tmp_path: Path, chro
     place = HubPlace(tmp_path)
     with nginx(tmp_path, place.url) as url, node_provider(tmp_path, url) as node:
         issuer = prepare_canaille(iam_server, f"{url}/api/v1/login/oidc/canaille/callback")
-        entries = [entry("node", node.issuer, tmp_path / "s1"), entry("canaille", issuer, tmp_path / "s2")]
+        entries = [
+            entry("node", node.issuer, tmp_path / "s1"),
+            entry("canaille", issuer, tmp_path / "s2", f"{MAPPING}        name_claim: email\n"),
+        ]
         context = chromium.new_context(viewport={"width": 390, "height": 844})
         page = context.new_page()
         with place.running(*entries, f"\n{PROXIED}", public_url=url):

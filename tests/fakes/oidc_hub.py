@@ -38,7 +38,7 @@ class HubPlace:
 
     @contextlib.contextmanager
     def running(self, *providers: str, more: str = "", public_url: str | None = None) -> Iterator[HubProcess]:
-        head = f"read: login\nlocal: never\npublic_url: {public_url or self.url}\n{more}"
+        head = f"listen: {self.listen}\nread: login\nlocal: never\npublic_url: {public_url or self.url}\n{more}"
         config = f"{head}\nlogin:\n  oidc:{''.join(providers)}\n"
         (self.folder / "gpudeck.yaml").write_text(config)
         with running_hub(self.folder, "--demo", "1", "--listen", self.listen) as hub:

@@ -20,6 +20,7 @@ Claims = Mapping[str, object]
 MOST_GROUPS = 5_000
 MOST_GROUP_LENGTH = 512
 _SHOWN = 5
+_NAME_HINT = "An admin of this hub can set `name_claim` and `name_pattern`."
 MISSING_HINT = "Ask the provider's administrator to send it, or correct `groups_claim`."
 OVERAGE = (
     "Microsoft Entra sends no groups for users with more than 200 of them (the claim _claim_names stands in their "
@@ -133,7 +134,7 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
     claim = mapping.name_claim
     value = find_claim(claims, claim)
     if not isinstance(value, str) or not value:
-        raise Refused(f"the provider does not send the claim {claim}, which names the account.", _name_hint(mapping))
+        raise Refused(f"the provider does not send the claim {claim}, which names the account.", _NAME_HINT)
     if claim == "email" and _is_unverified(claims):
         raise Refused("the provider has not verified the mail address, which names the account.", "Verify it there.")
     found = re.fullmatch(mapping.name_pattern, value, re.IGNORECASE) if len(value) <= MOST_GROUP_LENGTH else None
@@ -141,12 +142,8 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
     name = read_name(taken or "")
     shown = clean(value[:80])
     if name is None:
-        raise Refused(f"{shown!r} in the claim {claim} gives no name for an account.", _name_hint(mapping))
+        raise Refused(f"{shown!r} in the claim {claim} gives no name for an account.", _NAME_HINT)
     return name, f"the claim {claim} is {shown}" + ("" if name == value else f"; name_pattern takes {name}")
-
-
-def _name_hint(mapping: MappingSettings) -> str:
-    return f"An admin can set `name_claim` and `name_pattern` (now {mapping.name_claim}, {mapping.name_pattern})."
 
 
 def _explain_groups(claims: Claims, groups: tuple[str, ...] | None, mapping: MappingSettings) -> Reason:

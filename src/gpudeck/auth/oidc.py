@@ -65,6 +65,7 @@ class ProviderDocument(Struct, frozen=True):
     id_token_signing_alg_values_supported: list[str] = field(default_factory=lambda: ["RS256"])
     token_endpoint_auth_methods_supported: list[str] = field(default_factory=lambda: ["client_secret_basic"])
     authorization_response_iss_parameter_supported: bool = False
+    scopes_supported: list[str] | None = None
 
 
 class _TokenAnswer(Struct, frozen=True):

@@ -99,17 +99,28 @@ _CHECK_EXAMPLES = """\b
 Examples:
   gpudeck check                          the file that `gpudeck up` would read
   gpudeck check --config new.yaml        another file
+  gpudeck check --login sso              try a login through the provider sso
 """
 
 
 @click.command("check", epilog=_CHECK_EXAMPLES)
 @config_option
-def check_command(config: Path | None) -> None:
-    """Check the configuration, and print every mistake at once. Opens no socket and reads no GPU. Exit code 2 if there
-    is a mistake."""
+@click.option("--login", metavar="PROVIDER", help="Also try a login through this provider of `login.oidc`.")
+def check_command(config: Path | None, login: str | None) -> None:
+    """Check the configuration, and print every mistake at once. Without --login, opens no socket and reads no GPU. Exit
+    code 2 if there is a mistake."""
     settings, file = load_settings(config)
     # On a machine without a hub a file for one can be checked as well: what is installed here says nothing then.
     errors = find_missing_extras(settings) if is_installed("hub") else []
     if errors:
         raise ConfigurationError("\n".join(f"{file}: {error}" for error in errors))
+    if is_installed("hub") and settings.login.oidc:
+        from gpudeck.auth.oidc import read_secret  # noqa: PLC0415 - its libraries come with the hub
+
+        for provider in settings.login.oidc:
+            read_secret(provider)
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
+    if login is not None:
+        from gpudeck.cli.check_login import check_login  # noqa: PLC0415 - seldom wanted
+
+        check_login(settings, login)

@@ -22,7 +22,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   features: { backchannelLogout: { enabled: true }, rpInitiatedLogout: { enabled: true } },
   issueRefreshToken: async () => true,
   ttl: { AccessToken: 600, IdToken: 600, RefreshToken: 3600, Session: 3600, Interaction: 600, Grant: 3600 },
-  findAccount: (_, id) => known.has(id) && { accountId: id, claims: () => ({ sub: id, ...known.get(id) }) },
+  findAccount: (_, id) => (known.has(id) ? { accountId: id, claims: () => ({ sub: id, ...known.get(id) }) } : undefined),
 })
 
 provider.use(async (ctx, next) => {
