@@ -14,7 +14,7 @@ from gpudeck.compat.gpu_monitor_import import plan_reservations, read, read_name
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, ReservationStep, SkippedEntry, check_steps
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation, ReservationList, ReservedGpu, ShownReservation
-from gpudeck.model.view import Gpu, Host, HostList
+from gpudeck.model.view import Gpu, Host
 
 NOW = 1_530_000_000.0
 """2018-06-26 08:00 in UTC: before the dates of its README."""
@@ -89,9 +89,8 @@ def reservation(user: str, end: float, note: str, *places: str) -> Reservation:
 class Reserved(Client):
     """A hub with one GPU, which grace has reserved."""
 
-    def hosts(self) -> bytes:
-        gpus = [make(Gpu, label=label) for label in ("0", "1")]
-        return msgspec.json.encode(HostList([make(Host, name="gpu01", gpus=gpus)]))
+    def hosts(self) -> list[Host]:
+        return [make(Host, name="gpu01", gpus=[make(Gpu, label=label) for label in ("0", "1")])]
 
     def get(self, path: str, query: object = None) -> bytes:
         reserved = make(ShownReservation, id=7, user="grace", end=2e9, gpus=[ReservedGpu("GPU-0", "gpu01", "0")])

@@ -18,6 +18,7 @@ from gpudeck.compat.importing import (
     read_small_file,
 )
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.view import Host
 
 DESK = ImportTarget(Client("http://127.0.0.1:9"))
 
@@ -97,8 +98,8 @@ class Refusing(Client):
         super().__init__("http://127.0.0.1:9")
         self._why = why
 
-    def hosts(self) -> bytes:
-        return b'{"hosts": []}'
+    def hosts(self) -> list[Host]:
+        return []
 
     def post(self, path: str, body: dict[str, object] | None = None) -> bytes:
         raise UsageError(f"{(body or {})['name']} {self._why}")

@@ -134,7 +134,8 @@ class ApiServer:
         ends_at, body = time.monotonic() + _SECONDS_AT_MOST, bytearray()
         try:
             self._pool = self._pool or self._open_pool()
-            headers = {"Authorization": f"Bearer {self._read_token()}", "Accept-Encoding": "gzip"}
+            token = (self._folder / "token").read_text(errors="replace").strip()
+            headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "gzip"}
             response = self._pool.request(
                 "GET", self._address + path, headers=headers, redirect=False, timeout=3.0, preload_content=False
             )
@@ -164,12 +165,10 @@ class ApiServer:
         is_https = self._address.startswith("https:")
         return open_pool(self._address, str(self._folder / "ca.crt") if is_https else None)
 
-    def _read_token(self) -> str:
-        return (self._folder / "token").read_text(errors="replace").strip()
-
     def _describe(self, pod: _Pod) -> PodDetails:
         about, status = pod.metadata, pod.status
         user = None if self._user_label is None else (about.labels | about.annotations).get(self._user_label)
+        hami = about.annotations.get(HAMI, "")[:65536]
         running = [*status.first, *status.containers]
         return PodDetails(
             uid=_word(about.uid),
@@ -179,7 +178,7 @@ class ApiServer:
             user=_word(user) or None if user is not None else None,
             since=None if status.started is None else status.started.timestamp(),
             containers={one.id.rpartition("/")[2][:_SHORT_ID_LENGTH]: _word(one.name) for one in running if one.id},
-            hami=tuple(f"{uuid}{'[]' if part else ''}" for uuid, part in _HAMI_DEVICE.findall(_hami_text(about))),
+            hami=tuple(f"{uuid}{'[]' if part else ''}" for uuid, part in _HAMI_DEVICE.findall(hami)),
         )
 
 
@@ -192,10 +191,6 @@ def find_api_server(
         return None
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     return ApiServer(f"https://{f'[{host}]' if ':' in host else host}:{port}", node, folder, user_label)
-
-
-def _hami_text(about: _Metadata) -> str:
-    return about.annotations.get(HAMI, "")[:65536]
 
 
 def _choose_labels(labels: Mapping[str, str]) -> dict[str, str]:

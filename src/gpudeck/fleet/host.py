@@ -826,9 +826,6 @@ class HostState:
         if self.is_pending:
             self._table.settle()
         mark_stale(self._table.gpus, self.rows, now)
-        self._set_stale_reason(reason)
-
-    def _set_stale_reason(self, reason: str) -> None:
         for gpu in self.gpus.values():
             gpu.silent_reason = reason
 

@@ -126,7 +126,7 @@ class JobTracker:
     ) -> None:
         self.hosts.adopt(hosts)
         for record in records:
-            known = self.open.setdefault(_key_of(record), record)
+            known = self.open.setdefault((record.scheduler, record.job, record.since), record)
             known.first_seen = record.first_seen
         for gpu in gpus:
             self._gpus.setdefault(gpu.id, gpu)
@@ -370,10 +370,6 @@ def _has_others_only(gpu: GpuState) -> bool:
     return allocation is not None and not any(
         allocation.is_of(one.job, one.user) for one in gpu.reported_processes or ()
     )
-
-
-def _key_of(record: JobRecord) -> _Key:
-    return record.scheduler, record.job, record.since
 
 
 def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:

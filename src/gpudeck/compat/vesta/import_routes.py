@@ -19,7 +19,7 @@ from gpudeck.api.answers import RequestRefused
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta import store
-from gpudeck.compat.vesta.states import describe_post
+from gpudeck.compat.vesta.states import describe_posts
 from gpudeck.compat.vesta.store import MOST_GPUS, read_gpus
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING
@@ -181,7 +181,7 @@ class VestaImportRoutes:
         if rows:
             name = store.fleet_name(host.name, host.id)
             samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
-            await self._shelf.samples.add(host.id, await parse_in_thread(_describe, rows, name))
+            await self._shelf.samples.add(host.id, await parse_in_thread(describe_posts, rows, name, EVERYTHING))
             times = [*(at for at, _ in rows), *(span or ())]
             host.last_at = max(host.last_at or 0.0, *times)
             history.take(samples)
@@ -203,10 +203,6 @@ class VestaImportRoutes:
 
 def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
-
-
-def _describe(rows: list[tuple[float, store.Json]], host: str) -> list[store.Moment]:
-    return [(at, describe_post(read_gpus(gpus, host), EVERYTHING)) for at, gpus in rows]
 
 
 def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -> HostSample:

@@ -27,6 +27,7 @@ from gpudeck.compat.vesta.states import (
     VestaHost,
     VestaStates,
     describe_post,
+    describe_posts,
     draw_boxes,
     draw_memory,
     draw_table,
@@ -39,7 +40,6 @@ from gpudeck.compat.vesta.store import (
     Samples,
     VestaPost,
     VestaRegister,
-    read_gpus,
     read_post,
 )
 from gpudeck.fleet.hub import Hub
@@ -308,7 +308,7 @@ class VestaRoutes:
             measured = await asyncio.to_thread(reader.read, since, newest // 10 * 10, wanted)
             past = [*past, *measured][-wanted:]
         return (
-            past if visibility.commands == "all" else await asyncio.to_thread(_hide_commands, past, one.id, visibility)
+            past if visibility.commands == "all" else await asyncio.to_thread(describe_posts, past, one.id, visibility)
         )
 
     def _warn(self, about: str, sentence: str) -> None:
@@ -335,10 +335,6 @@ def _send_text(text: str) -> VestaReply:
 def _send_page(text: str) -> VestaReply:
     body = f'<!DOCTYPE html><html lang="en"><title>GPU table</title><pre>{html.escape(text)}</pre></html>'
     return VestaReply(body.encode("utf-8", "replace"), media=b"text/html; charset=utf-8")
-
-
-def _hide_commands(past: list[Moment], host: str, visibility: Visibility) -> list[Moment]:
-    return [(at, describe_post(read_gpus(gpus, host), visibility)) for at, gpus in past]
 
 
 def _read_query(query: bytes) -> dict[str, str]:

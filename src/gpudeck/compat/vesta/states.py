@@ -12,7 +12,16 @@ from msgspec import Struct
 from gpudeck import __version__
 from gpudeck.compat.readings import mebibytes, round_known
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta.store import Json, Moment, PostedFields, Registered, VestaPost, VestaRegister, make_name
+from gpudeck.compat.vesta.store import (
+    Json,
+    Moment,
+    PostedFields,
+    Registered,
+    VestaPost,
+    VestaRegister,
+    make_name,
+    read_gpus,
+)
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
@@ -169,6 +178,10 @@ def describe_post(post: VestaPost, visibility: Visibility) -> Json:
         f"gpu:{gpu.index}": _describe_gpu(gpu, gpu.metrics.get, post.posted[gpu.uuid], visibility)
         for gpu in post.report.gpus or ()
     }
+
+
+def describe_posts(past: list[Moment], host: str, visibility: Visibility) -> list[Moment]:
+    return [(at, describe_post(read_gpus(gpus, host), visibility)) for at, gpus in past]
 
 
 def _describe_gpu(

@@ -152,12 +152,14 @@ def write_bundle(
     log: str | None = None,
 ) -> list[str]:
     """Write the archive, readable by its owner alone; returns the names of what is in it. Raises UsageError."""
+    if settings is not None and not with_names:
+        settings = msgspec.structs.replace(settings, users={})
     scrubber = Redactor(secrets, {} if with_names else find_names(fleet))
     log = read_log() if log is None else log
     members = {
         "versions.json": _dump(describe_versions()),
         "doctor.json": _dump(msgspec.to_builtins(list(findings))),
-        "settings.json": _dump(None if settings is None else show_settings(_without_users(settings, with_names))),
+        "settings.json": _dump(None if settings is None else show_settings(settings)),
         "fleet.json": _dump(None if fleet is None else summarize(fleet, with_names=with_names)),
         "log.txt": scrubber.clean_log(log) + "\n",
     }
@@ -203,10 +205,6 @@ def _version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _without_users(settings: Settings, with_names: bool) -> Settings:
-    return settings if with_names else msgspec.structs.replace(settings, users={})
 
 
 def read_log() -> str:
