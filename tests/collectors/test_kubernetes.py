@@ -158,8 +158,8 @@ def test_names_of_the_api_server(path: Path, kubelet: FakeKubelet, api: FakeApi)
         new, web = look().pods
     assert (web.owner, web.labels["team"], web.since, web.user) == ("Deployment/web", "vision", 1794974400.0, None)
     assert (new.owner, new.labels) == (None, {})
-    (asked,) = set(api.asked)
-    assert asked == ("/api/v1/pods?fieldSelector=spec.nodeName%3Dgpu01&resourceVersion=0", "Bearer secret")
+    paths = ("pods?fieldSelector=spec.nodeName%3Dgpu01&resourceVersion=0", "nodes/gpu01?resourceVersion=0")
+    assert set(api.asked) == {(f"/api/v1/{one}", "Bearer secret") for one in paths}
 
 
 def test_the_user_of_a_pod_is_what_a_label_or_annotation_says(path: Path, kubelet: FakeKubelet, api: FakeApi) -> None:
@@ -255,6 +255,26 @@ def test_claimed_devices_without_slices_make_empty_gpus_unknown(path: Path, kube
         report = look()
     why = "dra/a was given gpu.nvidia.com/gpu01/gpu-1: its UUID, of its resource slice, is not known"
     assert report.allocation_unknown == dict.fromkeys(UUIDS, why)
+
+
+@pytest.mark.parametrize(
+    ("answer", "closed"),
+    [
+        ({"kind": "Node", "spec": {"unschedulable": True, "taints": []}}, "cordoned in Kubernetes"),
+        ({"kind": "Node", "spec": {"podCIDR": "10.0.0.0/24"}}, None),
+        (403, None),
+        (404, None),
+    ],
+)
+def test_a_cordoned_node_is_closed(
+    answer: Any, closed: str | None, path: Path, kubelet: FakeKubelet, api: FakeApi
+) -> None:
+    kubelet.pods = [container("ml/a", {RESOURCE: [UUIDS[0]]})]
+    _ = api.pods
+    api.answers["/api/v1/nodes/gpu01"] = answer
+    with watching(path, api) as look:
+        report = look()
+    assert (report.closed, report.problems) == (closed, [])
 
 
 def test_an_api_server_that_refuses_costs_the_names_only(path: Path, kubelet: FakeKubelet, api: FakeApi) -> None:

@@ -87,9 +87,13 @@ def test_only_the_agent_is_root_for_the_kubelets_socket() -> None:
     assert mounts["/host/sys/fs/cgroup"] is True
 
 
-def test_agent_may_list_pods_and_resource_slices_and_nothing_else() -> None:
+def test_agent_may_read_pods_nodes_and_resource_slices_and_nothing_else() -> None:
     rules = MANIFESTS["ClusterRole-gpudeck-agent"]["rules"]
-    assert [(one["resources"], one["verbs"]) for one in rules] == [(["pods"], ["list"]), (["resourceslices"], ["list"])]
+    assert [(one["resources"], one["verbs"]) for one in rules] == [
+        (["pods"], ["list"]),
+        (["nodes"], ["get"]),
+        (["resourceslices"], ["list"]),
+    ]
     (subject,) = MANIFESTS["ClusterRoleBinding-gpudeck-agent"]["subjects"]
     account = MANIFESTS["ServiceAccount-gpudeck-agent"]["metadata"]
     assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])

@@ -186,7 +186,7 @@ class KubernetesCase:
         assert report is not None
         if report.allocation_unknown:
             raise Temporary(next(iter(report.allocation_unknown.values())))
-        marks = mark_pods(report.pods, {})
+        marks = mark_pods(report)
         found = {at: mark.allocation for at, gpu in enumerate(GPUS) if (mark := marks.get(gpu.uuid))}
         gpus = {at: allocation for at, allocation in found.items() if allocation is not None}
         return SchedulerState({"n1": SchedulerNode(("n1",), len(GPUS), gpus)})

@@ -71,6 +71,14 @@ def test_a_gpu_of_a_pod_is_allocated_with_its_very_report() -> None:
     assert states(node.report()) == ["free"] * 4
 
 
+def test_empty_gpus_of_a_cordoned_node_are_drained() -> None:
+    node = Node()
+    gpus = node.report([*four()[:2], make_busy_gpu(2, uuid="GPU-2")], pods=[TRAIN], closed="cordoned in Kubernetes")
+    assert states(gpus) == ["drained", "allocated", "busy"]
+    assert gpus[0].availability_reason == "cordoned in Kubernetes"
+    assert states(node.report(pods=[TRAIN])) == ["free", "allocated", "free", "free"]
+
+
 def test_one_that_is_in_use_stays_busy_and_shows_its_pod() -> None:
     gpus = Node().report([make_gpu(0, uuid="GPU-0"), make_busy_gpu(1, uuid="GPU-1")], pods=[TRAIN])
     assert states(gpus) == ["free", "busy"]

@@ -130,12 +130,13 @@ class GpuFinder:
 
 class PodReading(Struct, frozen=True):
     """What was read at one time. `is_current`: the API server has just said what it knows of the pods, so that one it
-    calls finished is. `problem` is why it could not be asked."""
+    calls finished is. `problem` is why it could not be asked. `is_cordoned`: no new pod starts on the node."""
 
     containers: Sequence[ContainerDevices] = ()
     pods: Mapping[PodName, PodDetails] = field(default_factory=dict)
     devices: Mapping[DynamicDevice, DeviceNames] = field(default_factory=dict)
     is_current: bool = False
+    is_cordoned: bool = False
     problem: str | None = None
 
 
@@ -237,7 +238,8 @@ class PodWatch:
         said = [f"{why[:1].upper()}{why[1:]}." for why in (problem, reading.problem) if why is not None]
         problems = [*report.problems, *said][:_PROBLEMS_AT_MOST]
         named = self._name_processes(gpus, reading)
-        return replace(report, gpus=named, pods=pods, allocation_unknown=unknown, problems=problems)
+        closed = "cordoned in Kubernetes" if reading.is_cordoned else None
+        return replace(report, gpus=named, pods=pods, allocation_unknown=unknown, problems=problems, closed=closed)
 
     def close(self) -> None:
         """The thread ends by itself, as soon as a reading under way is over."""
@@ -342,6 +344,7 @@ class _PodReader:
             self._asked_at = now
             try:
                 reading = replace(reading, pods=self._api.read_pods(), is_current=True, problem=None)
+                reading = replace(reading, is_cordoned=self._api.read_is_cordoned())
                 if any(one.claimed for one in containers):
                     reading = replace(reading, devices=self._api.read_devices())
             except PluginError as error:

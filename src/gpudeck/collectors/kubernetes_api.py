@@ -1,5 +1,6 @@
 """The API server of Kubernetes, as a pod with a service account asks it: the names of this node's pods, and what the
-devices of its resource claims (DRA) are. Only `list` on pods and resource slices is needed."""
+devices of its resource claims (DRA) are, and whether it is cordoned. Only `list` on pods and resource slices and `get`
+on nodes is needed."""
 
 import os
 import re
@@ -96,7 +97,15 @@ class _SliceList(Struct):
     items: list[_Slice]
 
 
-_List = TypeVar("_List", _PodList, _SliceList)
+class _NodeSpec(Struct):
+    unschedulable: bool = False
+
+
+class _Node(Struct):
+    spec: _NodeSpec = field(default_factory=_NodeSpec)
+
+
+_Answer = TypeVar("_Answer", _PodList, _SliceList, _Node)
 
 
 class ApiServer:
@@ -117,6 +126,14 @@ class ApiServer:
         pods = [] if answer is None else answer.items
         return {(_word(pod.metadata.namespace), _word(pod.metadata.name)): self._describe(pod) for pod in pods}
 
+    def read_is_cordoned(self) -> bool:
+        """False where the account may not ask. Raises Temporary."""
+        try:
+            node = self._ask(f"/api/v1/nodes/{self._node}?resourceVersion=0", _Node)
+        except Refused:
+            return False
+        return node is not None and node.spec.unschedulable
+
     def read_devices(self) -> dict[DynamicDevice, DeviceNames]:
         paths = (
             f"/apis/resource.k8s.io/{version}/resourceslices?fieldSelector=spec.nodeName%3D{self._node}"
@@ -129,7 +146,7 @@ class ApiServer:
             for device in one.spec.devices or ()
         }
 
-    def _ask(self, path: str, kind: type[_List]) -> _List | None:
+    def _ask(self, path: str, kind: type[_Answer]) -> _Answer | None:
         """None where the server does not know the path."""
         ends_at, body = time.monotonic() + _SECONDS_AT_MOST, bytearray()
         try:

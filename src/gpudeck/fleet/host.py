@@ -684,7 +684,7 @@ class HostState:
         _note_skew(self._flags, skew)
         self._said, self.interfaces, self.slurm_gpus = report.problems, report.interfaces, report.slurm_gpus
         if isinstance(envelope, Envelope):
-            self.pod_marks = mark_pods(report.pods, report.allocation_unknown)
+            self.pod_marks = mark_pods(report)
         if before != self.problems:
             self.note_change("problems")
 

@@ -1,11 +1,10 @@
 """A scheduler's allocation of a GPU: its job, and whether new jobs may start. Pure."""
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct, field
 
-from gpudeck.model.report import PodGpus
+from gpudeck.model.report import PodGpus, Report
 
 KUBERNETES: Final = "kubernetes"
 """The scheduler of allocations that hosts report themselves."""
@@ -62,11 +61,14 @@ NOT_SCHEDULED: Final = SchedulerMark()
 """No scheduler has it."""
 
 
-def mark_pods(pods: Sequence[PodGpus], unknown: Mapping[str, str]) -> dict[str, SchedulerMark]:
+def mark_pods(report: Report) -> dict[str, SchedulerMark]:
     """What a host says of its GPUs, by UUID. Of several pods on a GPU the first one counts."""
-    marks = {uuid: SchedulerMark(unknown=why) for uuid, why in unknown.items()}
+    closed = report.closed
+    marks = {} if closed is None else {gpu.uuid: SchedulerMark(closed=closed) for gpu in report.gpus or ()}
+    marks |= {uuid: SchedulerMark(closed=closed, unknown=why) for uuid, why in report.allocation_unknown.items()}
     on_gpu: dict[str, dict[str, PodGpus]] = {}
-    for pod in sorted(pods, key=lambda one: (one.since or float("inf"), one.namespace, one.pod, one.container or "")):
+    pods = sorted(report.pods, key=lambda one: (one.since or float("inf"), one.namespace, one.pod, one.container or ""))
+    for pod in pods:
         for uuid in pod.gpus:
             on_gpu.setdefault(uuid, {}).setdefault(f"{pod.namespace}/{pod.pod}", pod)
     for uuid, sharing in on_gpu.items():
@@ -83,7 +85,7 @@ def mark_pods(pods: Sequence[PodGpus], unknown: Mapping[str, str]) -> dict[str, 
             labels=first.labels,
             shared_with=[other for other in sharing if other != job],
         )
-        marks[uuid] = SchedulerMark(allocation)
+        marks[uuid] = SchedulerMark(allocation, closed)
     return marks
 
 

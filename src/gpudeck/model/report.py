@@ -140,7 +140,8 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
     instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
     has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
-    is known. `job_cgroups` are those of jobs and pods that have processes on GPUs.
+    is known, and `closed` why no pod starts on this node now. `job_cgroups` are those of jobs and pods that have
+    processes on GPUs.
     """
 
     gpus: Annotated[list[GpuReading], Meta(max_length=512)] | None = None
@@ -158,6 +159,7 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
     pods: Annotated[list[PodGpus], Meta(max_length=1024)] = field(default_factory=list)
     allocation_unknown: Annotated[dict[Word, Sentence], Meta(max_length=512)] = field(default_factory=dict)
     job_cgroups: JobCgroups = field(default_factory=list)
+    closed: Sentence | None = None
 
 
 class Occupancy(Struct, frozen=True):
