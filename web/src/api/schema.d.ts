@@ -3528,7 +3528,8 @@ export interface components {
          *         the admin ("driver not answering for 12 s"). `slurm_gpus` are the PCI addresses of the GPUs, or UUIDs of MIG
          *         instances, in the order in which Slurm counts them, empty where that is not known. `pods` are those that Kubernetes
          *         has given GPUs to; `allocation_unknown` says of GPUs, by UUID, why they may be allocated although no pod with them
-         *         is known. `job_cgroups` are those of jobs and pods that have processes on GPUs.
+         *         is known, and `closed` why no pod starts on this node now. `job_cgroups` are those of jobs and pods that have
+         *         processes on GPUs.
          */
         Report: {
             /** @default [] */
@@ -3537,6 +3538,8 @@ export interface components {
             allocation_unknown?: {
                 [key: string]: string;
             };
+            /** @default null */
+            closed?: string | null;
             /** @default [] */
             disks?: components["schemas"]["Disk"][];
             /** @default null */
