@@ -77,6 +77,7 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/export/events"): (EVERYBODY, READERS),
     ("GET", "/api/v1/reliability"): (EVERYBODY, READERS),
     ("GET", "/api/v1/alerts"): (EVERYBODY, READERS),
+    ("GET", "/api/v1/alerts/test"): (EVERYBODY, READERS),
     ("POST", "/api/v1/alerts/acknowledge"): (USERS, USERS),
     ("POST", "/api/v1/alerts/unacknowledge"): (USERS, USERS),
     ("POST", "/api/v1/alerts/{key:str}/acknowledge"): (USERS, USERS),

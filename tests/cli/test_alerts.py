@@ -170,3 +170,57 @@ def test_mutes_are_listed_and_ended(tmp_path: Path) -> None:
     assert listed.stdout.endswith(", root: new fans\n")
     assert ended.stdout == "Mute 9f8e7d6c has ended.\n"
     assert hub.asked[-1][:2] == ("DELETE", "/api/v1/mutes/9f8e7d6c")
+
+
+TESTED: dict[str, Any] = {
+    "rule": "idle_memory",
+    "expr": "utilization_percent < 5 for 2h",
+    "start": NOW - 7 * 86_400,
+    "end": NOW,
+    "step": 300.0,
+    "known": 0.981,
+    "hosts": 12,
+    "hosts_left": 3,
+    "count": 2,
+    "firings": [
+        {
+            "title": "GPU 3 of gpu07: utilization 1 %\x1b[2J",
+            "host": "gpu07",
+            "host_id": "m7",
+            "gpu": "GPU-3",
+            "label": "3",
+            "since": NOW - 40_000.0,
+            "fired_at": NOW - 32_800.0,
+            "resolved_at": end,
+        }
+        for end in (NOW - 5_200.0, None)
+    ],
+}
+
+
+def test_a_rule_is_tested_against_the_past(tmp_path: Path) -> None:
+    with running(TESTED) as hub:
+        run = gpudeck(tmp_path, "alerts", "test", "idle_memory", "--since", "7d", "--hub", hub.url)
+    assert run.returncode == 0
+    first, *lines = run.stdout.splitlines()
+    assert first == "idle_memory would have fired 2 times in 7d 0h, on 1 GPU:"
+    assert ["for 9h 40m" in lines[0], "still so" in lines[1], "\x1b" in run.stdout] == [True, True, False]
+    assert lines[2].startswith("Tested on 12 hosts with means of 5m")
+    assert "98 % of the time is known." in lines[2]
+    assert lines[3] == "It took too long: not tested on 3 hosts. Give --host or a shorter period."
+    assert "rule=idle_memory" in hub.asked[0][1]
+
+
+def test_a_rule_that_never_fires_and_one_without_a_past(tmp_path: Path) -> None:
+    with running(TESTED | {"count": 0, "firings": [], "hosts_left": 0}) as hub:
+        run = gpudeck(tmp_path, "alerts", "test", "--expr", "power_watts > 500", "--hub", hub.url)
+    assert run.stdout.startswith("idle_memory would never have fired in 7d 0h.")
+    with running(TESTED | {"step": None, "known": None, "count": 0, "firings": []}) as hub:
+        run = gpudeck(tmp_path, "alerts", "test", "idle_memory", "--hub", hub.url)
+    assert run.stdout.startswith("Not tested: the history knows nothing")
+
+
+def test_a_mistake_in_an_expression_is_shown_without_a_hub(tmp_path: Path) -> None:
+    run = gpudeck(tmp_path, "alerts", "test", "--expr", "power_wats > 500", "--hub", "http://127.0.0.1:1")
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-2:] == ["    power_wats > 500", "    ^^^^^^^^^^"]

@@ -92,7 +92,7 @@ class AlertEngine(AlertStateMachine):
         self._grouping.change(settings)
 
     def _take_limits(self, settings: AlertSettings) -> None:
-        self._is_anew = True
+        self._is_anew, self.settings = True, settings
         self.thresholds = Thresholds(settings, self._defaults)
         self._by_model = self.thresholds.by_model
         rules = (*self._given, *make_own_rules(settings))

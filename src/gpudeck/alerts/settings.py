@@ -250,7 +250,7 @@ class Thresholds:
     def __init__(self, settings: AlertSettings, defaults: LimitsByRule | None = None) -> None:
         """`defaults` are those of this fleet, where they are not the usual ones."""
         self._base = dict(DEFAULTS if defaults is None else defaults)
-        self._base |= {name: _own_limits(rule) for name, rule in settings.own_rules.items()}
+        self._base |= {name: own_limits(rule) for name, rule in settings.own_rules.items()}
         for name, change in settings.rules.items():
             self._base[name] = change_limits(self._base[name], change)
         self._overrides = settings.overrides
@@ -308,7 +308,8 @@ class Thresholds:
         return made
 
 
-def _own_limits(rule: RuleChange) -> Limits:
+def own_limits(rule: RuleChange) -> Limits:
+    """The defaults of a rule of the operator."""
     expression = rule.expression
     wait = None if expression is None else expression.seconds
     return Limits(severity="warning", wait=wait or 0.0, clear_after=_MINUTE)

@@ -16,6 +16,7 @@ from gpudeck import __version__
 from gpudeck.api import (
     about,
     accounts,
+    alert_test,
     alerts,
     ask,
     badge,
@@ -78,7 +79,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, page),
-    *(waste, idle_policy, device_login, oidc, export, digests),
+    *(waste, idle_policy, device_login, oidc, export, digests, alert_test),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -2,19 +2,22 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from gpudeck.alerts.expression import ExpressionError, parse_expression
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.options import hub_option, parse_labels
+from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.client.connection import in_path
-from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, Mute, MuteList, name_hosts
+from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertTest, Mute, MuteList, name_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
-from gpudeck.model.text import clean
+from gpudeck.model.text import clean, show_count, show_span
 from gpudeck.model.times import show_moment
 from gpudeck.views.text import render_alerts
 
@@ -27,8 +30,12 @@ Examples:
   gpudeck alerts mute --host 'gpu-1*' --for 4h "new switch"
   gpudeck alerts mutes                             what is muted, and why
   gpudeck alerts unmute 9f8e7d6c                   send notifications again
+  gpudeck alerts test idle_memory --since 30d      how often a rule of yours would have fired
+  gpudeck alerts test --expr 'power_watts > 500 for 10m'
 """
 _MUTES = "/api/v1/mutes"
+_PATIENCE = 60.0
+"""Seconds: the hub reads the history of each host."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON.")
 
 
@@ -99,6 +106,33 @@ def mute(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], length:
     click.echo(f"Mute {made.id} lasts until {_show_moment(made.end)}.")
 
 
+@command.command("test")
+@click.argument("rule", required=False)
+@click.option("--expr", metavar="TEXT", help="An expression to test in place of a rule.")
+@click.option("--since", default="7d", metavar="TIME", show_default=True, help="The start: 7d, 2026-10-01, yesterday.")
+@click.option("--until", metavar="TIME", help="The end. [default: now]")
+@click.option("--host", metavar="NAME", help="Only this host (name or id).")
+@_JSON
+@hub_option
+@click.pass_context
+def try_rule(ctx: click.Context, /, *, since: str, until: str | None, as_json: bool, hub: str, **asked: Any) -> None:
+    """Test a RULE of your own, or an expression, against the history: how often would it have fired?"""
+    if (asked["rule"] is None) == (asked["expr"] is None):
+        raise UsageError("name one rule, or give --expr.", "gpudeck alerts test --expr 'power_watts > 500 for 10m'")
+    if asked["expr"] is not None:
+        try:
+            parse_expression(asked["expr"])
+        except ExpressionError as error:
+            raise UsageError(f"{error}\n    " + "\n    ".join(error.detail.split("\n"))) from error
+    start, end = read_period(since, until, time.time(), local_zone())
+    query = {name: value for name, value in asked.items() if value is not None} | {"start": f"{start}", "end": f"{end}"}
+    body = ask(_hub_of(ctx, hub), lambda client: client.get("/api/v1/alerts/test", query), _PATIENCE)
+    if as_json:
+        click.echo(body)
+    else:
+        show("".join(f"{line}\n" for line in _describe_test(read_answer(body, AlertTest, hub))))
+
+
 @command.command("mutes")
 @_JSON
 @hub_option
@@ -134,6 +168,33 @@ def _hub_of(ctx: click.Context, hub: str) -> str:
     """`gpudeck alerts --hub URL ack ID` and `gpudeck alerts ack ID --hub URL` mean the same."""
     is_given = ctx.get_parameter_source("hub") is not click.core.ParameterSource.DEFAULT
     return hub if is_given else str(ctx.obj["hub"])
+
+
+def _describe_test(found: AlertTest) -> Iterator[str]:
+    period = show_span(found.end - found.start)
+    if found.step is None or not found.known:
+        yield f"Not tested: the history knows nothing of what the rule compares in these {period}."
+        return
+    places = len({(firing.host_id, firing.gpu) for firing in found.firings})
+    where = "" if not found.count else f", on {show_count(places, 'host' if found.firings[0].gpu is None else 'GPU')}"
+    name = clean(found.rule or "The rule")
+    if found.count:
+        yield f"{name} would have fired {show_count(found.count, 'time')} in {period}{where}:"
+    else:
+        yield f"{name} would never have fired in {period}."
+    for firing in found.firings:
+        end = firing.resolved_at
+        lasted = f"for {show_span(end - firing.since)}" if end is not None else "still so"
+        yield f"  {_show_moment(firing.fired_at)}  {lasted:<10}  {clean(firing.title)}"
+    if found.count > len(found.firings):
+        yield f"  … and {found.count - len(found.firings)} more"
+    yield (
+        f"Tested on {show_count(found.hosts, 'host')} with means of {show_span(found.step)}: what lasts less than that "
+        f"is not seen. {100 * found.known:.0f} % of the time is known."
+    )
+    if found.hosts_left:
+        left = show_count(found.hosts_left, "host")
+        yield f"It took too long: not tested on {left}. Give --host or a shorter period."
 
 
 def _print(found: AlertList) -> None:

@@ -90,6 +90,39 @@ class AlertList(Struct, frozen=True):
     time: float
 
 
+class PastFiring(Struct, frozen=True, kw_only=True):
+    """An alert that a rule would have sent. Times are Unix seconds: `since` is when its condition began to hold,
+    `fired_at` when it would have fired, `resolved_at` when the condition ended, null if it held until the end. `gpu` is
+    a UUID and `label` its index, both null for a host."""
+
+    title: str
+    host: str
+    host_id: str
+    gpu: str | None
+    label: str | None
+    since: float
+    fired_at: float
+    resolved_at: float | None
+
+
+class AlertTest(Struct, frozen=True, kw_only=True):
+    """What a rule would have done from `start` until before `end`. `step` is how many seconds the means stand for that
+    it was tested with, null where there was nothing to test. `known` is the share of the time, 0 to 1, for which the
+    condition could be decided. `hosts` were tested, `hosts_left` were not: the test takes a limited time. `firings` are
+    in the order of time, at most 1,000 of `count`."""
+
+    rule: str | None
+    expr: str
+    start: float
+    end: float
+    step: float | None
+    known: float | None
+    hosts: int
+    hosts_left: int
+    count: int
+    firings: list[PastFiring]
+
+
 class MuteList(Struct, frozen=True):
     """Those that count now or later, by their end."""
 
