@@ -112,6 +112,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alerts/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * TryAlertRule
+         * @description How often a rule would have fired, by default in the last seven days.
+         */
+        get: operations["ApiV1AlertsTestTryAlertRule"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/alerts/unacknowledge": {
         parameters: {
             query?: never;
@@ -1931,6 +1951,19 @@ export interface components {
             alerts: components["schemas"]["Alert"][];
             time: number;
         };
+        /** AlertTest */
+        AlertTest: {
+            count: number;
+            end: number;
+            expr: string;
+            firings: components["schemas"]["PastFiring"][];
+            hosts: number;
+            hosts_left: number;
+            known: number | null;
+            rule: string | null;
+            start: number;
+            step: number | null;
+        };
         /** Allocation */
         Allocation: {
             account?: string | null;
@@ -3279,6 +3312,17 @@ export interface components {
             host: string;
             /** @default  */
             message?: string;
+        };
+        /** PastFiring */
+        PastFiring: {
+            fired_at: number;
+            gpu: string | null;
+            host: string;
+            host_id: string;
+            label: string | null;
+            resolved_at: number | null;
+            since: number;
+            title: string;
         };
         /** PastFleet */
         PastFleet: {
@@ -4664,6 +4708,100 @@ export interface operations {
                 };
             };
             /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    ApiV1AlertsTestTryAlertRule: {
+        parameters: {
+            query?: {
+                /** @description A rule of the operator's own */
+                rule?: string | null;
+                /** @description An expression in its place */
+                expr?: string | null;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                start?: string | unknown | unknown | unknown;
+                /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
+                end?: string | unknown | unknown | unknown;
+                /** @description Only this host: name or id */
+                host?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What it would have done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertTest"];
+                };
+            };
+            /** @description No such rule, or an expression with a mistake */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description No such host, or the hub keeps no history */
             404: {
                 headers: {
                     [name: string]: unknown;
