@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def api_document() -> str:
-    document = complete_schema(read_routes().openapi_schema.to_schema())
+    document = complete_schema(read_routes())
     # The version is the package's, not the interface's: a release must not change the page's types.
     document["info"]["version"] = "1"
     return msgspec.json.encode(document, order="sorted").decode() + "\n"

@@ -68,7 +68,7 @@ def test_messages_are_as_described(hosts: Hosts, types: dict[str, Any]) -> None:
 
 
 def test_an_answer_has_every_field_and_a_request_may_leave_out_those_with_a_default() -> None:
-    schemas = complete_schema(read_routes().openapi_schema.to_schema())["components"]["schemas"]
+    schemas = complete_schema(read_routes())["components"]["schemas"]
     assert set(schemas["Host"]["required"]) == set(schemas["Host"]["properties"])
     assert schemas["NewHost"]["required"] == ["name"]
     # Written without what is unset or has its default.

@@ -58,7 +58,7 @@ from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.page import send_refusal
 from gpudeck.api.reports import FindToken, ReportsRoute
 from gpudeck.api.reservations import ReservationHandler
-from gpudeck.api.schema import CompleteSchema
+from gpudeck.api.schema import CompleteSchema, name_operation
 from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
@@ -110,6 +110,7 @@ def read_routes() -> Litestar:
             path="/schema",
             render_plugins=[CompleteSchema(path="/openapi.json")],
             use_handler_docstrings=True,
+            operation_id_creator=name_operation,
         ),
         request_max_body_size=MOST_BODY_BYTES,
         logging_config=None,

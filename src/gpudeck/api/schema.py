@@ -8,14 +8,18 @@ their fields from `Gpu`, `Host` and the catalog: a new one needs no line here.
 
 import re
 from collections.abc import Iterable, Iterator
+from inspect import cleandoc
 from typing import Any, get_type_hints
 
 import msgspec
+from litestar import Litestar
 from litestar.connection import Request
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from gpudeck.api.access import COOKIE
+from gpudeck.api.descriptions import DESCRIPTIONS, EXAMPLES, PARAMETERS, TAGS
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.availability import Availability
@@ -216,10 +220,15 @@ def _error(description: str) -> dict[str, Any]:
 _REPORTS = {"anyOf": [{"$ref": _REF.format(name=kind.__name__)} for kind in (Envelope, ShortReport)]}
 _MESSAGES = {"anyOf": [{"$ref": _REF.format(name=kind.__name__)} for kind in (*SNAPSHOTS, *DELTAS)]}
 _STATUS = {"type": "object", "properties": {"status": {"enum": ["taken", "repeated"]}}, "required": ["status"]}
+_ANYBODY: list[dict[str, list[str]]] = [{}]
+_KNOWN: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
+READERS = _KNOWN + _ANYBODY
+"""With a token or a session, or without any where the setting `read` is `open`."""
+_SECURITY = {"open": READERS, "read": READERS, "self": _KNOWN, "user": _KNOWN, "admin": _KNOWN}
 _RAW_PATHS: dict[str, Any] = {
     "/api/v1/reports": {
         "post": {
-            "operationId": "PostReport",
+            "operationId": "sendReport",
             "summary": "Take a report from an agent",
             "description": "msgpack or JSON; plain, zstd or gzip (Content-Encoding). `Gpudeck-Sent-At` is the sender's "
             "clock in Unix seconds. A report seen before is answered 200 and changes nothing.",
@@ -242,7 +251,8 @@ _RAW_PATHS: dict[str, Any] = {
     },
     "/api/v1/stream": {
         "get": {
-            "operationId": "ReadStream",
+            "operationId": "readStream",
+            "security": READERS,
             "summary": "The live fleet as server-sent events",
             "description": "One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID. The "
             "schema is that of the JSON in the `data` of an event.",
@@ -277,22 +287,134 @@ _RAW_PATHS: dict[str, Any] = {
 _COOKIE_NAMES = f"Over TLS it is called __Host-{COOKIE}, or __Secure-{COOKIE} where the hub is served below a path."
 
 
-def complete_schema(document: dict[str, Any]) -> dict[str, Any]:
-    """The framework's OpenAPI document with the raw routes added, and what every route may answer: the whole hub."""
+def complete_schema(app: Litestar) -> dict[str, Any]:
+    """The framework's OpenAPI document with the raw routes added, what every route may answer, who may call it, and
+    what everything means: the whole hub."""
+    document: dict[str, Any] = app.openapi_schema.to_schema()
+    levels = _find_levels(app)
     own = [Envelope, ShortReport, ErrorBody, *SNAPSHOTS, *DELTAS]
     _, schemas = msgspec.json.schema_components(own, ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
     # The framework's document does not say that unknown fields are refused.
     strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names() & told.keys()}
-    paths = {path: _complete(operations) for path, operations in document["paths"].items()} | _RAW_PATHS
+    paths = {path: _complete(operations, levels) for path, operations in document["paths"].items()} | _RAW_PATHS
     components = {
-        "schemas": _require_answered(schemas | told | strict, paths),
+        "schemas": _describe_shapes(_require_answered(schemas | told | strict, paths), paths),
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _COOKIE_NAMES},
         },
     }
-    return document | {"components": components, "paths": paths}
+    tags = [{"name": name, "description": about} for name, (about, _) in TAGS.items()]
+    described = {path: _describe_operations(path, operations) for path, operations in paths.items()}
+    return document | {"components": components, "paths": described, "tags": tags}
+
+
+def name_operation(handler: HTTPRouteHandler, _: object, __: object) -> str:
+    """`listHosts`, of `list_hosts`: the id of its operation."""
+    first, *others = handler.handler_name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _find_levels(app: Litestar) -> dict[str, str]:
+    """Who may call a route, by the id of its operation."""
+    handlers = [one for route in app.routes for one in getattr(route, "route_handlers", ())]
+    return {name_operation(one, None, None): one.opt["access"] for one in handlers if "access" in one.opt}
+
+
+def _describe_operations(path: str, operations: dict[str, Any]) -> dict[str, Any]:
+    word = path.removeprefix("/api/v1").split("/")[1]
+    tags = [name for name, (_, words) in TAGS.items() if word in words]
+    return {
+        method: operation
+        | {"tags": tags, "summary": _first_sentence(operation)}
+        | {"parameters": [_describe_parameter(one) for one in operation.get("parameters", ())]}
+        for method, operation in operations.items()
+    }
+
+
+def _first_sentence(operation: dict[str, Any]) -> str:
+    text: str = operation.get("description") or operation["summary"]
+    return text.partition("\n")[0].partition(". ")[0].partition(": ")[0].rstrip(".")
+
+
+def _describe_parameter(parameter: dict[str, Any]) -> dict[str, Any]:
+    schema = {name: value for name, value in parameter["schema"].items() if name != "description"}
+    about = parameter.get("description") or PARAMETERS.get(parameter["name"])
+    # Empty parameters are what a framework of forms knows: these are the values that the standard assumes.
+    kept = {name: value for name, value in parameter.items() if value is not False}
+    return kept | {"schema": _with_example(parameter["name"], schema)} | ({"description": about} if about else {})
+
+
+def _describe_shapes(schemas: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+    operations = [operation for one in paths.values() for operation in one.values()]
+    asked = _find_used(schemas, [operation.get("requestBody") for operation in operations])
+    texts = {one.__name__: cleandoc(one.__doc__) for one in _structs() if one.__doc__}
+    return {
+        name: ({"description": texts[name]} if name in texts else {})
+        | schema
+        | ({"properties": _describe_properties(name, schema, is_asked=name in asked)} if "properties" in schema else {})
+        for name, schema in schemas.items()
+    }
+
+
+def _describe_properties(shape: str, schema: dict[str, Any], *, is_asked: bool) -> dict[str, Any]:
+    properties = schema["properties"]
+    see = ", see `reasons`" if "reasons" in properties else ""
+    return {
+        name: _with_example(name, one)
+        | (
+            {"description": about}
+            if (about := _about(shape, name, one, "not given" if is_asked else f"unknown{see}"))
+            else {}
+        )
+        for name, one in properties.items()
+    }
+
+
+def _about(shape: str, name: str, schema: dict[str, Any], null: str) -> str | None:
+    """What a property means, with its unit and with what null means, where it may be null."""
+    metrics = HOST_METRICS if shape.startswith("Host") else GPU_METRICS
+    text = DESCRIPTIONS.get(f"{shape}.{name}")
+    if text is None and (metric := metrics.get(name)) is not None:
+        text = f"{metric.label}{_UNITS[metric.unit]}"
+    text = text or DESCRIPTIONS.get(name)
+    if text is None:
+        return None
+    if not _may_be_null(schema):
+        return text.partition("; null:")[0]
+    return text if "; null:" in text else f"{text}; null: {null}"
+
+
+_UNITS = {
+    "bytes": ", in bytes",
+    "bytes_per_second": ", in bytes per second",
+    "celsius": ", in °C",
+    "count": "",
+    "flag": ": 1 yes, 0 no",
+    "joules": ", in joules",
+    "load": "",
+    "megahertz": ", in MHz",
+    "percent": ", 0 to 100",
+    "seconds": ", in seconds",
+    "state": "",
+    "watts": ", in watts",
+}
+
+
+def _may_be_null(schema: dict[str, Any]) -> bool:
+    kinds = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), schema]
+    return any(kind.get("type") == "null" or None in kind.get("enum", ()) for kind in kinds)
+
+
+def _with_example(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """With an example, where the type allows it."""
+    example = EXAMPLES.get(name)
+    kinds = [kind.get("type") for kind in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), schema)]
+    wanted = {"string"} if isinstance(example, str) else {"integer", "number"}
+    allowed = next((kind["enum"] for kind in (schema, *schema.get("oneOf", ())) if "enum" in kind), [example])
+    fits = example is not None and bool(wanted & set(kinds)) and example in allowed
+    return schema | {"examples": [example]} if fits else schema
 
 
 def _structs(base: type[Struct] = Struct) -> Iterator[type[Struct]]:
@@ -342,9 +464,14 @@ def _omitted(struct: type[Struct]) -> set[str]:
     return {field.encode_name for field in fields if field.default is UNSET}
 
 
-def _complete(operations: dict[str, Any]) -> dict[str, Any]:
-    """A path's operations with the answers of the door, and with our shape of errors in place of the framework's."""
-    return {method: operation | {"responses": _answers(operation)} for method, operation in operations.items()}
+def _complete(operations: dict[str, Any], levels: dict[str, str]) -> dict[str, Any]:
+    """A path's operations with what every route may answer, with our shape of errors in place of the framework's, and
+    with who may call them."""
+    return {
+        method: operation
+        | {"responses": _answers(operation), "security": _SECURITY[levels.get(operation["operationId"], "admin")]}
+        for method, operation in operations.items()
+    }
 
 
 def _answers(operation: dict[str, Any]) -> dict[str, Any]:
@@ -369,5 +496,5 @@ class CompleteSchema(JsonRenderPlugin):
     _made = b""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        self._made = self._made or super().render(request, complete_schema(openapi_schema))
+        self._made = self._made or super().render(request, complete_schema(request.app))
         return self._made
