@@ -136,7 +136,7 @@ async def list_alerts(
         {404: "No such alert fires"},
     ),
 )
-async def acknowledge(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
+async def acknowledge_alert(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
     """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends."""
     caller = caller_of(request)
     found = await alerts.acknowledge(key, caller.name)
@@ -154,7 +154,7 @@ async def acknowledge(request: AuthRequest, key: _Id, auth: TheAuth, alerts: The
         AcknowledgedAlerts, "What became of each of them", {400: f"No ids, or more than {MOST_AT_ONCE}"}
     ),
 )
-async def acknowledge_several(
+async def acknowledge_alerts(
     request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AcknowledgedAlerts:
     """Acknowledge several alerts at once. One that does not fire any more does not keep the others from it."""
@@ -172,7 +172,9 @@ async def acknowledge_several(
     opt=access("user"),
     responses=documented(AlertList, "Those that need attention again", {400: f"No ids, or more than {MOST_AT_ONCE}"}),
 )
-async def unacknowledge(request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts) -> AlertList:
+async def unacknowledge_alerts(
+    request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
+) -> AlertList:
     """Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are."""
     caller = caller_of(request)
     found = await alerts.withdraw_all(data.ids, caller.name)

@@ -1,5 +1,5 @@
-"""What the properties of the API's shapes mean, for the OpenAPI document: by name, and by `Shape.name` where a name means
-something else there. Metrics are described by the catalog.
+"""What the properties of the API's shapes mean, for the OpenAPI document: by name, and by `Shape.name` where a name
+means something else there. Metrics are described by the catalog.
 
 Times are Unix seconds on the hub's clock, unless the description says otherwise. Where null means something else than
 *unknown*, or *not given* in a request, the description says so after "null:". A test fails for a property without a
@@ -114,7 +114,7 @@ DESCRIPTIONS: Final = {
     "effect": "What does not work because of it; empty: everything works",
     "end": "When it ends, in Unix seconds",
     "NewReservation.end": "When it ends: Unix seconds or ISO 8601 with its zone; either this or `for`",
-    "ReservationChange.end": "When it ends: Unix seconds or ISO 8601 with its zone; either this or `for`; null: as it is",
+    "ReservationChange.end": "When it ends: Unix seconds or ISO 8601 with its zone; null: as it is",
     "NewMaintenance.end": "When it ends: Unix seconds or ISO 8601 with its zone; null: when somebody ends it",
     "NewMute.end": "When it ends: Unix seconds or ISO 8601 with its zone; either this or `for`",
     "ShownMaintenance.end": "When it ends, in Unix seconds; null: when somebody ends it",
@@ -213,7 +213,6 @@ DESCRIPTIONS: Final = {
     "id": "Its id, which stays the same",
     "Maintenance.id": "The number of the maintenance; null: the configuration says so",
     "GpuReservation.id": "The number of the reservation",
-    "GpuReading.id": "The UUID",
     "idle": "GPUs in use on which nothing has worked for 10 minutes",
     "WasteRow.idle": "GPU-hours in the state idle, with their cost",
     "idle_cost": "The cost of `idle_hours`; null: no price is set",
@@ -424,6 +423,7 @@ DESCRIPTIONS: Final = {
     "resolved_at": "When it was resolved, in Unix seconds; null: it fires",
     "revoked_at": "When it was revoked, in Unix seconds; null: it was not",
     "role": "The role, which decides what is allowed",
+    "Trial.role": "The role that the login would have; null: it would be refused",
     "AccountChange.role": "The new role; null: as it is",
     "rows": "The rows",
     "GpuValues.rows": "The rows of the GPUs that the values are of",
@@ -607,40 +607,24 @@ EXAMPLES: Final[dict[str, object]] = {
     "zone": "Europe/Berlin",
 }
 """By the name of a parameter or a property, where its type allows the value."""
-TAGS: Final = {
+TAGS: Final[dict[str, tuple[str, str]]] = {
     "Fleet": (
         "The GPUs, hosts and users now, and the live stream",
-        ("fleet", "totals", "users", "hosts", "host-origins", "gpus", "stream", "sd"),
+        "fleet totals users hosts host-origins gpus stream sd",
     ),
-    "Maintenance": ("Maintenance, and whether jobs may start on a host", ("maintenance",)),
-    "History": (
-        "What was measured, who used it, and what it cost",
-        ("history", "usage", "runs", "jobs", "waste", "exports", "export"),
-    ),
-    "Events and alerts": ("What happened, what is wrong, and mutes", ("events", "reliability", "alerts", "mutes")),
+    "Maintenance": ("Maintenance of hosts and GPUs", "maintenance"),
+    "History": ("What was measured, who used it, and what it cost", "history usage runs jobs waste exports export"),
+    "Events and alerts": ("What happened, what is wrong, and mutes", "events reliability alerts mutes digest"),
     "Reservations and queue": (
         "Reserve GPUs, queue for them, be notified",
-        ("reservations", "reservations.ics", "queue", "watches", "ask"),
+        "reservations reservations.ics queue watches ask",
     ),
-    "Idle policy": ("What happens to idle GPUs, and which are kept", ("idle-policy", "keeps")),
+    "Idle policy": ("What happens to idle GPUs, and which are kept", "idle-policy keeps"),
     "Accounts": (
         "Logins, accounts, tokens and the audit log",
-        (
-            "me",
-            "login",
-            "logout",
-            "logout-everywhere",
-            "first-admin",
-            "accounts",
-            "sessions",
-            "tokens",
-            "device",
-            "audit",
-            "oidc",
-            "sso",
-        ),
+        "me login logout logout-everywhere first-admin accounts sessions tokens device audit oidc sso",
     ),
-    "Agents": ("What agents send", ("reports",)),
-    "Hub": ("The hub itself", ("about", "metrics", "healthz", "readyz", "badge", "embed")),
+    "Agents": ("What agents send", "reports"),
+    "Hub": ("The hub itself", "about metrics healthz readyz badge embed"),
 }
 """The groups of routes, with the words behind `/api/v1/` with which their paths begin."""

@@ -21,7 +21,7 @@ MOST_GPUS = 256
     opt=access("read"),
     responses=documented(HostHealth, "The verdict, with the reasons", {404: "No such host"}),
 )
-async def read_health(
+async def read_host_health(
     request: HubRequest,
     services: TheServices,
     host: Annotated[str, PathParameter(description="A host's name or id")],

@@ -69,7 +69,7 @@ async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: The
     opt=access("user"),
     responses=documented(QueuePosition, "The position in the queue", {404: "No such request: join the queue again"}),
 )
-async def ask_queue(
+async def read_queue_position(
     request: AuthRequest,
     number: _Number,
     queue: TheQueue,

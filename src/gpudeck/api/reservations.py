@@ -376,7 +376,7 @@ async def list_reservations(
     opt=access("reserve"),
     responses=documented(ShownReservation, "The new reservation", _REFUSED, status=201),
 )
-async def reserve(
+async def reserve_gpus(
     request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
 ) -> ShownReservation:
     """Reserve GPUs: those that are named, or any that fit."""
@@ -447,7 +447,7 @@ async def change_reservation(
         {409: "It is over, or a scheduler's", **_MISSING},
     ),
 )
-async def release(request: AuthRequest, number: _Number, reservations: TheReservations) -> ShownReservation:
+async def release_reservation(request: AuthRequest, number: _Number, reservations: TheReservations) -> ShownReservation:
     """Give it back. One that has begun ends now, and its past stays. Nobody's process is ended."""
     return await reservations.release(number, _find_asker(request, reservations))
 
@@ -461,7 +461,7 @@ async def release(request: AuthRequest, number: _Number, reservations: TheReserv
         {404: "The fleet does not have that many matching GPUs"},
     ),
 )
-async def find_next(
+async def find_next_free(
     *,
     request: HubRequest,
     reservations: TheReservations,

@@ -7,7 +7,7 @@ their fields from `Gpu`, `Host` and the catalog: a new one needs no line here.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from inspect import cleandoc
 from typing import Any, get_type_hints
 
@@ -16,6 +16,8 @@ from litestar import Litestar
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.routes import HTTPRoute
+from litestar.types.internal_types import PathParameterDefinition
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from gpudeck.api.access import COOKIE
@@ -224,7 +226,7 @@ _ANYBODY: list[dict[str, list[str]]] = [{}]
 _KNOWN: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
 READERS = _KNOWN + _ANYBODY
 """With a token or a session, or without any where the setting `read` is `open`."""
-_SECURITY = {"open": READERS, "read": READERS, "self": _KNOWN, "user": _KNOWN, "admin": _KNOWN}
+_SECURITY = {"open": READERS, "read": READERS, "reserve": READERS, "self": _KNOWN, "user": _KNOWN, "admin": _KNOWN}
 _RAW_PATHS: dict[str, Any] = {
     "/api/v1/reports": {
         "post": {
@@ -297,7 +299,7 @@ def complete_schema(app: Litestar) -> dict[str, Any]:
     told = document.get("components", {}).get("schemas", {})
     # The framework's document does not say that unknown fields are refused.
     strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names() & told.keys()}
-    paths = {path: _complete(operations, levels) for path, operations in document["paths"].items()} | _RAW_PATHS
+    paths = {path: _complete(path, operations, levels) for path, operations in document["paths"].items()} | _RAW_PATHS
     components = {
         "schemas": _describe_shapes(_require_answered(schemas | told | strict, paths), paths),
         "securitySchemes": {
@@ -305,43 +307,63 @@ def complete_schema(app: Litestar) -> dict[str, Any]:
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _COOKIE_NAMES},
         },
     }
+    # Tuples have no further items: `prefixItems` and `maxItems` say that, too, in a way that all generators understand.
+    paths, components = _without_items(paths), _without_items(components)
     tags = [{"name": name, "description": about} for name, (about, _) in TAGS.items()]
     described = {path: _describe_operations(path, operations) for path, operations in paths.items()}
     return document | {"components": components, "paths": described, "tags": tags}
 
 
-def name_operation(handler: HTTPRouteHandler, _: object, __: object) -> str:
-    """`listHosts`, of `list_hosts`: the id of its operation."""
+def _without_items(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_without_items(one) for one in part]
+    if isinstance(part, dict):
+        return {name: _without_items(one) for name, one in part.items() if not (name == "items" and one is False)}
+    return part
+
+
+def name_operation(handler: HTTPRouteHandler, _: object, path: Sequence[str | PathParameterDefinition]) -> str:
+    """`listHosts`, of `list_hosts`: the id of its operation; of a handler with several paths also their parameters."""
     first, *others = handler.handler_name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+    given = [one.name for one in path if not isinstance(one, str)] if len(handler.paths) > 1 else []
+    return first + "".join(word.capitalize() for word in [*others, *(["by"] if given else []), *given])
 
 
-def _find_levels(app: Litestar) -> dict[str, str]:
-    """Who may call a route, by the id of its operation."""
-    handlers = [one for route in app.routes for one in getattr(route, "route_handlers", ())]
-    return {name_operation(one, None, None): one.opt["access"] for one in handlers if "access" in one.opt}
+def _find_levels(app: Litestar) -> dict[tuple[str, str], str]:
+    """Who may call a route, by its path and method."""
+    return {
+        (route.path_format, method.lower()): handler.opt["access"]
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if "access" in handler.opt
+        for method in handler.http_methods
+    }
 
 
 def _describe_operations(path: str, operations: dict[str, Any]) -> dict[str, Any]:
     word = path.removeprefix("/api/v1").split("/")[1]
-    tags = [name for name, (_, words) in TAGS.items() if word in words]
+    tags = [name for name, (_, words) in TAGS.items() if word in words.split()]
     return {
         method: operation
-        | {"tags": tags, "summary": _first_sentence(operation)}
+        | {"tags": tags, "summary": operation["summary"] if path in _RAW_PATHS else _first_sentence(operation)}
         | {"parameters": [_describe_parameter(one) for one in operation.get("parameters", ())]}
         for method, operation in operations.items()
     }
 
 
 def _first_sentence(operation: dict[str, Any]) -> str:
-    text: str = operation.get("description") or operation["summary"]
-    return text.partition("\n")[0].partition(". ")[0].partition(": ")[0].rstrip(".")
+    text = " ".join(str(operation.get("description") or operation["summary"]).split())
+    return text.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 
 def _describe_parameter(parameter: dict[str, Any]) -> dict[str, Any]:
     schema = {name: value for name, value in parameter["schema"].items() if name != "description"}
     about = parameter.get("description") or PARAMETERS.get(parameter["name"])
-    # Empty parameters are what a framework of forms knows: these are the values that the standard assumes.
+    if parameter["in"] == "path":
+        # Of a handler with several paths, some have no such parameter.
+        schema = next((one for one in schema.get("oneOf", ()) if one.get("type") != "null"), schema)
+    # The framework writes the values, too, that the standard assumes.
     kept = {name: value for name, value in parameter.items() if value is not False}
     return kept | {"schema": _with_example(parameter["name"], schema)} | ({"description": about} if about else {})
 
@@ -353,23 +375,29 @@ def _describe_shapes(schemas: dict[str, Any], paths: dict[str, Any]) -> dict[str
     return {
         name: ({"description": texts[name]} if name in texts else {})
         | schema
-        | ({"properties": _describe_properties(name, schema, is_asked=name in asked)} if "properties" in schema else {})
+        | (
+            {"properties": _describe_properties(name, schema, schemas.keys(), is_asked=name in asked)}
+            if "properties" in schema
+            else {}
+        )
         for name, schema in schemas.items()
     }
 
 
-def _describe_properties(shape: str, schema: dict[str, Any], *, is_asked: bool) -> dict[str, Any]:
+def _describe_properties(
+    shape: str, schema: dict[str, Any], shapes: Collection[str], *, is_asked: bool
+) -> dict[str, Any]:
     properties = schema["properties"]
-    see = ", see `reasons`" if "reasons" in properties else ""
-    return {
-        name: _with_example(name, one)
-        | (
-            {"description": about}
-            if (about := _about(shape, name, one, "not given" if is_asked else f"unknown{see}"))
-            else {}
-        )
-        for name, one in properties.items()
-    }
+    null = "not given" if is_asked else "unknown, see `reasons`" if "reasons" in properties else "unknown"
+    described = dict[str, Any]()
+    for name, one in properties.items():
+        described[name] = _with_example(name, one)
+        if (about := _about(shape, name, one, null)) is not None:
+            described[name] |= {"description": about}
+        if f"{shape}{name.capitalize()}" in shapes and "enum" in one:
+            # Generators name an enumeration by its shape and property, which is the name of another shape.
+            described[name] |= {"title": f"{name}_state"}
+    return described
 
 
 def _about(shape: str, name: str, schema: dict[str, Any], null: str) -> str | None:
@@ -403,17 +431,17 @@ _UNITS = {
 
 
 def _may_be_null(schema: dict[str, Any]) -> bool:
-    kinds = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), schema]
-    return any(kind.get("type") == "null" or None in kind.get("enum", ()) for kind in kinds)
+    """Whether it may be null, or a value in it."""
+    return str({"type": "null"}) in str(schema) or None in schema.get("enum", ())
 
 
 def _with_example(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """With an example, where the type allows it."""
     example = EXAMPLES.get(name)
     kinds = [kind.get("type") for kind in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), schema)]
-    wanted = {"string"} if isinstance(example, str) else {"integer", "number"}
+    wanted = ("string",) if isinstance(example, str) else ("integer", "number")
     allowed = next((kind["enum"] for kind in (schema, *schema.get("oneOf", ())) if "enum" in kind), [example])
-    fits = example is not None and bool(wanted & set(kinds)) and example in allowed
+    fits = example is not None and any(kind in wanted for kind in kinds) and example in allowed
     return schema | {"examples": [example]} if fits else schema
 
 
@@ -464,12 +492,11 @@ def _omitted(struct: type[Struct]) -> set[str]:
     return {field.encode_name for field in fields if field.default is UNSET}
 
 
-def _complete(operations: dict[str, Any], levels: dict[str, str]) -> dict[str, Any]:
+def _complete(path: str, operations: dict[str, Any], levels: dict[tuple[str, str], str]) -> dict[str, Any]:
     """A path's operations with what every route may answer, with our shape of errors in place of the framework's, and
     with who may call them."""
     return {
-        method: operation
-        | {"responses": _answers(operation), "security": _SECURITY[levels.get(operation["operationId"], "admin")]}
+        method: operation | {"responses": _answers(operation), "security": _SECURITY[levels[path, method]]}
         for method, operation in operations.items()
     }
 
