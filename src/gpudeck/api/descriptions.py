@@ -65,6 +65,7 @@ DESCRIPTIONS: Final = {
     "claims": "The claims that the login provider sent, by name",
     "clock_skew_seconds": "By how many seconds the host's clock is ahead of the hub's",
     "cluster": "The hubs, where there are several; null: this is the only one",
+    "closed": "Why no pod starts on this node now; null: they may",
     "code": "A word for programs, which stays the same in later versions",
     "DeviceTokenRequest.code": "The confirmation that the browser brought to a port of its machine",
     "GpuEvent.code": "NVIDIA's XID",
