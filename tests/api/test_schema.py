@@ -114,7 +114,7 @@ def test_whatever_an_admin_sends_is_done_or_refused_in_words(route: APIOperation
     def check(case: schemathesis.Case) -> None:
         answer = case.call(headers={"Authorization": "Bearer admin-token"})
         assert answer.status_code < 500, answer.text
-        if route.path in DRAWN:
+        if route.path in ("/badge/free.svg", "/embed/fleet"):
             # The badge says what is wrong where people look at it.
             assert "<title>" in answer.text
             return
