@@ -33,6 +33,7 @@ NAMES = (
     "slurm",
     "jobs",
     "verdicts",
+    "digest",
     "cluster",
 )
 

@@ -26,7 +26,7 @@ from gpudeck.api.access import Authenticator, Commands, Policy
 from gpudeck.api.app import ApiApp, ForeignRoutes
 from gpudeck.api.hosts import HostAdmin, NewHost
 from gpudeck.api.install import Installer
-from gpudeck.api.services import ApiServices
+from gpudeck.api.services import ApiServices, PreviewDigest
 from gpudeck.auth.accounts import Passwords, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Role
@@ -115,6 +115,7 @@ def make_app(
     outbox: MessageOutbox | None = None,
     alerts: AlertManager | None = None,
     idle_policy: IdlePolicyService | None = None,
+    preview_digest: PreviewDigest | None = None,
     foreign_routes: Callable[[ApiServices, Authenticator], Sequence[ForeignRoutes]] = lambda *_: (),
 ) -> SafeApp:
     """An application that knows a token of each role. With a `folder` hosts can be added, and are expected at once."""
@@ -155,6 +156,7 @@ def make_app(
         alerts=alerts or make_alerts(auth.database),
         outbox=outbox,
         idle_policy=idle_policy or make_idle_policy(hub, auth),
+        preview_digest=preview_digest,
         reaches=lambda account: account is not None and auth.users.user_of(account).mail is not None,
         place=HubPlace("127.0.0.1:8042", "/the/data/folder", None, auth.database.place),
     )

@@ -76,14 +76,14 @@ def note_asker(asker: Hashable) -> None:
 class HistoryQueries:
     """The way to the store. One event loop owns it. `store` is None where the hub keeps no history."""
 
-    def __init__(self, store: Store | None, now: clock.Clock = clock.wall) -> None:
+    def __init__(self, store: Store | None, now: clock.Clock = clock.wall, share: float = SHARE) -> None:
         self._store = store
         self.now = now
         self._usage = RateLimiter(
             "seconds of work", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=MAX_DEBT / FORGOTTEN_PER_SECOND
         )
         self._queue = FairQueue(self._usage, MOST_WAITING)
-        self._budget = CpuBudget(SHARE, AT_FULL_SPEED)
+        self._budget = CpuBudget(share, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:
         """Raises HistoryRefused where there is no past to ask about."""

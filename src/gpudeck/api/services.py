@@ -26,6 +26,8 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.schedulers.job_report import JobReporter
 
+PreviewDigest = Callable[[str, Frequency | None], Awaitable[DigestPreview]]
+
 
 class ApiServices(Struct, frozen=True, kw_only=True):
     """`prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for the
@@ -55,7 +57,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     prefix: str = ""
     hits: Mapping[str, int] | None = None
     agent_port: Callable[[], int] = lambda: 7080
-    preview_digest: Callable[[str, Frequency | None], Awaitable[DigestPreview]] | None = None
+    preview_digest: PreviewDigest | None = None
     cluster: Callable[[], Cluster] | None = None
     notify_removed: Callable[[list[str]], None] | None = None
 

@@ -27,6 +27,7 @@ from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
 from gpudeck.demo.story import SHORTEST_DAYS, priced
+from gpudeck.digests.figures import SHARE as DIGEST_SHARE
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
@@ -221,7 +222,12 @@ class HubServices:
             policy,
             self.messages,
             FigureReader(
-                hub, HistoryQueries(store, hub.clock), self.jobs, events, self.alerts.alerts, self.queue.queue
+                hub,
+                HistoryQueries(store, hub.clock, DIGEST_SHARE),
+                self.jobs,
+                events,
+                self.alerts.alerts,
+                self.queue.queue,
             ),
             group_of=find_groups(usage, self.history.find_group),
             page=notify.page,

@@ -27,6 +27,8 @@ from gpudeck.model.waste import Waste, WastedHours, WasteRow
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.schedulers.job_report import JobReporter
 
+SHARE: Final = 0.6
+"""The part of one processor that questions for digests have. Nobody waits for them, and they come once a week."""
 MOST_RUNS: Final = 300
 """Of each login the newest are looked at."""
 _LEAST_SECONDS: Final = 600.0

@@ -38,7 +38,7 @@ from gpudeck.digests.store import DigestKey, DigestStore, Outcome
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model.cluster import Duty
-from gpudeck.model.cpu_budget import cancel_tasks
+from gpudeck.model.cpu_budget import LoopBudget, cancel_tasks
 from gpudeck.model.digest import DigestPreview, Frequency, NumberFormat
 from gpudeck.model.errors import Temporary
 from gpudeck.model.times import load_zone
@@ -49,7 +49,7 @@ TOPIC: Final = "digest"
 LOOK_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 3600.0
 """After a digest could not be made it is tried again, until the next one is due."""
-_AT_ONCE: Final = 20
+_AT_ONCE: Final = 100
 _WORDS: Final = {"week": "every week", "month": "every month"}
 Every = Literal["week", "month"]
 
@@ -239,7 +239,9 @@ class DigestService(Service):
     async def _send(self, due: Sequence[_Due], figures: PeriodFigures, now: float) -> None:
         done: list[tuple[DigestKey, Outcome]] = []
         made = await self._compose([one for one, _ in due], due[0][1], figures, now)
+        budget = LoopBudget()
         for (one, period), digest in zip(due, made, strict=True):
+            await budget.checkpoint()
             key = period.name, one.account
             if digest is None:
                 if key not in self._failed:
@@ -262,7 +264,9 @@ class DigestService(Service):
         runs = await self._reader.read_runs(period, [one.logins for one in some])
         fleet = await self._reader.read_fleet(period) if any(one.sees_fleet for one in some) else None
         found: list[Digest | None] = []
+        budget = LoopBudget()
         for one, own in zip(some, runs, strict=True):
+            await budget.checkpoint()
             self._failed.pop((period.name, one.account), None)
             try:
                 found.append(self._compose_one(one, period, figures, own, fleet, now))
