@@ -125,7 +125,10 @@ def generate(folder: Path, users: int, usage: UsageSettings) -> EmbeddedStore:
         if number % 30 == 0:
             store.flush()
     clock.now = MONDAY
-    store.flush()
+    while store.writer.open_hours:
+        # Hours are sealed one after another.
+        clock.now += 1
+        store.flush()
     return store
 
 
