@@ -74,7 +74,8 @@ class _Labels(NamedTuple):
     """Of a host and of its GPUs in their order: until it or its GPUs are called otherwise. `infos` ends the samples
     that describe each GPU."""
 
-    own_labels: dict[str, str]
+    name: str
+    labels: dict[str, str]
     version: int
     own: bytes
     gpus: list[bytes]
@@ -164,15 +165,17 @@ class MetricsPage:
     def _label(self, host: HostState) -> _Labels:
         """With a name that is this host's alone: Prometheus takes no series twice."""
         name = host.name if len(self._hub.fleet.called(host.name)) == 1 else f"{host.name}/{host.id}"
-        own = {"host": name, **name_host_labels(host.facts.labels)}
+        site = host.facts.labels
         version, kept = int(self._hub.fleet.table.hosts.devices_version[host.row]), self._labels.get(host.id)
-        if kept is not None and kept.own_labels == own and kept.version == version:
+        if kept is not None and kept.name == name and kept.version == version and kept.labels == site:
             return kept
+        own = {"host": name, **name_host_labels(site)}
         gpus = list(host.gpus.values())
         written = [write_labels(own | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.name}) for gpu in gpus]
         infos = [{"vendor": gpu.vendor, "pci_address": gpu.pci_address or ""} for gpu in gpus]
         return _Labels(
-            own,
+            name,
+            dict(site),
             version,
             f"{write_labels(own)} ".encode(),
             [f"{labels} ".encode() for labels in written],

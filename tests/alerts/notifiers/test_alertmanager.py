@@ -12,8 +12,9 @@ import pytest
 from alerts.notifiers.sinks import running_webhook
 from alerts.watched import Watched
 from fakes.alertmanager import Alertmanager, needs_alertmanager, running_alertmanager
+from fakes.hubs import running_hub
 from fakes.reports import GIB, make_gpu
-from fakes.waiting import until
+from fakes.waiting import until, wait_until
 from gpudeck.alerts.notifiers.alertmanager import AlertmanagerNotifier
 from gpudeck.alerts.notifiers.settings import AlertmanagerSettings
 from gpudeck.alerts.settings import AlertSettings, RuleChange
@@ -204,3 +205,28 @@ def test_mistakes_in_the_settings_are_found(text: str, said: str) -> None:
     with pytest.raises(ConfigMistakes) as caught:
         load(f"notify:\n  alertmanager: {text}\n", "gpudeck.yaml", Settings)
     assert said in str(caught.value)
+
+
+CONFIG = """
+alerts:
+  rules:
+    working: {{expr: "utilization_percent > 0 and power_watts > 0", severity: info}}
+notify:
+  demo: true
+  alertmanager: {{urls: ["{url}"], resend: 5s}}
+"""
+
+
+@pytest.mark.slow
+def test_a_hub_sends_what_its_settings_say(tmp_path: Path) -> None:
+    with running_alertmanager(tmp_path / "a") as there:
+        (tmp_path / "gpudeck.yaml").write_text(CONFIG.format(url=there.url))
+        config = str(tmp_path / "gpudeck.yaml")
+        with running_hub(tmp_path, "--config", config, "--demo", "2", "--demo-days", "0") as hub:
+            wait_until(lambda: "working" in there.names(), "an alert of the demo", 60)
+            one = next(alert for alert in there.alerts() if alert["labels"]["alertname"] == "working")
+            assert one["annotations"]["summary"].startswith("Demo: GPU ")
+            assert 'gpudeck_hub_part_up{part="alertmanager"} 1' in hub.get("/metrics").decode()
+            there.stop()
+            down = 'gpudeck_hub_part_up{part="alertmanager"} 0'
+            wait_until(lambda: down in hub.get("/metrics").decode(), "the problem on the hub's page", 60)
