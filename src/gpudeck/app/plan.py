@@ -42,7 +42,8 @@ def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[],
         return Plan(watch_this_machine=True, named_hosts=named)
     # Users of another monitor, or of Slurm, have hosts, and readers who would take simulated ones for real. So have
     # several hubs.
-    is_alone = settings.compat == CompatSettings() and settings.cluster is None and not settings.schedulers.slurm
+    has_schedulers = bool(settings.schedulers.slurm or settings.schedulers.plugins)
+    is_alone = settings.compat == CompatSettings() and settings.cluster is None and not has_schedulers
     is_demo = settings.demo == "auto" and named is None and is_alone
     return Plan(demo_hosts=DEMO_HOSTS if is_demo else None, named_hosts=named)
 

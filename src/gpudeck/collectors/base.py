@@ -3,6 +3,7 @@
 
 import importlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -10,6 +11,7 @@ from msgspec import Struct, field
 from gpudeck.collectors.redaction import Commands
 from gpudeck.model.catalog import GPU_METRICS, Rollup
 from gpudeck.model.errors import UsageError
+from gpudeck.model.plugins import Plugin, find_plugins
 from gpudeck.model.report import Number, Report
 
 DISPLAY_SERVERS = (
@@ -91,10 +93,35 @@ def display_matcher(display_servers: Iterable[str]) -> Callable[[str], bool]:
     return lambda name: name[:15] in names
 
 
+class PluginCollector:
+    """The collector of a plugin: its entry point is called with the settings. Names the plugin in what goes wrong."""
+
+    def __init__(self, plugin: Plugin, settings: CollectorSettings) -> None:
+        self.name = plugin.name
+        self._plugin = plugin
+        make: Callable[[CollectorSettings], Collector] = plugin.load()
+        try:
+            self._collector = make(settings)
+        except Exception as error:
+            raise plugin.explain(error) from error
+
+    def collect(self, now: float) -> Report:
+        try:
+            return self._collector.collect(now)
+        except Exception as error:
+            raise self._plugin.explain(error) from error
+
+    def close(self) -> None:
+        self._collector.close()
+
+
 Factory = Callable[[CollectorSettings], Collector]
 
 
 def find_factory(name: str) -> Factory:
+    plugin = None if name in COLLECTORS else find_plugins("collectors").get(name)
+    if plugin is not None:
+        return partial(PluginCollector, plugin)
     module_name, _, factory_name = COLLECTORS.get(name, name).partition(":")
     try:
         factory = getattr(importlib.import_module(module_name), factory_name)
@@ -102,6 +129,11 @@ def find_factory(name: str) -> Factory:
         raise UsageError(f"There is no collector {name!r}: {error}.", f"Known: {', '.join(COLLECTORS)}.") from error
     made: Factory = factory
     return made
+
+
+def plugin_names() -> list[str]:
+    """Of the collectors of installed plugins."""
+    return [name for name in find_plugins("collectors") if name not in COLLECTORS]
 
 
 def is_due(last: float | None, seconds: float, now: float) -> bool:

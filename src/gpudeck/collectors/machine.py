@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due
+from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due, plugin_names
 from gpudeck.collectors.cgroups import CgroupWatch
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.containers import SlurmCollector
@@ -220,7 +220,11 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
         ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE, spawn=spawn),
     )
     return MachineCollector(
-        [nvidia, ChildCollector("drm", settings, spawn=spawn), HostCollector(), SlurmCollector()],
+        [
+            *(nvidia, ChildCollector("drm", settings, spawn=spawn)),
+            *(ChildCollector(name, settings, spawn=spawn) for name in plugin_names()),
+            *(HostCollector(), SlurmCollector()),
+        ],
         XidWatch(),
         PodWatch(settings.kubernetes),
         CgroupWatch(),
@@ -229,9 +233,12 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:
     """The same for a single reading, with the patience of a person: what may hang in a driver is read in a fork."""
-    nvml, drm = (ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child) for name in ("nvml", "drm"))
+    nvml, *others = (
+        ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child)
+        for name in ("nvml", "drm", *plugin_names())
+    )
     nvidia = NvidiaFallback(nvml, find_factory("nvidia_smi")(settings))
-    return MachineCollector([nvidia, drm, HostCollector()], pods=PodWatch(settings.kubernetes))
+    return MachineCollector([nvidia, *others, HostCollector()], pods=PodWatch(settings.kubernetes))
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

@@ -9,8 +9,10 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.discovery.consul import Consul, ConsulSettings
 from gpudeck.discovery.inputs import Provider
+from gpudeck.discovery.plugin import PluginProvider
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, HttpSd, HttpSdSettings
 from gpudeck.discovery.static import HostEntry, HostsFile, HostsFileSettings, StaticHosts
+from gpudeck.model.plugins import PluginSettings
 
 Network = Annotated[str, Meta(min_length=2, max_length=49)]
 PROVIDERS: dict[str, Callable[[Any], Provider]] = {
@@ -18,6 +20,7 @@ PROVIDERS: dict[str, Callable[[Any], Provider]] = {
     "file_sd": FileSd,
     "http_sd": HttpSd,
     "consul": Consul,
+    "plugins": PluginProvider,
 }
 """In the order in which the first of two that name a host counts."""
 
@@ -33,6 +36,8 @@ class DiscoverySettings(Struct, frozen=True):
     """Addresses as Prometheus asks them."""
     consul: list[ConsulSettings] = field(default_factory=list)
     """Services in Consul."""
+    plugins: list[PluginSettings] = field(default_factory=list)
+    """Lists of hosts that plugins read; see docs/extend.md."""
     allow_addresses: list[Network] = field(default_factory=list)
     """Networks such as 127.0.0.0/8 in which hosts of file_sd, http_sd and Consul, and hosts that were added with
     `gpudeck hosts add` or on the page, may have loopback, link-local, multicast or cloud metadata addresses. Otherwise

@@ -6,7 +6,9 @@ A rule is a pure function. It returns its evidence, or None where it does not ap
 unknown does not judge: a suggestion that is missing costs less than a wrong one.
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -23,9 +25,13 @@ from gpudeck.history.run_columns import (
     RunSamples,
     find_blocks,
 )
+from gpudeck.model.errors import PluginError
 from gpudeck.model.health import find_xid
 from gpudeck.model.job import MOST_SUGGESTIONS, Rating, RunVerdict, Suggestion
+from gpudeck.model.plugins import Plugin, find_plugins
 from gpudeck.model.text import show_count, show_span
+
+log = logging.getLogger(__name__)
 
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
@@ -512,8 +518,47 @@ def judge_run(columns: RunSamples | None) -> RunVerdict:
 
 def find_suggestions(facts: RunFacts) -> list[tuple[VerdictRule, str]]:
     told = [(rule, evidence) for rule in RULES if (evidence := rule.find(facts)) is not None]
+    told += [(one.rule, evidence) for one in load_plugin_rules() if (evidence := one.find(facts)) is not None]
     hidden = {name for rule, _ in told for name in rule.hides}
     return [(rule, evidence) for rule, evidence in told if rule.name not in hidden]
+
+
+class PluginRule:
+    """A rule of a plugin. A failure is logged once, and then the rule does not apply."""
+
+    def __init__(self, plugin: Plugin, rule: VerdictRule) -> None:
+        self.rule = rule
+        self._plugin = plugin
+        self._has_failed = False
+
+    def find(self, facts: RunFacts) -> str | None:
+        try:
+            found = self.rule.find(facts)
+        except Exception as error:
+            if not self._has_failed:
+                log.warning("the rule %s: %s", self.rule.name, self._plugin.explain(error), exc_info=error)
+            self._has_failed = True
+            return None
+        return None if found is None else str(found)
+
+
+@cache
+def load_plugin_rules() -> tuple[PluginRule, ...]:
+    """After the built-in ones. One that cannot be loaded is logged and left out."""
+    known, found = {rule.name for rule in RULES}, list[PluginRule]()
+    for plugin in find_plugins("verdict_rules").values():
+        try:
+            loaded = plugin.load()
+        except PluginError as error:
+            log.warning("%s", error, exc_info=error.__cause__)
+            continue
+        for rule in loaded if isinstance(loaded, list | tuple) else (loaded,):
+            if not isinstance(rule, VerdictRule) or rule.name in known:
+                log.warning("%s: %r is no rule with a name of its own", plugin.label, rule)
+                continue
+            known.add(rule.name)
+            found.append(PluginRule(plugin, rule))
+    return tuple(found)
 
 
 def _unknown(reason: str) -> RunVerdict:

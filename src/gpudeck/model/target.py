@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
+from gpudeck.model.plugins import find_plugins
+
 _SSH = ("user", "key_file", "password_file", "jump")
 _HTTP = ("token_file", "scheme", "path")
 REACH_FIELDS = ("address", "port", *_SSH, *_HTTP)
@@ -29,7 +31,10 @@ SOURCES: dict[str, SourceKind] = {
     "gpu-monitor": SourceKind((*_SSH, "token_file"), "gpu-monitor"),
     "gpu-monitor-files": SourceKind(REACH_FIELDS, "gpu-monitor-files"),
 }
-"""From the best to the poorest; the last ones are those of the monitors that came before (see `compat`)."""
+"""From the best to the poorest; the last ones are those of the monitors that came before (see `compat`), and of
+plugins."""
+for _name in find_plugins("sources"):
+    SOURCES.setdefault(_name, SourceKind((), _name, lists_processes=False))
 
 if TYPE_CHECKING:
     Via = str

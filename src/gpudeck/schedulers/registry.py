@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from gpudeck.model.plugins import PluginSettings
 from gpudeck.model.settings import Duration
 from gpudeck.schedulers.base import Scheduler
+from gpudeck.schedulers.plugin import PluginScheduler
 from gpudeck.schedulers.slurm import Slurm, SlurmSettings
 
-SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {"slurm": Slurm}
+SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {"slurm": Slurm, "plugins": PluginScheduler}
 
 
 class SchedulerSettings(Struct, frozen=True):
@@ -17,6 +19,8 @@ class SchedulerSettings(Struct, frozen=True):
 
     slurm: list[SlurmSettings] = field(default_factory=list)
     """Slurm clusters."""
+    plugins: list[PluginSettings] = field(default_factory=list)
+    """Schedulers that plugins read; see docs/extend.md."""
     keep: Annotated[Duration, Meta(ge=86_400)] = 2 * 365 * 86_400.0
     """How long a job, and what it used, is kept after its end."""
 

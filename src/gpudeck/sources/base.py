@@ -80,6 +80,16 @@ MakeSource = Callable[[Target], Source]
 """Makes the source of a target. Opens nothing yet. Raises UsageError for a target that cannot be read that way."""
 
 
+class SourcePlugin(Struct, frozen=True, kw_only=True):
+    """What the entry point of a plugin names: what makes the source of a host, how often it is read and how long that
+    may take, both in seconds, and the port of a host that has none of its own."""
+
+    make: MakeSource
+    interval: float = 15.0
+    deadline: float = 10.0
+    port: int | None = None
+
+
 class PullSettings(Struct, frozen=True):
     """How agents that listen are asked."""
 

@@ -11,8 +11,10 @@ import msgspec
 
 from gpudeck.model.errors import UsageError
 from gpudeck.model.extras import need_hub_python
+from gpudeck.model.plugins import find_plugins
 from gpudeck.model.target import Target
 from gpudeck.sources.base import MakeSource, PullSettings, ScrapeSettings, Source, SshSettings
+from gpudeck.sources.plugin import make_method
 from gpudeck.sources.poller import PollMethod
 
 
@@ -37,6 +39,7 @@ def make_poll_methods(
         ),
         **others,
     }
+    methods |= {name: make_method(plugin) for name, plugin in find_plugins("sources").items() if name not in methods}
     return {
         name: msgspec.structs.replace(method, make=_guarded(method.make, tuple(allowed)))
         for name, method in methods.items()

@@ -21,6 +21,7 @@ from gpudeck.alerts.notifiers.settings import needs_apprise, scheme_of
 from gpudeck.fetch import BlockingFetcher
 from gpudeck.model.errors import PluginError
 from gpudeck.model.extras import is_installed, pip_command
+from gpudeck.model.plugins import Plugin, find_plugins
 
 _HOST = SendResult("temporary", "the name of its host cannot be found.", "Check the host in the address, and the DNS.")
 _REFUSES = SendResult("temporary", "its host refuses the connection.", "Check host and port; is the service running?")
@@ -128,6 +129,10 @@ NOTIFIERS: dict[str, Callable[[SendRequest], SendResult]] = {"http": post, "http
 
 
 def send(request: SendRequest) -> SendResult:
+    scheme = scheme_of(request.url)
+    plugin = None if scheme in NOTIFIERS else find_plugins("notifiers").get(scheme)
+    if plugin is not None:
+        return _send_with(plugin, request)
     if is_installed("apprise"):
         return _send(request)
     if needs_apprise(request.url):
@@ -135,6 +140,18 @@ def send(request: SendRequest) -> SendResult:
             "refused", f"{scheme_of(request.url)}:// needs gpudeck[apprise].", f"Install it: {pip_command('apprise')}"
         )
     return _NO_DIRECT if request.recipient else post(request)
+
+
+def _send_with(plugin: Plugin, request: SendRequest) -> SendResult:
+    try:
+        result = plugin.load()(request)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin does, its sender goes on
+        # Without the error's own words, which may hold the address.
+        kind = type(error.__cause__ or error).__name__
+        return SendResult("temporary", f"{plugin.label} failed with {kind}.", "Look at the plugin's documentation.")
+    if isinstance(result, SendResult):
+        return result
+    return SendResult("temporary", f"{plugin.label} did not say whether it has sent the message.")
 
 
 def _send(request: SendRequest) -> SendResult:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from gpudeck.alerts.settings import DEFAULTS
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import KINDS, Severity
+from gpudeck.model.plugins import find_plugins
 from gpudeck.model.settings import Duration
 from gpudeck.model.text import propose
 
@@ -196,7 +197,8 @@ def read_url(name: str, channel: ChannelSettings) -> str:
 
 def needs_apprise(url: str) -> bool:
     """Whether only Apprise knows this kind of address. Some that begin with https:// are better known to it, too."""
-    return scheme_of(url) not in {"http", "https"}
+    scheme = scheme_of(url)
+    return scheme not in {"http", "https"} and scheme not in find_plugins("notifiers")
 
 
 def list_apprise_channels(notify: NotifySettings) -> list[str]:
