@@ -8,12 +8,14 @@ concerns nobody else. docs/extend.md is the guide.
 import logging
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
 
 from gpudeck.model.errors import GpudeckError, PluginError, Refused, UsageError, Wrong
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 PluginKind = Literal["collectors", "sources", "discovery", "schedulers", "notifiers", "verdict_rules"]
 KINDS: Final[tuple[PluginKind, ...]] = (
@@ -38,7 +40,7 @@ class Plugin(NamedTuple):
     kind: PluginKind
     name: str
     label: str
-    entry: EntryPoint
+    entry: "EntryPoint"
 
     def load(self) -> Any:
         """What the entry point names; imports the package. Raises Wrong."""
@@ -61,6 +63,8 @@ class Plugin(NamedTuple):
 @cache
 def find_plugins(kind: PluginKind) -> Mapping[str, Plugin]:
     """By name. Imports none of them; takes some 10 ms once."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - not for the processes that read GPUs
+
     found: dict[str, Plugin] = {}
     for entry in entry_points(group=f"gpudeck.{kind}"):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "of an unknown package"
