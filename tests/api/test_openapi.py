@@ -10,14 +10,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from fakes.api_app import make_app
+from fakes.clock import FakeClock
 from fakes.hubs import running_hub
 from fakes.waiting import wait_until
 from gpudeck import Client
 from gpudeck.api.app import read_routes
 from gpudeck.api.descriptions import DESCRIPTIONS
+from gpudeck.api.reference import render_reference
 from gpudeck.api.schema import complete_schema
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 
 WEB = Path(__file__).parents[2] / "web"
@@ -115,6 +120,37 @@ def test_client_that_openapi_python_client_generates_asks_a_real_hub(
             history.asyncio(client=package.Client(base_url=hub.url), metric="power_watts", fleet=True, start="-1h")
         )
         assert found.unit
+
+
+def test_page_shows_every_route_and_shape_and_needs_nothing_from_outside() -> None:
+    app = make_app(Hub(now=FakeClock()))
+
+    async def get(encoding: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hub") as client:
+            return await client.get("/api", headers={"Accept-Encoding": encoding})
+
+    answer, packed = asyncio.run(get("identity")), asyncio.run(get("gzip"))
+    assert answer.status_code == 200
+    assert "script-src" not in answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert packed.text == answer.text
+    anchors = re.findall(r" id=([\w-]+)>", answer.text)
+    assert len(anchors) == len(set(anchors))
+    assert {operation["operationId"] for operation in OPERATIONS} | set(SHAPES) <= set(anchors)
+    assert set(re.findall(r"href=#([\w-]+)", answer.text)) <= set(anchors)
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', answer.text)) == {"schema/openapi.json"}
+
+
+def test_page_escapes_what_the_document_says() -> None:
+    bad = "<script>alert(1)</script> `a<b`"
+    operation = {"operationId": "readIt", "summary": bad, "description": bad, "security": [{}], "tags": ["Hub"]}
+    operation |= {"parameters": [{"name": "q", "schema": {"type": "string", "examples": [bad]}}]}
+    operation |= {"responses": {"200": {"description": bad}}}
+    shape = {"description": bad, "properties": {bad: {"enum": [bad]}}}
+    document = DOCUMENT | {"paths": {"/it": {"get": operation}}, "components": {"schemas": {"It": shape}}}
+    page = render_reference(document)
+    assert "<script" not in page
+    assert "<code>a&lt;b</code>" in page
 
 
 PROGRAM = """

@@ -37,6 +37,7 @@ from gpudeck.api import (
     oidc,
     page,
     queue,
+    reference,
     reservations,
     runs,
     waste,
@@ -78,7 +79,7 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 RESOURCES = (
     *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
-    *(queue, metrics, ask, about, install, badge, page),
+    *(queue, metrics, ask, about, install, badge, reference, page),
     *(waste, idle_policy, device_login, oidc, export, digests, alert_test),
 )
 """All routes that stand in one of these modules are served."""
