@@ -27,7 +27,7 @@ p{margin:2px 0 8px}
 a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
 code{font:12.5px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
 small,td:nth-child(2){color:var(--soft)}
-nav a{margin-right:14px;white-space:nowrap}
+nav{display:flex;flex-wrap:wrap;gap:0 14px}
 details{border-top:1px solid var(--rule);padding:5px 0;scroll-margin-top:8px}
 summary{display:flex;flex-wrap:wrap;gap:0 12px;cursor:pointer;overflow-wrap:anywhere}
 summary>b{min-width:4.5em;font:600 12.5px/1.7 ui-monospace,monospace}
