@@ -20,6 +20,8 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   jwks,
   pkce: { required: () => true },
   features: { backchannelLogout: { enabled: true }, rpInitiatedLogout: { enabled: true } },
+  // Its own way refuses loopback, where the hub of a test is.
+  fetch: (url, { dispatcher, ...options }) => fetch(url, options),
   issueRefreshToken: async () => true,
   ttl: { AccessToken: 600, IdToken: 600, RefreshToken: 3600, Session: 3600, Interaction: 600, Grant: 3600 },
   findAccount: (_, id) => (known.has(id) ? { accountId: id, claims: () => ({ sub: id, ...known.get(id) }) } : undefined),
