@@ -178,6 +178,10 @@ def test_token_cannot_confirm_the_login_of_another_program(hub: Station) -> None
     assert Browser(hub).call("POST", path, token, json={"is_approved": True}).status_code == 403
     waiting = Browser(hub).call("POST", "/api/v1/device/token", json={"device_code": begun["device_code"]})
     assert (waiting.status_code, waiting.json()["error"]["code"]) == (400, "authorization_pending")
+    assert begun["verification_uri"] is None
+    hub.auth.public_url = "https://gpus.example/gpus/"
+    again = Browser(hub).call("POST", "/api/v1/device", json={"name": "third"}).json()
+    assert again["verification_uri"] == "https://gpus.example/gpus/#/device"
     elsewhere = {"Origin": "http://evil.example"}
     assert ada.call("POST", path, elsewhere, json={"is_approved": True}).status_code == 403
     assert ada.call("POST", path, json={"is_approved": True}).json() == {"redirect": ""}

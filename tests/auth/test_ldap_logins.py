@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner, Result
 
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
@@ -16,6 +18,8 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.ldap_logins import LdapLogins, try_login
 from gpudeck.auth.login import LoginRefused
 from gpudeck.auth.settings import AuthSettings, LdapSettings, MappingSettings
+from gpudeck.cli import gpudeck
+from gpudeck.model.errors import GpudeckError
 
 ENTRIES = "".join(
     (
@@ -228,6 +232,25 @@ def test_trial_shows_claims_and_what_becomes_of_them(stage: Stage) -> None:
     eve = asyncio.run(try_login(stage.settings, "eve"))
     assert (eve.mapped, "in none of the groups" in eve.problem) == (None, True)
     assert asyncio.run(try_login(stage.settings, "ada", "wrong")).problem
+
+
+def test_check_tries_a_login_without_making_an_account(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "gpudeck.yaml"
+    told = {"ldap": msgspec.to_builtins(stage.settings)}
+    file.write_bytes(msgspec.json.encode({"read": "login", "login": told}))
+
+    def check(typed: str) -> Result:
+        return CliRunner().invoke(gpudeck, ["check", "--config", str(file), "--login", "ldap"], input=typed)
+
+    done = check(f"ada\n{PASSWORD}\n")
+    assert done.exit_code == 0, done.output
+    assert "role: admin (the group gpu-admins matches gpu-admins)" in done.output
+    assert "This user would log in as ada, with the role admin." in done.output
+    assert PASSWORD not in done.output
+    wrong = check("ada\nwrong\n")
+    assert isinstance(wrong.exception, GpudeckError)
+    assert "this login is refused: no entry fits the name" in str(wrong.exception)
+    assert asyncio.run(stage.auth.accounts.find("ada")) is None
 
 
 def test_hub_without_passwords_of_its_own_takes_those_of_the_directory(tmp_path: Path, slapd: Slapd) -> None:

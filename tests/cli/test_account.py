@@ -149,7 +149,7 @@ def test_a_list_is_for_people_and_for_scripts(folder: Path) -> None:
     done(folder, "add", "ada", "--no-password", "--role", "admin")
     header, row = done(folder, "list").splitlines()
     assert header.split() == ["NAME", "ROLE", "STATE", "LOGS", "IN", "WITH", "LAST", "LOGIN", "CREATED"]
-    assert row.split()[:5] == ["ada", "admin", "enabled", "proxy", "never"]
+    assert row.split()[:5] == ["ada", "admin", "enabled", "provider", "never"]
 
 
 def test_whoever_adds_no_admin_is_told(folder: Path) -> None:

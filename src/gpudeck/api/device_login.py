@@ -13,7 +13,7 @@ from gpudeck.api.accounts import PersonalTokenMade
 from gpudeck.api.answers import RequestRefused, documented
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.device_login import DeviceLogin, DeviceRefused, PendingLogin, TooManyLogins
+from gpudeck.auth.device_login import DeviceRefused, PendingLogin, TooManyLogins
 
 UserCode = Annotated[str, PathParameter(description="The code that the program shows", max_length=64)]
 
@@ -25,6 +25,17 @@ class NewDeviceLogin(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     expire_seconds: Annotated[float, Meta(ge=60, le=365 * 86_400)] = 30 * 86_400.0
     port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
+
+
+class BegunDeviceLogin(Struct, frozen=True):
+    """`device_code` is the program's secret; the user compares `user_code` at `verification_uri`. Without `public_url`
+    that is null: the page is where the program has reached the hub. Seconds."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str | None
+    expires_in: float
+    interval: float
 
 
 class DeviceTokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,15 +60,17 @@ class Decided(Struct, frozen=True):
     status_code=200,
     opt=access("open"),
     responses=documented(
-        DeviceLogin, "Begun", {400: "A name that will not do", 429: "Too many logins: see Retry-After"}
+        BegunDeviceLogin, "Begun", {400: "A name that will not do", 429: "Too many logins: see Retry-After"}
     ),
 )
-async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> DeviceLogin:
+async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> BegunDeviceLogin:
     """Begin to log a program in. Show the user its code, and the page `#/device` of this hub."""
     try:
-        return await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
+        begun = await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
     except TooManyLogins as error:
         raise _wait(error) from error
+    page = None if auth.public_url is None else f"{auth.public_url.rstrip('/')}/#/device"
+    return BegunDeviceLogin(begun.device_code, begun.user_code, page, begun.expires_in, begun.interval)
 
 
 @post(

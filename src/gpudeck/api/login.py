@@ -75,9 +75,9 @@ class Me(Struct, frozen=True):
     """Who asks, and what they may do here. `logins` are their names on the hosts.
 
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
-    that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_jobs`: the hub
-    reads a scheduler, or knows jobs. `providers` are those through which users log in; `takes_passwords` that they can
-    log in with a name and a password, too. `provider` is where this session can be ended as well. `note` is why the
+    that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
+    they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
+    through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is where this session can be ended as well. `note` is why the
     last login did not succeed; it is told once.
     """
 
@@ -93,6 +93,7 @@ class Me(Struct, frozen=True):
     needs_first_admin: bool
     has_proxy: bool
     has_jobs: bool = False
+    has_password: bool = False
     providers: list[LoginProvider] = []
     takes_passwords: bool = True
     provider: str | None = None
@@ -361,6 +362,7 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporte
         needs_first_admin=policy.needs_accounts and not auth.can_log_in,
         has_proxy=auth.has_proxy,
         has_jobs=jobs.service.is_expected or jobs.service.has_jobs,
+        has_password=caller.has_password and auth.has_own_passwords,
         providers=[
             LoginProvider(name, one.label, one.problem)
             for name, one in (auth.oidc.providers if auth.oidc is not None else {}).items()

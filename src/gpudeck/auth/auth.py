@@ -72,6 +72,7 @@ class Auth:
         )
         self.first_admin = FirstAdmin(self.accounts, now)
         self.accounts.watch(self.tokens.forget_account)
+        self.public_url = public_url
         self.has_own_passwords = settings.local
         self.takes_passwords = settings.local or self.ldap is not None
         self.oidc = self._make_oidc(settings, public_url, now)
@@ -181,6 +182,7 @@ class Auth:
             account_id=account.id,
             logins=self.users.logins_of(account.name),
             address=address,
+            has_password=account.has_password,
         )
 
     async def _welcome(self, name: str, address: str) -> Account:

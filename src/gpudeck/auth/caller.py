@@ -35,6 +35,7 @@ class Caller(Struct, frozen=True):
     token_id: int | None = None
     logins: frozenset[str] = frozenset()
     address: str = ""
+    has_password: bool = False
 
     def is_at_least(self, role: Role) -> bool:
         return RANKS[self.role] >= RANKS[role] > 0 or role == "nobody"

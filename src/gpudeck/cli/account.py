@@ -206,7 +206,7 @@ def _row(account: "Account", now: float) -> list[Cell]:
         (account.name, ""),
         (account.role, ""),
         ("disabled", "yellow") if account.is_disabled else ("enabled", "green"),
-        ("password" if account.has_password else "proxy", ""),
+        ("password" if account.has_password else "provider", ""),
         ("never" if last is None else f"{show_span(now - last)} ago", ""),
         (f"{show_span(now - account.created_at)} ago", "grey"),
     ]

@@ -40,10 +40,17 @@ class _Trial(Struct):
 
 
 def check_login(settings: Settings, name: str) -> None:
-    """Raises UsageError for a provider that is not configured, and GpudeckError for a login that does not succeed."""
+    """`ldap` is the directory. Raises UsageError for a provider that is not configured, and GpudeckError for a login
+    that does not succeed."""
+    if name == "ldap" and settings.login.ldap is not None:
+        from gpudeck.cli.check_ldap import check_directory  # noqa: PLC0415 - one of two
+
+        check_directory(settings.login.ldap)
+        return
     provider = next((one for one in settings.login.oidc if one.name == name), None)
     if provider is None or settings.public_url is None:
-        known = ", ".join(one.name for one in settings.login.oidc) or "none is configured"
+        directory = [] if settings.login.ldap is None else ["ldap"]
+        known = ", ".join([*(one.name for one in settings.login.oidc), *directory]) or "none is configured"
         raise UsageError(f"there is no provider {name[:64]!r} in login.oidc.", f"Providers: {known}.")
     need("hub", "checking a provider")
     asyncio.run(_check_provider(provider, settings.public_url))

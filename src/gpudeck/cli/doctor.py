@@ -100,12 +100,13 @@ Examples:
   gpudeck check                          the file that `gpudeck up` would read
   gpudeck check --config new.yaml        another file
   gpudeck check --login sso              try a login through the provider sso
+  gpudeck check --login ldap             try a name and a password of the directory
 """
 
 
 @click.command("check", epilog=_CHECK_EXAMPLES)
 @config_option
-@click.option("--login", metavar="PROVIDER", help="Also try a login through this provider of `login.oidc`.")
+@click.option("--login", metavar="PROVIDER", help="Also try a login through this provider of `login.oidc`, or ldap.")
 def check_command(config: Path | None, login: str | None) -> None:
     """Check the configuration, and print every mistake at once. Without --login, opens no socket and reads no GPU. Exit
     code 2 if there is a mistake."""
@@ -119,6 +120,10 @@ def check_command(config: Path | None, login: str | None) -> None:
 
         for provider in settings.login.oidc:
             read_secret(provider)
+    if is_installed("hub") and settings.login.ldap is not None:
+        from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - the same
+
+        LdapDirectory(settings.login.ldap).close()
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
         from gpudeck.cli.check_login import check_login  # noqa: PLC0415 - seldom wanted

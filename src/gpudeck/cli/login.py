@@ -13,7 +13,7 @@ from gpudeck.cli.hub_access import ask
 from gpudeck.cli.hub_choice import find_hub
 from gpudeck.cli.options import hub_option
 from gpudeck.client import Client, Forbidden, LoginPending
-from gpudeck.client.answers import Identity, PersonalToken
+from gpudeck.client.answers import DeviceLogin, Identity, PersonalToken
 from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import SavedLogin, forget_login, load_login, save_login
 from gpudeck.model.address import is_same_hub
@@ -81,7 +81,7 @@ def _log_in_with_password(client: Client, name: str | None, file: TextIO | None,
 def _log_in_on_page(client: Client, days: int) -> PersonalToken:
     """Waits until the code is confirmed on the page, in any browser."""
     begun = client.begin_login(_label(), days * 86_400)
-    click.echo(f"Open {_page_of(client, begun.user_code)}", err=True)
+    click.echo(f"Open {_page_of(client, begun)}", err=True)
     click.echo(f"and confirm the code {clean(begun.user_code)}. Waiting…", err=True)
     end = time.monotonic() + begun.expires_in
     while True:
@@ -97,7 +97,7 @@ def _log_in_here(client: Client, days: int) -> PersonalToken:
     """The browser of this machine brings the confirmation to a port on which only this machine is heard."""
     with _Listener() as listener:
         begun = client.begin_login(_label(), days * 86_400, listener.server_port)
-        page = _page_of(client, begun.user_code)
+        page = _page_of(client, begun)
         if not webbrowser.open(page):
             raise GpudeckError("no browser can be opened on this machine.", "Log in without --browser.")
         click.echo(f"Confirm the code {clean(begun.user_code)} in the browser: {page}", err=True)
@@ -109,8 +109,10 @@ def _label() -> str:
     return f"gpudeck login on {host_name()}"
 
 
-def _page_of(client: Client, user_code: str) -> str:
-    return f"{client.shown}/#/device?code={clean(user_code)}"
+def _page_of(client: Client, begun: DeviceLogin) -> str:
+    told = begun.verification_uri or ""
+    page = told if told.startswith(("https://", "http://")) else f"{client.shown}/#/device"
+    return clean(f"{page}?code={begun.user_code}")
 
 
 class _Listener(HTTPServer):

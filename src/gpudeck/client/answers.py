@@ -39,12 +39,14 @@ class PersonalToken(Struct, frozen=True):
 
 
 class DeviceLogin(Struct, frozen=True):
-    """A login that waits for its confirmation on the page, for so many seconds. `device_code` is secret."""
+    """A login that waits for its confirmation on the page, for so many seconds. `device_code` is secret;
+    `verification_uri` is the page's address, if the hub knows another one than that at which it was asked."""
 
     device_code: str
     user_code: str
     expires_in: float
     interval: float
+    verification_uri: str | None = None
 
 
 class _Versioned(Struct):

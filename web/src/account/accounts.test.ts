@@ -35,7 +35,7 @@ describe('an account', () => {
 
   test('says what is unusual about it', () => {
     const line = accountLine(account({ role: 'user', last_login_at: null, has_password: false, is_disabled: true }), NOW)
-    expect(line).toBe('user · never logged in · no password (signs in through the proxy) · disabled')
+    expect(line).toBe('user · never logged in · no password here (signs in through a provider or proxy) · disabled')
   })
 })
 

@@ -6,7 +6,7 @@ export const ACCOUNT_ROLES: readonly AccountRole[] = ['viewer', 'user', 'admin']
 
 export function accountLine(account: Account, now: number): string {
   const login = account.last_login_at === null ? 'never logged in' : `last login ${moment(account.last_login_at, now)}`
-  return [account.role, login, ...(account.has_password ? [] : ['no password (signs in through the proxy)']), ...(account.is_disabled ? ['disabled'] : [])].join(' · ')
+  return [account.role, login, ...(account.has_password ? [] : ['no password here (signs in through a provider or proxy)']), ...(account.is_disabled ? ['disabled'] : [])].join(' · ')
 }
 
 export interface TokenLine {
