@@ -77,8 +77,8 @@ class Me(Struct, frozen=True):
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
-    through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is where this session can be ended as well. `note` is why the
-    last login did not succeed; it is told once.
+    through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
+    where this session can be ended as well. `note` is why the last login did not succeed; it is told once.
     """
 
     kind: Kind
