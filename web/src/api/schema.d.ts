@@ -12,10 +12,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadAbout
+         * How the hub runs, what it takes in and what it keeps
          * @description How the hub runs, what it takes in and what it keeps.
          */
-        get: operations["ApiV1AboutReadAbout"];
+        get: operations["readAbout"];
         put?: never;
         post?: never;
         delete?: never;
@@ -32,16 +32,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListAccounts
+         * All accounts, by name
          * @description All accounts, by name.
          */
-        get: operations["ApiV1AccountsListAccounts"];
+        get: operations["listAccounts"];
         put?: never;
         /**
-         * AddAccount
+         * Make an account
          * @description Make an account.
          */
-        post: operations["ApiV1AccountsAddAccount"];
+        post: operations["addAccount"];
         delete?: never;
         options?: never;
         head?: never;
@@ -59,17 +59,17 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * RemoveAccount
+         * Remove an account, its sessions and its tokens
          * @description Remove an account, its sessions and its tokens.
          */
-        delete: operations["ApiV1AccountsNameRemoveAccount"];
+        delete: operations["removeAccount"];
         options?: never;
         head?: never;
         /**
-         * ChangeAccount
+         * Change an account's role or password, or switch it off
          * @description Change an account's role or password, or switch it off: all that is asked, or nothing.
          */
-        patch: operations["ApiV1AccountsNameChangeAccount"];
+        patch: operations["changeAccount"];
         trace?: never;
     };
     "/api/v1/alerts": {
@@ -80,10 +80,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListAlerts
+         * What is wrong now
          * @description What is wrong now. With `state=resolved`, what was.
          */
-        get: operations["ApiV1AlertsListAlerts"];
+        get: operations["listAlerts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -102,10 +102,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * AcknowledgeSeveral
+         * Acknowledge several alerts at once
          * @description Acknowledge several alerts at once. One that does not fire any more does not keep the others from it.
          */
-        post: operations["ApiV1AlertsAcknowledgeAcknowledgeSeveral"];
+        post: operations["acknowledgeAlerts"];
         delete?: never;
         options?: never;
         head?: never;
@@ -120,10 +120,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * TryAlertRule
+         * How often a rule would have fired, by default in the last seven days
          * @description How often a rule would have fired, by default in the last seven days.
          */
-        get: operations["ApiV1AlertsTestTryAlertRule"];
+        get: operations["tryAlertRule"];
         put?: never;
         post?: never;
         delete?: never;
@@ -142,10 +142,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Unacknowledge
+         * Withdraw your own acknowledgement of alerts
          * @description Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are.
          */
-        post: operations["ApiV1AlertsUnacknowledgeUnacknowledge"];
+        post: operations["unacknowledgeAlerts"];
         delete?: never;
         options?: never;
         head?: never;
@@ -162,10 +162,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Acknowledge
+         * Acknowledge an alert
          * @description Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
          */
-        post: operations["ApiV1AlertsKeyAcknowledgeAcknowledge"];
+        post: operations["acknowledgeAlert"];
         delete?: never;
         options?: never;
         head?: never;
@@ -182,10 +182,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * AskOwner
+         * Ask the owners of an idle GPU whether they still need it
          * @description Ask the owners of an idle GPU whether they still need it. Each gets one message, with your name.
          */
-        post: operations["ApiV1AskAskOwner"];
+        post: operations["askOwner"];
         delete?: never;
         options?: never;
         head?: never;
@@ -200,10 +200,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadAudit
+         * Logins, writes, tokens and changes of the configuration
          * @description Logins, writes, tokens and changes of the configuration.
          */
-        get: operations["ApiV1AuditReadAudit"];
+        get: operations["readAudit"];
         put?: never;
         post?: never;
         delete?: never;
@@ -222,10 +222,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * BeginDeviceLogin
+         * Begin to log a program in
          * @description Begin to log a program in. Show the user its code, and the page `#/device` of this hub.
          */
-        post: operations["ApiV1DeviceBeginDeviceLogin"];
+        post: operations["beginDeviceLogin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -242,10 +242,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * RedeemDeviceLogin
+         * Ask for the token of a login that was begun, until the user has confirmed it
          * @description Ask for the token of a login that was begun, until the user has confirmed it.
          */
-        post: operations["ApiV1DeviceTokenRedeemDeviceLogin"];
+        post: operations["redeemDeviceLogin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -260,16 +260,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadDeviceLogin
+         * Which program waits under a code
          * @description Which program waits under a code.
          */
-        get: operations["ApiV1DeviceUserCodeReadDeviceLogin"];
+        get: operations["readDeviceLogin"];
         put?: never;
         /**
-         * DecideDeviceLogin
+         * Let the program under a code act as you, or not
          * @description Let the program under a code act as you, or not.
          */
-        post: operations["ApiV1DeviceUserCodeDecideDeviceLogin"];
+        post: operations["decideDeviceLogin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -284,10 +284,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * PreviewDigest
+         * Your digest of the last week or month, as it would be sent
          * @description Your digest of the last week or month, as it would be sent. Nothing is sent.
          */
-        get: operations["ApiV1DigestPreviewDigest"];
+        get: operations["previewDigest"];
         put?: never;
         post?: never;
         delete?: never;
@@ -304,10 +304,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListEvents
+         * Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met
          * @description Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met.
          */
-        get: operations["ApiV1EventsListEvents"];
+        get: operations["listEvents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -324,10 +324,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ExportEvents
+         * Events as a file, the newest first
          * @description Events as a file, the newest first.
          */
-        get: operations["ApiV1ExportEventsExportEvents"];
+        get: operations["exportEvents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -344,10 +344,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ExportRuns
+         * Runs as a file, the newest first
          * @description Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`.
          */
-        get: operations["ApiV1ExportRunsExportRuns"];
+        get: operations["exportRuns"];
         put?: never;
         post?: never;
         delete?: never;
@@ -364,11 +364,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ExportSamples
+         * The samples of GPUs as a file
          * @description The samples of GPUs as a file: a row a GPU and moment, host by host. Times are in UTC; the header
          *     X-Estimated-Bytes is about how long the file is.
          */
-        get: operations["ApiV1ExportSamplesExportSamples"];
+        get: operations["exportSamples"];
         put?: never;
         post?: never;
         delete?: never;
@@ -385,10 +385,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ExportUsage
+         * Usage by day as a file
          * @description Usage by day as a file: a row a day and user, group, host or model, with the coverage of the day.
          */
-        get: operations["ApiV1ExportUsageExportUsage"];
+        get: operations["exportUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -407,10 +407,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * MakeFirstAdmin
+         * Make the first admin, with the secret of the link that the hub printed when it started
          * @description Make the first admin, with the secret of the link that the hub printed when it started.
          */
-        post: operations["ApiV1FirstAdminMakeFirstAdmin"];
+        post: operations["makeFirstAdmin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -425,10 +425,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadFleet
+         * Everything now
          * @description Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then.
          */
-        get: operations["ApiV1FleetReadFleet"];
+        get: operations["readFleet"];
         put?: never;
         post?: never;
         delete?: never;
@@ -445,10 +445,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListGpus
+         * GPUs across hosts
          * @description GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case.
          */
-        get: operations["ApiV1GpusListGpus"];
+        get: operations["listGpus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -465,10 +465,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadHistory
+         * A metric over time of one of
          * @description A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours.
          */
-        get: operations["ApiV1HistoryReadHistory"];
+        get: operations["readHistory"];
         put?: never;
         post?: never;
         delete?: never;
@@ -485,10 +485,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadHeat
+         * A metric as a map of hosts × time
          * @description A metric as a map of hosts × time. Without a range, the last seven days.
          */
-        get: operations["ApiV1HistoryHeatReadHeat"];
+        get: operations["readHeat"];
         put?: never;
         post?: never;
         delete?: never;
@@ -505,12 +505,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadOverview
+         * The fleet in a period, as the History page shows it
          * @description The fleet in a period, as the History page shows it: GPUs by state, utilization, power, usage by `by` with the
          *     days of the total, and a map of the hosts. Without a range, the last seven days. Of a large fleet the figures end
          *     with the last quarter hour that is over.
          */
-        get: operations["ApiV1HistoryOverviewReadOverview"];
+        get: operations["readOverview"];
         put?: never;
         post?: never;
         delete?: never;
@@ -527,10 +527,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListOrigins
+         * Who named each host, and which were added by hand
          * @description Who named each host, and which were added by hand: those, and those that nobody named, can be removed.
          */
-        get: operations["ApiV1HostOriginsListOrigins"];
+        get: operations["listOrigins"];
         put?: never;
         post?: never;
         delete?: never;
@@ -547,22 +547,22 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListHosts
+         * Hosts with their GPUs and processes, ordered by name
          * @description Hosts with their GPUs and processes, ordered by name.
          */
-        get: operations["ApiV1HostsListHosts"];
+        get: operations["listHosts"];
         put?: never;
         /**
-         * AddHost
+         * Watch another host, or a range of them
          * @description Watch another host, or a range of them. For a host that will report by itself the answer has its token, which
          *     is shown only once, and the command to run there.
          */
-        post: operations["ApiV1HostsAddHost"];
+        post: operations["addHost"];
         /**
-         * RemoveHosts
+         * Remove all hosts that fit everything given
          * @description Remove all hosts that fit everything given. One that still reports comes back, unless its token was revoked.
          */
-        delete: operations["ApiV1HostsRemoveHosts"];
+        delete: operations["removeHosts"];
         options?: never;
         head?: never;
         patch?: never;
@@ -576,18 +576,18 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadHost
+         * One host with its GPUs and processes
          * @description One host with its GPUs and processes.
          */
-        get: operations["ApiV1HostsReadHost"];
+        get: operations["readHost"];
         put?: never;
         post?: never;
         /**
-         * RemoveHost
+         * Stop watching a host that was added here, and forget it
          * @description Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
          *     agents comes back with its next report.
          */
-        delete: operations["ApiV1HostsRemoveHost"];
+        delete: operations["removeHost"];
         options?: never;
         head?: never;
         patch?: never;
@@ -601,10 +601,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadHealth
+         * Whether jobs may start on a host's GPUs
          * @description Whether jobs may start on a host's GPUs: `ok`, `drain` or `unknown`, with the reasons. For prologs.
          */
-        get: operations["ApiV1HostsHealthReadHealth"];
+        get: operations["readHostHealth"];
         put?: never;
         post?: never;
         delete?: never;
@@ -622,10 +622,10 @@ export interface paths {
         };
         get?: never;
         /**
-         * WriteNote
+         * Write a note on a host, in place of the one that it has
          * @description Write a note on a host, in place of the one that it has. Everybody who may read sees it.
          */
-        put: operations["ApiV1HostsNoteWriteNote"];
+        put: operations["writeNote"];
         post?: never;
         delete?: never;
         options?: never;
@@ -641,10 +641,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadIdlePolicy
+         * The idle policy now
          * @description The idle policy now: idle GPUs that it has rules for, what was done, what comes next, and what owners keep.
          */
-        get: operations["ApiV1IdlePolicyReadIdlePolicy"];
+        get: operations["readIdlePolicy"];
         put?: never;
         post?: never;
         delete?: never;
@@ -661,11 +661,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * DryRunIdlePolicy
+         * What the rules as they are now would have done in the past, to whom, and what it would have saved
          * @description What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
          *     sent. Without a range, the last 30 days.
          */
-        get: operations["ApiV1IdlePolicyDryRunDryRunIdlePolicy"];
+        get: operations["dryRunIdlePolicy"];
         put?: never;
         post?: never;
         delete?: never;
@@ -682,10 +682,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListJobs
+         * Jobs that had GPUs of this fleet, with what of them was used
          * @description Jobs that had GPUs of this fleet, with what of them was used.
          */
-        get: operations["ApiV1JobsListJobs"];
+        get: operations["listJobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -704,10 +704,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * AddJobs
+         * Add jobs that have ended, as another monitor has measured them
          * @description Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay.
          */
-        post: operations["ApiV1JobsImportAddJobs"];
+        post: operations["addJobs"];
         delete?: never;
         options?: never;
         head?: never;
@@ -722,11 +722,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadJob
+         * The report of a job, while it runs and afterwards
          * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
          *     and a verdict. The id of an array has the reports of its tasks.
          */
-        get: operations["ApiV1JobsReadJob"];
+        get: operations["readJobByJob"];
         put?: never;
         post?: never;
         delete?: never;
@@ -743,11 +743,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadJob
+         * The report of a job, while it runs and afterwards
          * @description The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
          *     and a verdict. The id of an array has the reports of its tasks.
          */
-        get: operations["ApiV1JobsNamespaceReadJob"];
+        get: operations["readJobByNamespaceJob"];
         put?: never;
         post?: never;
         delete?: never;
@@ -764,16 +764,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListKeeps
+         * The GPUs that their owners keep now although they are idle, until when, by whom and why
          * @description The GPUs that their owners keep now although they are idle, until when, by whom and why.
          */
-        get: operations["ApiV1KeepsListKeeps"];
+        get: operations["listKeeps"];
         put?: never;
         /**
-         * KeepGpu
+         * Keep an idle GPU that you use
          * @description Keep an idle GPU that you use: the idle policy does nothing to it for that time. Admins can keep any.
          */
-        post: operations["ApiV1KeepsKeepGpu"];
+        post: operations["keepGpu"];
         delete?: never;
         options?: never;
         head?: never;
@@ -791,10 +791,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * EndKeep
+         * End a keep now
          * @description End a keep now: yours, or as an admin any.
          */
-        delete: operations["ApiV1KeepsNumberEndKeep"];
+        delete: operations["endKeep"];
         options?: never;
         head?: never;
         patch?: never;
@@ -810,10 +810,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * LogIn
+         * Log in with a name and a password
          * @description Log in with a name and a password.
          */
-        post: operations["ApiV1LoginLogIn"];
+        post: operations["logIn"];
         delete?: never;
         options?: never;
         head?: never;
@@ -828,10 +828,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * BeginLogin
+         * Send the browser to a provider to log in
          * @description Send the browser to a provider to log in.
          */
-        get: operations["ApiV1LoginOidcNameBeginLogin"];
+        get: operations["beginLogin"];
         put?: never;
         post?: never;
         delete?: never;
@@ -848,10 +848,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * FinishLogin
+         * Where a provider sends the browser back to
          * @description Where a provider sends the browser back to.
          */
-        get: operations["ApiV1LoginOidcNameCallbackFinishLogin"];
+        get: operations["finishLogin"];
         put?: never;
         post?: never;
         delete?: never;
@@ -870,10 +870,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * LogOutByProvider
+         * Back-channel logout
          * @description Back-channel logout: the provider ends sessions, with a signed logout token in a form.
          */
-        post: operations["ApiV1LoginOidcNameLogoutLogOutByProvider"];
+        post: operations["logOutByProvider"];
         delete?: never;
         options?: never;
         head?: never;
@@ -888,16 +888,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListTrials
+         * The latest logins that admins tried
          * @description The latest logins that admins tried.
          */
-        get: operations["ApiV1LoginTrialsListTrials"];
+        get: operations["listTrials"];
         put?: never;
         /**
-         * TryLogin
+         * Try a login
          * @description Try a login: it shows what the provider sends and what becomes of it, and logs nobody in.
          */
-        post: operations["ApiV1LoginTrialsTryLogin"];
+        post: operations["tryLogin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -912,10 +912,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadTrial
+         * One login that an admin tried
          * @description One login that an admin tried.
          */
-        get: operations["ApiV1LoginTrialsTrialIdReadTrial"];
+        get: operations["readTrial"];
         put?: never;
         post?: never;
         delete?: never;
@@ -934,10 +934,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * LogOut
+         * End this session
          * @description End this session.
          */
-        post: operations["ApiV1LogoutLogOut"];
+        post: operations["logOut"];
         delete?: never;
         options?: never;
         head?: never;
@@ -954,10 +954,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * LogOutEverywhere
+         * End all of your sessions, on every device
          * @description End all of your sessions, on every device.
          */
-        post: operations["ApiV1LogoutEverywhereLogOutEverywhere"];
+        post: operations["logOutEverywhere"];
         delete?: never;
         options?: never;
         head?: never;
@@ -972,17 +972,17 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListMaintenance
+         * What is drained now or will be
          * @description What is drained now or will be: hosts and GPUs, from when until when, by whom and why.
          */
-        get: operations["ApiV1MaintenanceListMaintenance"];
+        get: operations["listMaintenance"];
         put?: never;
         /**
-         * PlanMaintenance
+         * Drain a host or a GPU
          * @description Drain a host or a GPU. It is not free then, cannot be reserved, and does not alert; processes on it go on. A
          *     window of the same host or GPU that runs at its start gets the new end and reason.
          */
-        post: operations["ApiV1MaintenancePlanMaintenance"];
+        post: operations["planMaintenance"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1000,10 +1000,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * EndMaintenance
+         * End maintenance now, or cancel it where it has not begun
          * @description End maintenance now, or cancel it where it has not begun. Alerts are judged as usual again.
          */
-        delete: operations["ApiV1MaintenanceNumberEndMaintenance"];
+        delete: operations["endMaintenance"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1017,10 +1017,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadMe
+         * Who the hub takes you for, and what you may do
          * @description Who the hub takes you for, and what you may do.
          */
-        get: operations["ApiV1MeReadMe"];
+        get: operations["readMe"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1037,15 +1037,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadPersonalMutes
+         * The rules that you have muted
          * @description The rules that you have muted.
          */
-        get: operations["ApiV1MeMutesReadPersonalMutes"];
+        get: operations["readPersonalMutes"];
         /**
-         * ChoosePersonalMutes
+         * Mute these rules for you, and no others
          * @description Mute these rules for you, and no others.
          */
-        put: operations["ApiV1MeMutesChoosePersonalMutes"];
+        put: operations["choosePersonalMutes"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1063,10 +1063,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * ChangePassword
+         * Change your password
          * @description Change your password. Everywhere else you are logged out.
          */
-        post: operations["ApiV1MePasswordChangePassword"];
+        post: operations["changePassword"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1081,10 +1081,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListSessions
+         * Where you are logged in
          * @description Where you are logged in.
          */
-        get: operations["ApiV1MeSessionsListSessions"];
+        get: operations["listSessions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1104,10 +1104,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * EndOwnSession
+         * End one of your sessions
          * @description End one of your sessions.
          */
-        delete: operations["ApiV1MeSessionsSessionIdEndOwnSession"];
+        delete: operations["endOwnSession"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1123,15 +1123,15 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * CreateOwnToken
+         * Make a token that can do what you can, for programs of yours (`gpudeck login`)
          * @description Make a token that can do what you can, for programs of yours (`gpudeck login`).
          */
-        post: operations["ApiV1MeTokenCreateOwnToken"];
+        post: operations["createOwnToken"];
         /**
-         * RevokeOwnToken
+         * Revoke the token that this request is made with
          * @description Revoke the token that this request is made with.
          */
-        delete: operations["ApiV1MeTokenRevokeOwnToken"];
+        delete: operations["revokeOwnToken"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1145,10 +1145,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListOwnTokens
+         * Your tokens with their last use; never their secrets
          * @description Your tokens with their last use; never their secrets.
          */
-        get: operations["ApiV1MeTokensListOwnTokens"];
+        get: operations["listOwnTokens"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1168,10 +1168,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * RevokeOneOfOwnTokens
+         * Take back one of your tokens
          * @description Take back one of your tokens.
          */
-        delete: operations["ApiV1MeTokensTokenIdRevokeOneOfOwnTokens"];
+        delete: operations["revokeOneOfOwnTokens"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1185,15 +1185,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadSavedViews
+         * The views of the page that you have saved
          * @description The views of the page that you have saved.
          */
-        get: operations["ApiV1MeViewsReadSavedViews"];
+        get: operations["readSavedViews"];
         /**
-         * KeepSavedViews
+         * Save these views of the page, in place of all that you have saved
          * @description Save these views of the page, in place of all that you have saved.
          */
-        put: operations["ApiV1MeViewsKeepSavedViews"];
+        put: operations["keepSavedViews"];
         post?: never;
         delete?: never;
         options?: never;
@@ -1209,16 +1209,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListMutes
+         * The mutes
          * @description The mutes: what they match, until when, who added them and why.
          */
-        get: operations["ApiV1MutesListMutes"];
+        get: operations["listMutes"];
         put?: never;
         /**
-         * AddMute
+         * Mute alerts for a while
          * @description Mute alerts for a while. They still fire and are shown, but no notifications are sent.
          */
-        post: operations["ApiV1MutesAddMute"];
+        post: operations["addMute"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1236,10 +1236,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * EndMute
+         * End a mute now
          * @description End a mute now. Alerts that still fire are then sent.
          */
-        delete: operations["ApiV1MutesKeyEndMute"];
+        delete: operations["endMute"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1253,16 +1253,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListQueue
+         * Who waits for what, in order
          * @description Who waits for what, in order.
          */
-        get: operations["ApiV1QueueListQueue"];
+        get: operations["listQueue"];
         put?: never;
         /**
-         * JoinQueue
+         * Queue for GPUs
          * @description Queue for GPUs. Ask for the request from time to time: it is removed when its client does not.
          */
-        post: operations["ApiV1QueueJoinQueue"];
+        post: operations["joinQueue"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1277,17 +1277,17 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * AskQueue
+         * One request, and that its client is still there
          * @description One request, and that its client is still there. Answers as soon as its version is another than `seen`.
          */
-        get: operations["ApiV1QueueNumberAskQueue"];
+        get: operations["readQueuePosition"];
         put?: never;
         post?: never;
         /**
-         * LeaveQueue
+         * Leave the line, or give back what was granted
          * @description Leave the line, or give back what was granted.
          */
-        delete: operations["ApiV1QueueNumberLeaveQueue"];
+        delete: operations["leaveQueue"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1301,10 +1301,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadReliability
+         * The flakiest GPUs or hosts
          * @description The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts.
          */
-        get: operations["ApiV1ReliabilityReadReliability"];
+        get: operations["readReliability"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1326,7 +1326,7 @@ export interface paths {
          * Take a report from an agent
          * @description msgpack or JSON; plain, zstd or gzip (Content-Encoding). `Gpudeck-Sent-At` is the sender's clock in Unix seconds. A report seen before is answered 200 and changes nothing.
          */
-        post: operations["PostReport"];
+        post: operations["sendReport"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1341,16 +1341,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListReservations
+         * Who has which GPUs when
          * @description Who has which GPUs when. Without a range, from now on.
          */
-        get: operations["ApiV1ReservationsListReservations"];
+        get: operations["listReservations"];
         put?: never;
         /**
-         * Reserve
+         * Reserve GPUs
          * @description Reserve GPUs: those that are named, or any that fit.
          */
-        post: operations["ApiV1ReservationsReserve"];
+        post: operations["reserveGpus"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1365,12 +1365,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadCalendar
+         * The reservations as a calendar to subscribe to
          * @description The reservations as a calendar to subscribe to: all, a user's or a host's; the last month and all to come.
          *
          *     A hub that shows nothing without a login requires a token with the role `calendar`, here or as a header.
          */
-        get: operations["ApiV1ReservationsIcsReadCalendar"];
+        get: operations["readCalendar"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1387,10 +1387,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * FindNext
+         * When so many GPUs are free for so long
          * @description When so many GPUs are free for so long.
          */
-        get: operations["ApiV1ReservationsNextFindNext"];
+        get: operations["findNextFree"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1409,12 +1409,12 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * PreviewReservation
+         * Which GPUs a new reservation would take, who is on them now, and what else is reserved on their hosts then
          * @description Which GPUs a new reservation would take, who is on them now, and what else is reserved on their hosts then.
          *
          *     The same decision as when it is made, and the same refusals. Nothing is reserved, and nothing is set aside.
          */
-        post: operations["ApiV1ReservationsPreviewPreviewReservation"];
+        post: operations["previewReservation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1429,24 +1429,24 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadReservation
+         * One reservation
          * @description One reservation.
          */
-        get: operations["ApiV1ReservationsNumberReadReservation"];
+        get: operations["readReservation"];
         put?: never;
         post?: never;
         /**
-         * Release
+         * Give it back
          * @description Give it back. One that has begun ends now, and its past stays. Nobody's process is ended.
          */
-        delete: operations["ApiV1ReservationsNumberRelease"];
+        delete: operations["releaseReservation"];
         options?: never;
         head?: never;
         /**
-         * ChangeReservation
+         * Move, extend, shorten or annotate it
          * @description Move, extend, shorten or annotate it: all that is asked, or nothing.
          */
-        patch: operations["ApiV1ReservationsNumberChangeReservation"];
+        patch: operations["changeReservation"];
         trace?: never;
     };
     "/api/v1/runs": {
@@ -1457,10 +1457,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListRuns
+         * Programs that were on a GPU at some time from `start` until `end`
          * @description Programs that were on a GPU at some time from `start` until `end`.
          */
-        get: operations["ApiV1RunsListRuns"];
+        get: operations["listRuns"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1477,10 +1477,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadRun
+         * One program from its start to its end, with what it used and the verdict on it
          * @description One program from its start to its end, with what it used and the verdict on it.
          */
-        get: operations["ApiV1RunsReadRun"];
+        get: operations["readRun"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1497,10 +1497,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListAgents
+         * The agents that the hub asks, for Prometheus' http_sd_configs
          * @description The agents that the hub asks, for Prometheus' http_sd_configs. /metrics has all GPUs, however they come in.
          */
-        get: operations["ApiV1SdListAgents"];
+        get: operations["listAgents"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1517,10 +1517,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListAllSessions
+         * Who is logged in, and where
          * @description Who is logged in, and where.
          */
-        get: operations["ApiV1SessionsListAllSessions"];
+        get: operations["listAllSessions"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1540,10 +1540,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * EndSession
+         * End a session of any account
          * @description End a session of any account.
          */
-        delete: operations["ApiV1SessionsSessionIdEndSession"];
+        delete: operations["endSession"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1560,7 +1560,7 @@ export interface paths {
          * The live fleet as server-sent events
          * @description One `snapshot`, then a `delta` a second with what changed; resumable by Last-Event-ID. The schema is that of the JSON in the `data` of an event.
          */
-        get: operations["ReadStream"];
+        get: operations["readStream"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1577,16 +1577,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListTokens
+         * Tokens with their last use; never their secrets
          * @description Tokens with their last use; never their secrets.
          */
-        get: operations["ApiV1TokensListTokens"];
+        get: operations["listTokens"];
         put?: never;
         /**
-         * CreateToken
+         * Make a token
          * @description Make a token. Its secret is in the answer, and nowhere else.
          */
-        post: operations["ApiV1TokensCreateToken"];
+        post: operations["createToken"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1604,10 +1604,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * RevokeToken
+         * Take a token back
          * @description Take a token back.
          */
-        delete: operations["ApiV1TokensTokenIdRevokeToken"];
+        delete: operations["revokeToken"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1621,10 +1621,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadTotals
+         * How many GPUs are free, busy, idle, reserved and unknown; hosts, users and power
          * @description How many GPUs are free, busy, idle, reserved and unknown; hosts, users and power.
          */
-        get: operations["ApiV1TotalsReadTotals"];
+        get: operations["readTotals"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1641,11 +1641,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadUsage
+         * GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time
          * @description GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time. Without a range, the
          *     last 30 days. CSV with `daily` has a line a row and day.
          */
-        get: operations["ApiV1UsageReadUsage"];
+        get: operations["readUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1662,10 +1662,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadUsers
+         * Who is on which GPUs now
          * @description Who is on which GPUs now: memory, processes, and where.
          */
-        get: operations["ApiV1UsersReadUsers"];
+        get: operations["readUsers"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1682,11 +1682,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadWaste
+         * GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in the period before, and what could have been released after an hour
          * @description GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in
          *     the period before, and what could have been released after an hour. Without a range, the last 30 days.
          */
-        get: operations["ApiV1WasteReadWaste"];
+        get: operations["readWaste"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1703,16 +1703,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ListWatches
+         * Your watches
          * @description Your watches. Admins see those of all.
          */
-        get: operations["ApiV1WatchesListWatches"];
+        get: operations["listWatches"];
         put?: never;
         /**
-         * AddWatch
+         * Get one notification when such GPUs are free
          * @description Get one notification when such GPUs are free. This does not reserve them.
          */
-        post: operations["ApiV1WatchesAddWatch"];
+        post: operations["addWatch"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1730,10 +1730,10 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * RemoveWatch
+         * Remove a watch of yours; admins may remove any
          * @description Remove a watch of yours; admins may remove any.
          */
-        delete: operations["ApiV1WatchesNumberRemoveWatch"];
+        delete: operations["removeWatch"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1747,10 +1747,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadBadge
+         * How many GPUs are free, as a badge
          * @description How many GPUs are free, as a badge.
          */
-        get: operations["BadgeFreeSvgReadBadge"];
+        get: operations["readBadge"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1767,11 +1767,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadEmbed
+         * The fleet in a few numbers, as a page that other sites may frame
          * @description The fleet in a few numbers, as a page that other sites may frame. It loads itself again every 30 seconds. Without
          *     a filter it has a chart of the last 24 hours.
          */
-        get: operations["EmbedFleetReadEmbed"];
+        get: operations["readEmbed"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1788,10 +1788,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadHealth
+         * Answers as long as the process does
          * @description Answers as long as the process does.
          */
-        get: operations["HealthzReadHealth"];
+        get: operations["readHealth"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1808,10 +1808,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadMetrics
+         * The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it
          * @description The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it.
          */
-        get: operations["MetricsReadMetrics"];
+        get: operations["readMetrics"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1828,11 +1828,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * ReadReadiness
+         * 200 while the fleet is being published, also where a part of the hub does not work, 503 while not
          * @description 200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
          *     problems are for those who may look.
          */
-        get: operations["ReadyzReadReadiness"];
+        get: operations["readReadiness"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1845,89 +1845,190 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** About */
+        /**
+         * About
+         * @description `place` is null for all but admins, `cluster` where there is one hub. `limits_hit` counts what was refused for
+         *     being too much, by limit.
+         */
         About: {
+            /** @description The hubs, where there are several; null: this is the only one */
             cluster: components["schemas"]["Cluster"] | null;
+            /** @description The database of accounts, reservations and events */
             database: components["schemas"]["DatabaseState"];
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description The state of the history */
             history: components["schemas"]["HistoryState"];
+            /** @description What the hub takes in */
             ingest: components["schemas"]["IngestCounts"];
+            /** @description How many requests each limit has refused */
             limits_hit: {
                 [key: string]: number;
             };
+            /** @description Where the hub has its data; null: you are no admin */
             place: components["schemas"]["HubPlace"] | null;
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description The version of Python that the hub runs on */
             python: string;
+            /** @description The sources of the hosts, with how many hosts each has */
             sources: components["schemas"]["SourceCount"][];
+            /** @description When it was started, in Unix seconds */
             started_at: number;
+            /** @description The operating system of the hub */
             system: string;
+            /** @description How many seconds ago the fleet was last published */
             tick_age_seconds: number;
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
+            /** @description How many streams are open */
             viewers: number;
         };
-        /** Account */
+        /**
+         * Account
+         * @description A user who may log in. Without a password only a proxy can log them in. `last_login_at` is None until they
+         *     log in for the first time. Times are Unix seconds.
+         */
         Account: {
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Whether the account can log in with a password */
             has_password: boolean;
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description Whether it is disabled */
             is_disabled: boolean;
+            /** @description When somebody last logged in, in Unix seconds; null: never */
             last_login_at: number | null;
+            /** @description Its name */
             name: string;
-            /** @enum {string} */
+            /**
+             * @description The role, which decides what is allowed
+             * @enum {string}
+             */
             role: "viewer" | "user" | "admin";
         };
-        /** AccountChange */
+        /**
+         * AccountChange
+         * @description What is left out stays.
+         */
         AccountChange: {
+            /** @description Whether it is disabled; null: not given */
             is_disabled?: boolean | null;
+            /** @description The new password; null: as it is */
             password?: string | null;
-            /** @enum {null|string} */
+            /**
+             * @description The new role; null: as it is
+             * @enum {null|string}
+             */
             role?: "viewer" | "user" | "admin" | null;
         };
         /** AccountList */
         AccountList: {
+            /** @description The accounts, by name */
             accounts: components["schemas"]["Account"][];
         };
-        /** AcknowledgedAlerts */
+        /**
+         * AcknowledgedAlerts
+         * @description `acknowledged` are the alerts as they are now; one that another account has acknowledged before stays theirs.
+         *     `failed` are those that could not be.
+         */
         AcknowledgedAlerts: {
+            /** @description The alerts that are acknowledged now */
             acknowledged: components["schemas"]["Alert"][];
+            /** @description The alerts that could not be acknowledged, with the reason */
             failed: components["schemas"]["FailedAlert"][];
         };
-        /** AddedHosts */
+        /**
+         * AddedHosts
+         * @description `names` are watched from now on. For hosts that report by themselves `command` has their tokens, shown only here:
+         *     for one host it is the line to run there, which installs the agent, for several a line for each, to run where
+         *     `ssh NAME` logs in. `token` is that of one host; `note` says what may still stand in the way.
+         */
         AddedHosts: {
+            /** @description The command that starts an agent on the host; null: none is needed */
             command: string | null;
+            /** @description The names of the hosts */
             names: string[];
+            /** @description What else to do, in a sentence; null: unknown */
             note: string | null;
+            /** @description The token for the agents of these hosts; null: they need none, or have one */
             token: string | null;
-            /** @enum {string} */
+            /**
+             * @description The source of the reports, such as push, pull, ssh or scrape
+             * @enum {string}
+             */
             via: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
-        /** Alert */
+        /**
+         * Alert
+         * @description Times are Unix seconds on the hub's clock: `since` is when it began, as far as that is known.
+         *
+         *     `title` is a sentence without its full stop, `action` the next step. `note` says what is not known of it now, or
+         *     that it is flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its
+         *     host or GPU is drained. `accounts` are the accounts that it concerns.
+         */
         Alert: {
+            /** @description The accounts of the users who are concerned */
             accounts: string[];
+            /** @description When it was acknowledged, in Unix seconds; null: it was not */
             acknowledged_at: number | null;
+            /** @description Who acknowledged it; null: nobody */
             acknowledged_by: string | null;
+            /** @description What to do about it, in a sentence */
             action: string;
+            /** @description When it fired, in Unix seconds; null: not yet */
             fired_at: number | null;
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string | null;
+            /**
+             * @description The name of the host; null: none is concerned
+             * @example gpu07
+             */
             host: string | null;
+            /** @description The id of the host, which stays when its name changes; null: unknown */
             host_id: string | null;
+            /** @description Its id, which stays the same */
             id: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice; null: no single GPU is concerned
+             * @example 3
+             */
             label: string | null;
+            /** @description The mute that suppresses its notifications; null: none */
             muted_by: string | null;
+            /** @description What else is known about it; empty: nothing; null: unknown */
             note: string | null;
+            /** @description When it was resolved, in Unix seconds; null: it fires */
             resolved_at: number | null;
+            /** @description The name of the rule */
             rule: string;
-            /** @enum {string} */
+            /**
+             * @description info, warning or critical
+             * @enum {string}
+             */
             severity: "info" | "warning" | "critical";
+            /** @description Since when, in Unix seconds */
             since: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "pending" | "firing" | "acknowledged" | "resolved";
+            /** @description What happened, in a sentence */
             title: string;
         };
         /**
          * AlertCounts
+         * @description `total` are all that fire or are acknowledged. `needs_attention` are the critical ones and warnings among them
+         *     that are neither acknowledged nor muted, and `critical` are the critical ones of these.
          * @default {
          *       "critical": 0,
          *       "needs_attention": 0,
@@ -1935,111 +2036,248 @@ export interface components {
          *     }
          */
         AlertCounts: {
-            /** @default 0 */
+            /**
+             * @description How many of them are critical
+             * @default 0
+             */
             critical: number;
-            /** @default 0 */
+            /**
+             * @description How many are neither acknowledged nor muted
+             * @default 0
+             */
             needs_attention: number;
-            /** @default 0 */
+            /**
+             * @description How many there are, also where fewer are listed
+             * @default 0
+             */
             total: number;
         };
-        /** AlertIds */
+        /**
+         * AlertIds
+         * @description The ids of alerts.
+         */
         AlertIds: {
+            /** @description The ids of the alerts */
             ids: string[];
         };
-        /** AlertList */
+        /**
+         * AlertList
+         * @description The worst first; resolved ones come after all others, the newest first. `time` is the hub's.
+         */
         AlertList: {
+            /** @description The alerts, worst first; resolved ones last, newest first */
             alerts: components["schemas"]["Alert"][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** AlertTest */
+        /**
+         * AlertTest
+         * @description What a rule would have done from `start` until before `end`. `step` is how many seconds the means stand for that
+         *     it was tested with, null where there was nothing to test. `known` is the share of the time, 0 to 1, for which the
+         *     condition could be decided. `hosts` were tested, `hosts_left` were not: the test takes a limited time. `firings` are
+         *     in the order of time, at most 1,000 of `count`.
+         */
         AlertTest: {
+            /** @description How many times it happened */
             count: number;
+            /** @description When it ends, in Unix seconds */
             end: number;
             expr: string;
             firings: components["schemas"]["PastFiring"][];
+            /** @description The hosts, by name */
             hosts: number;
             hosts_left: number;
             known: number | null;
+            /** @description The name of the rule; null: unknown */
             rule: string | null;
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description For how many seconds a value stands; null: unknown */
             step: number | null;
         };
-        /** Allocation */
+        /**
+         * Allocation
+         * @description A job, or a pod, that was given a GPU: from `since` until at most `until`, in Unix seconds; null is unknown.
+         *
+         *     `scheduler` is its name in the hub's configuration. `job` is the id that its users know (`4711`, `4711_3`, and
+         *     `namespace/pod`); empty where the scheduler does not say which job it is: `unknown` then has the reason. `number` is
+         *     Slurm's own number of the job, which processes have; `conflict` says that a process of another job is on the GPU.
+         *     The other names are the scheduler's own; `namespace` and what follows are those of a pod. `shared_with` are the
+         *     other pods that have a share of the GPU.
+         */
         Allocation: {
+            /** @description The scheduler's account that the job is charged to; null: none */
             account?: string | null;
+            /** @description Who is on the GPU beside the job's user; null: nobody */
             conflict?: string | null;
+            /** @description The container that the process runs in; null: none */
             container?: string | null;
-            /** @default false */
+            /**
+             * @description Whether the job is suspended
+             * @default false
+             */
             is_suspended?: boolean;
-            /** @default  */
+            /**
+             * @description The id of the job
+             * @default
+             */
             job?: string;
+            /** @description Labels, by name */
             labels?: {
                 [key: string]: string;
             };
+            /** @description Its name; null: unknown */
             name?: string | null;
+            /** @description The namespace of the pod; null: none */
             namespace?: string | null;
+            /** @description The number that the scheduler shows for the job, such as that of an array's task; null: none */
             number?: string | null;
+            /** @description The object that the pod belongs to, such as a Deployment; null: none */
             owner?: string | null;
+            /** @description The scheduler's partition; null: none */
             partition?: string | null;
+            /** @description The name of the pod; null: none */
             pod?: string | null;
+            /** @description The scheduler's quality of service; null: none */
             qos?: string | null;
+            /** @description The scheduler, by its name in the hub's configuration */
             scheduler: string;
+            /** @description Further jobs that have the GPU */
             shared_with?: string[];
+            /** @description Since when, in Unix seconds; null: unknown */
             since?: number | null;
+            /** @description Why it is not known whether the GPU is allocated; null: it is known */
             unknown?: string | null;
+            /** @description Until when, in Unix seconds; null: the end is not known */
             until?: number | null;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user?: string | null;
         };
-        /** Answer */
+        /**
+         * Answer
+         * @description `step` is how many seconds a point stands for, `resolution` what it was made from.
+         */
         Answer: {
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /**
+             * @description The name of the metric
+             * @example utilization_percent
+             */
             metric: string;
-            /** @enum {string} */
+            /**
+             * @description What it was made from: samples, quarter hours or hours
+             * @enum {string}
+             */
             resolution: "raw" | "quarter_hour" | "hour";
+            /** @description The series */
             series: components["schemas"]["Series"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description For how many seconds a value stands */
             step: number;
+            /** @description The unit of the values */
             unit: string;
         };
-        /** AnyGpus */
+        /**
+         * AnyGpus
+         * @description So many GPUs, whichever: chosen when they are reserved. `model` is any part of its name. MIG slices only with
+         *     `mig` (nothing else) or, given `memory`, with `allow_mig`.
+         */
         AnyGpus: {
-            /** @default false */
+            /**
+             * @description With an amount of memory: also MIG slices that have that much
+             * @default false
+             */
             allow_mig?: boolean;
-            /** @default 1 */
+            /**
+             * @description How many GPUs
+             * @default 1
+             */
             gpus?: number;
+            /**
+             * @description Only GPUs of this host; null: of any
+             * @example gpu07
+             */
             host?: string | null;
+            /**
+             * @description At least this much memory each, in GiB, such as `40G`; null: any
+             * @example 40G
+             */
             memory?: string | null;
-            /** @default false */
+            /**
+             * @description Only MIG slices
+             * @default false
+             */
             mig?: boolean;
+            /**
+             * @description Only GPUs whose model's name contains this; null: any
+             * @example H200
+             */
             model?: string | null;
-            /** @default false */
+            /**
+             * @description All of them on one host
+             * @default false
+             */
             same_host?: boolean;
         };
-        /** AskedOwners */
+        /**
+         * AskedOwners
+         * @description `asked` are the logins of the owners to whom a message is sent.
+         */
         AskedOwners: {
+            /** @description The users who were asked */
             asked: string[];
+            /** @description The users who were not asked, with the reason */
             not_asked: components["schemas"]["NotAsked"][];
         };
-        /** AuditEntry */
+        /**
+         * AuditEntry
+         * @description `at` is in Unix seconds. `who` is an account's name, "ada (token 7)" for a token of that account, "token NAME"
+         *     for one that belongs to none, or "nobody" for an unknown caller.
+         */
         AuditEntry: {
+            /** @description What was done, such as `log in` */
             action: string;
+            /** @description The network address of the request */
             address: string;
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /** @description Further facts, in words; empty: none */
             details: string;
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description How it ended, such as `done` */
             outcome: string;
+            /** @description What it was done to */
             subject: string;
+            /** @description Who did it */
             who: string;
         };
-        /** AuditLog */
+        /**
+         * AuditLog
+         * @description The newest first. `before` of the next question is the last one's id.
+         */
         AuditLog: {
+            /** @description The entries, newest first */
             entries: components["schemas"]["AuditEntry"][];
         };
-        /** BegunDeviceLogin */
+        /**
+         * BegunDeviceLogin
+         * @description `device_code` is the program's secret; the user compares `user_code` at `verification_uri`. Without `public_url`
+         *     that is null: the page is where the program has reached the hub. Seconds.
+         */
         BegunDeviceLogin: {
+            /** @description The secret with which the login is redeemed */
             device_code: string;
+            /** @description For how many seconds it waits to be confirmed */
             expires_in: number;
+            /** @description Seconds between two questions whether the login was confirmed */
             interval: number;
+            /** @description The code that is shown and confirmed */
             user_code: string;
             verification_uri: string | null;
         };
@@ -2048,105 +2286,208 @@ export interface components {
          * @description Values at some positions `at` among the rows.
          */
         ChangedValues: {
+            /** @description The positions of the values among `rows` */
             at: number[];
+            /** @description The values; null: unknown */
             to: (number | null)[];
         };
-        /** Check */
+        /**
+         * Check
+         * @description One part of the hub. `since` is when its trouble began, in Unix seconds, where that is known. `problem` and
+         *     `effect`, what works without it and what does not, are empty while all is well, and for those who may not look.
+         */
         Check: {
-            /** @default  */
+            /**
+             * @description What does not work because of it; empty: everything works
+             * @default
+             */
             effect: string;
+            /** @description Its name */
             name: string;
-            /** @default  */
+            /**
+             * @description What is wrong
+             * @default
+             */
             problem: string;
+            /** @description Since when, in Unix seconds; null: unknown */
             since: number | null;
-            /** @enum {string} */
+            /**
+             * @description ok, or degraded
+             * @enum {string}
+             */
             status: "ok" | "degraded";
         };
-        /** Cluster */
+        /**
+         * Cluster
+         * @description The hubs that serve this fleet together. `state` is `alone` where this hub cannot reach the others.
+         */
         Cluster: {
+            /** @description Reports that several hubs received */
             duplicates: number;
+            /** @description The duties that one hub has for all */
             duties: components["schemas"]["ClusterDuty"][];
+            /** @description The hubs of the cluster */
             hubs: components["schemas"]["ClusterHub"][];
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description Reports that could not be forwarded to other hubs */
             reports_dropped: number;
+            /** @description Reports that were forwarded to other hubs */
             reports_forwarded: number;
+            /** @description Reports that came from other hubs */
             reports_received: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "ok" | "catching_up" | "alone";
         };
-        /** ClusterDuty */
+        /**
+         * ClusterDuty
+         * @description A duty and the hub that has it, null while none does. `epoch` counts how often it changed hands.
+         */
         ClusterDuty: {
+            /** @description How many times the duty has changed hands */
             epoch: number;
+            /** @description Its name */
             name: string;
+            /** @description The hub that has the duty; null: none */
             owner: string | null;
+            /** @description Since when, in Unix seconds; null: unknown */
             since: number | null;
         };
-        /** ClusterHub */
+        /**
+         * ClusterHub
+         * @description A hub of the cluster. `seen_seconds_ago` is the age of its last heartbeat by the database's clock. `lag_seconds`
+         *     is how long its own messages took to come back from the bus, null while they do not.
+         */
         ClusterHub: {
+            /** @description Whether the hub answers */
             is_alive: boolean;
+            /** @description Whether it is the one that answers, or that you use */
             is_this: boolean;
+            /** @description By how many seconds its table is behind; null: it does not answer */
             lag_seconds: number | null;
+            /** @description Its name */
             name: string;
+            /** @description How many seconds ago it was last heard of */
             seen_seconds_ago: number;
+            /** @description When it was started, in Unix seconds */
             started_at: number;
+            /** @description The version of gpudeck */
             version: string;
         };
         /** Credentials */
         Credentials: {
+            /** @description Its name */
             name: string;
+            /** @description The password */
             password: string;
         };
-        /** DatabaseState */
+        /**
+         * DatabaseState
+         * @description `events` is how many are kept; null with the `reason` where the database does not say.
+         */
         DatabaseState: {
+            /** @description How many events are kept; null: see `reason` */
             events: number | null;
+            /** @description What kind it is */
             kind: string;
+            /** @description What is wrong; null: nothing */
             problem: string | null;
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
         };
-        /** Day */
+        /**
+         * Day
+         * @description A day of a row: `day` is its date in the zone asked for, `time` when it begins there.
+         */
         Day: {
+            /** @description GPU-hours times utilization; null: no utilization was known */
             active_hours: number | null;
+            /** @description The date, in the time zone that was asked for */
             day: string;
+            /** @description GPU-hours in use by somebody */
             gpu_hours: number;
+            /** @description When the day begins, in Unix seconds */
             time: number;
         };
-        /** Decided */
+        /**
+         * Decided
+         * @description `redirect` is where the browser goes next; empty: the program asks by itself.
+         */
         Decided: {
+            /** @description Where the browser goes next */
             redirect: string;
         };
         /** Decision */
         Decision: {
+            /** @description Whether the login is approved */
             is_approved: boolean;
         };
-        /** DeviceTokenRequest */
+        /**
+         * DeviceTokenRequest
+         * @description `code` is what arrived at the program's listener.
+         */
         DeviceTokenRequest: {
-            /** @default  */
+            /**
+             * @description The confirmation that the browser brought to a port of its machine
+             * @default
+             */
             code?: string;
+            /** @description The secret with which the login is redeemed */
             device_code: string;
         };
-        /** DigestPreview */
+        /**
+         * DigestPreview
+         * @description A digest as it would be sent. Times are Unix seconds: the period, and when it was due. `to` are the channels that
+         *     it goes to; `not_sent` is why nothing is sent, null if it is.
+         */
         DigestPreview: {
+            /** @description The account that the digest is for */
             account: string;
+            /** @description When it is sent next, in Unix seconds */
             due_at: number;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description The message as HTML */
             html: string;
+            /** @description Why it is not sent; null: it is */
             not_sent: string | null;
+            /** @description day or week */
             period: string;
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description It, in words */
             text: string;
+            /** @description What happened, in a sentence */
             title: string;
+            /** @description The addresses that it is sent to */
             to: string[];
+            /**
+             * @description The time zone, an IANA name
+             * @example Europe/Berlin
+             */
             zone: string;
         };
-        /** Disk */
+        /**
+         * Disk
+         * @description A file system that holds people's data; `disk_*` of the metrics is the one of `/`.
+         */
         Disk: {
+            /** @description Where the file system is mounted */
             mount: string;
+            /** @description The size, in bytes */
             total_bytes: number;
+            /** @description The part in use, in bytes */
             used_bytes: number;
         };
         /** Done */
         Done: {
-            /** @default done */
+            /**
+             * @description Always `done`
+             * @default done
+             */
             status: string;
         };
         /**
@@ -2158,187 +2499,436 @@ export interface components {
          *         all of the report but its numbers: short reports of the same run may refer to it.
          */
         Envelope: {
-            /** @default  */
+            /**
+             * @description The version of gpudeck's agent; empty: there is none
+             * @default
+             */
             agent_version?: string;
+            /** @description The system's number of this boot */
             boot_id: string;
+            /** @description When it was read, in Unix seconds on the host's clock */
             collected_at: number;
-            /** @default  */
+            /**
+             * @description The number of the description that this report has or refers to
+             * @default
+             */
             description?: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
-            /** @default  */
+            /**
+             * @description The id of the host, which stays when its name changes
+             * @default
+             */
             host_id?: string;
+            /** @description Seconds between two reports */
             interval_seconds: number;
+            /** @description The report */
             report: components["schemas"]["Report"];
-            /** @default  */
+            /**
+             * @description A text that the agent chose when it started
+             * @default
+             */
             run_id?: string;
+            /** @description The number of the report, counted by the agent */
             sequence: number;
-            /** @default false */
+            /**
+             * @description Whether the host is simulated
+             * @default false
+             */
             simulated?: boolean;
+            /** @description The version of the format */
             version: number;
         };
         /** ErrorBody */
         ErrorBody: {
+            /** @description What went wrong */
             error: components["schemas"]["ErrorDetail"];
         };
-        /** ErrorDetail */
+        /**
+         * ErrorDetail
+         * @description `code` is for programs and stays; `message` says what is wrong, `hint` what to do.
+         */
         ErrorDetail: {
+            /** @description A word for programs, which stays the same in later versions */
             code: string;
-            /** @default  */
+            /**
+             * @description The next step, in a sentence; empty: none
+             * @default
+             */
             hint: string;
+            /** @description What went wrong, in a sentence */
             message: string;
         };
-        /** Event */
+        /**
+         * Event
+         * @description `at` is in Unix seconds on the hub's clock. `id` grows with `at`, so that it also is where a list goes on.
+         *
+         *     `host` is the name it had then, `gpu` a UUID and `label` that GPU's number; None where no single one is concerned.
+         *     `user` is whose process it was, None where that is unknown. `title` is a sentence without its full stop.
+         */
         Event: {
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /** @description Further facts, in words; empty: none */
             detail: string;
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string | null;
+            /**
+             * @description The name of the host; null: none is concerned
+             * @example gpu07
+             */
             host: string | null;
+            /** @description The id of the host, which stays when its name changes; null: unknown */
             host_id: string | null;
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description What kind it is */
             kind: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice; null: no single GPU is concerned
+             * @example 3
+             */
             label: string | null;
-            /** @enum {string} */
+            /**
+             * @description info, warning or critical
+             * @enum {string}
+             */
             severity: "info" | "warning" | "critical";
+            /** @description What happened, in a sentence */
             title: string;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
         };
-        /** EventList */
+        /**
+         * EventList
+         * @description The newest first. `next` is the `before` of the next question; null where there are no older ones.
+         */
         EventList: {
+            /** @description The events, newest first */
             events: components["schemas"]["Event"][];
+            /** @description The `before` of the next page; null: this is the last */
             next: string | null;
         };
-        /** FailedAlert */
+        /**
+         * FailedAlert
+         * @description An alert about which nothing was done, and why: `code` for programs, `message` for people.
+         */
         FailedAlert: {
+            /** @description A word for programs, which stays the same in later versions */
             code: string;
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description What went wrong, in a sentence */
             message: string;
         };
-        /** FaultEvidence */
+        /**
+         * FaultEvidence
+         * @description What stands behind a row: `kind` is that of an event, or the name of an alert rule. `is_incident` says whether it
+         *     counts among the incidents, `points` is what it takes off the score of a GPU. `seconds` is how long it lasted, None
+         *     where that is not known or makes no sense. `last_at` is when it last began.
+         */
         FaultEvidence: {
+            /** @description How many times it happened */
             count: number;
+            /** @description Whether it counts as an incident */
             is_incident: boolean;
+            /** @description What kind it is */
             kind: string;
+            /** @description When it last happened, in Unix seconds */
             last_at: number;
-            /** @default 0 */
+            /**
+             * @description How many points it costs
+             * @default 0
+             */
             points: number;
+            /** @description For how many seconds; null: it has no length */
             seconds: number | null;
+            /** @description What happened, in a sentence */
             title: string;
         };
-        /** FirstAccount */
+        /**
+         * FirstAccount
+         * @description `secret` is in the link that the hub printed when it started.
+         */
         FirstAccount: {
+            /** @description Its name */
             name: string;
+            /** @description The password */
             password: string;
+            /** @description The secret of the link to the page */
             secret: string;
         };
-        /** Fleet */
+        /**
+         * Fleet
+         * @description Everything now. `demo` says that all of it is simulated.
+         *
+         *     `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
+         *     that fire, the worst first, and at most 200 of them; `alert_counts` are of all.
+         */
         Fleet: {
+            /** @description How many alerts fire, over all that are listed and not listed */
             alert_counts: components["schemas"]["AlertCounts"];
+            /** @description The alerts that fire, worst first, at most 200 */
             alerts: components["schemas"]["Alert"][];
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description The hosts, by name */
             hosts: components["schemas"]["Host"][];
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** FleetColumns */
+        /**
+         * FleetColumns
+         * @description The same as columns: for each field of a host, or of a GPU, a list with its values.
+         *
+         *     `host` is the place of a GPU's host among `hosts`. `reasons` of a host or a GPU is a place in `reasons`. Processes,
+         *     events, and the GPUs of each host are not there.
+         */
         FleetColumns: {
+            /** @description How many alerts fire, over all that are listed and not listed */
             alert_counts: components["schemas"]["AlertCounts"];
+            /** @description The alerts that fire, worst first, at most 200 */
             alerts: components["schemas"]["Alert"][];
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description By the name of a field, a value for each GPU */
             gpus: {
                 [key: string]: unknown[];
             };
+            /** @description By the name of a field, a value for each host */
             hosts: {
                 [key: string]: unknown[];
             };
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description The sets of reasons that `reasons` of hosts and GPUs refer to by their position */
             reasons: {
                 [key: string]: string;
             }[];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** FoundGpu */
+        /**
+         * FoundGpu
+         * @description A GPU that was free, with the host and the number that it had then.
+         */
         FoundGpu: {
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description Its name */
             name: string;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
         };
-        /** Gpu */
+        /**
+         * Gpu
+         * @description A GPU with its metrics and its state.
+         *
+         *     `since` is when its availability last changed, as far as the hub has seen it; None in a single reading without a
+         *     hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
+         *     `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
+         *     `reservation_conflict` says who is on the GPU and should not be. `maintenance` says why it is drained, or will not
+         *     become free. `allocation` is the job that a scheduler has given it to, whether anything runs on it or not.
+         */
         Gpu: {
+            /** @description The job that a scheduler has given the GPU to; null: none */
             allocation: components["schemas"]["Allocation"] | null;
-            /** @enum {string} */
+            /**
+             * @description The state of the GPU: free, busy, idle, allocated, reserved, drained or unknown
+             * @example free
+             * @enum {string}
+             */
             availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
+            /** @description Why the state is unknown or drained; null: it is neither */
             availability_reason: string | null;
+            /** @description Memory clock, in MHz; null: unknown, see `reasons` */
             clock_memory_mhz: number | null;
+            /** @description SM clock, in MHz; null: unknown, see `reasons` */
             clock_sm_mhz: number | null;
+            /** @description Video decoder, 0 to 100; null: unknown, see `reasons` */
             decoder_percent: number | null;
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /** @description Memory activity, 0 to 100; null: unknown, see `reasons` */
             dram_activity_percent: number | null;
+            /** @description Corrected ECC errors; null: unknown, see `reasons` */
             ecc_corrected_count: number | null;
+            /** @description Uncorrected ECC errors; null: unknown, see `reasons` */
             ecc_uncorrected_count: number | null;
+            /** @description Video encoder, 0 to 100; null: unknown, see `reasons` */
             encoder_percent: number | null;
+            /** @description Total energy, in joules; null: unknown, see `reasons` */
             energy_joules: number | null;
+            /** @description Faults of the last day that the driver reported, newest last */
             events: components["schemas"]["ShownEvent"][];
+            /** @description Fan speed, 0 to 100; null: unknown, see `reasons` */
             fan_percent: number | null;
+            /** @description FP16 activity, 0 to 100; null: unknown, see `reasons` */
             fp16_activity_percent: number | null;
+            /** @description FP32 activity, 0 to 100; null: unknown, see `reasons` */
             fp32_activity_percent: number | null;
+            /** @description FP64 activity, 0 to 100; null: unknown, see `reasons` */
             fp64_activity_percent: number | null;
-            /** @enum {string} */
+            /**
+             * health_state
+             * @description ok, warning, critical or unknown
+             * @enum {string}
+             */
             health: "ok" | "warning" | "critical" | "unknown";
+            /** @description What to do about it; null: nothing */
             health_action: string | null;
+            /** @description Why it is not ok; null: it is */
             health_reason: string | null;
+            /** @description The GPU's number in its host */
             index: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
-            /** @enum {null|string} */
+            /**
+             * @description Its state before the host stopped reporting, for showing only; null: the host reports
+             * @enum {null|string}
+             */
             last_seen: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown" | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance: components["schemas"]["Maintenance"] | null;
+            /** @description Memory temperature, in °C; null: unknown, see `reasons` */
             memory_temperature_celsius: number | null;
+            /**
+             * @description Memory, in bytes; null: unknown, see `reasons`
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /**
+             * @description Memory used, in bytes; null: unknown, see `reasons`
+             * @example 68719476736
+             */
             memory_used_bytes: number | null;
+            /** @description Memory bandwidth utilization, 0 to 100; null: unknown, see `reasons` */
             memory_utilization_percent: number | null;
+            /** @description Its name */
             name: string;
+            /** @description Active NVLinks; null: unknown, see `reasons` */
             nvlink_active_count: number | null;
+            /** @description NVLink errors; null: unknown, see `reasons` */
             nvlink_error_count: number | null;
+            /** @description NVLink with the most errors; null: unknown, see `reasons` */
             nvlink_error_link: number | null;
+            /** @description Inactive NVLinks; null: unknown, see `reasons` */
             nvlink_inactive_count: number | null;
+            /** @description NVLink in, in bytes per second; null: unknown, see `reasons` */
             nvlink_receive_bytes_per_second: number | null;
+            /** @description NVLink out, in bytes per second; null: unknown, see `reasons` */
             nvlink_transmit_bytes_per_second: number | null;
+            /** @description The UUID of the GPU that the MIG slice is a part of; null: a whole GPU */
             parent: string | null;
+            /** @description The address on the PCI bus; null: unknown, see `reasons` */
             pci_address: string | null;
+            /** @description PCIe generation; null: unknown, see `reasons` */
             pcie_generation: number | null;
+            /** @description PCIe generation, best; null: unknown, see `reasons` */
             pcie_generation_max: number | null;
+            /** @description PCIe in, in bytes per second; null: unknown, see `reasons` */
             pcie_receive_bytes_per_second: number | null;
+            /** @description PCIe out, in bytes per second; null: unknown, see `reasons` */
             pcie_transmit_bytes_per_second: number | null;
+            /** @description PCIe lanes; null: unknown, see `reasons` */
             pcie_width: number | null;
+            /** @description PCIe lanes, best; null: unknown, see `reasons` */
             pcie_width_max: number | null;
+            /** @description Performance state (0 is fastest); null: unknown, see `reasons` */
             performance_state: number | null;
+            /** @description Power limit, in watts; null: unknown, see `reasons` */
             power_limit_watts: number | null;
+            /**
+             * @description Power, in watts; null: unknown, see `reasons`
+             * @example 412.5
+             */
             power_watts: number | null;
+            /** @description The processes on the GPU; null: unknown, see `reasons` */
             processes: components["schemas"]["ShownProcess"][] | null;
+            /** @description Why fields are null: by the name of the field */
             reasons: {
                 [key: string]: string;
             };
+            /** @description Remapped rows; null: unknown, see `reasons` */
             remapped_rows_count: number | null;
+            /** @description Row remap pending: 1 yes, 0 no; null: unknown, see `reasons` */
             remapped_rows_pending: number | null;
+            /** @description The reservation or claim that counts now; null: none */
             reservation: components["schemas"]["GpuReservation"] | null;
+            /** @description Who is on the GPU without the reservation; null: nobody */
             reservation_conflict: string | null;
+            /** @description Since when, in Unix seconds; null: unknown, see `reasons` */
             since: number | null;
+            /** @description SM activity, 0 to 100; null: unknown, see `reasons` */
             sm_activity_percent: number | null;
+            /** @description SM occupancy, 0 to 100; null: unknown, see `reasons` */
             sm_occupancy_percent: number | null;
+            /** @description Temperature, in °C; null: unknown, see `reasons` */
             temperature_celsius: number | null;
+            /** @description Thermal headroom, in °C; null: unknown, see `reasons` */
             temperature_margin_celsius: number | null;
+            /** @description Tensor core activity, 0 to 100; null: unknown, see `reasons` */
             tensor_activity_percent: number | null;
+            /** @description Hardware slowdown: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_hardware: number | null;
+            /** @description Power throttling: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_power: number | null;
+            /** @description Thermal throttling: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_thermal: number | null;
+            /** @description The login names of its users */
             users: string[];
+            /**
+             * @description Utilization, 0 to 100; null: unknown, see `reasons`
+             * @example 97
+             */
             utilization_percent: number | null;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor: string;
         };
         /**
@@ -2346,32 +2936,71 @@ export interface components {
          * @description The changed fields of a GPU except its metrics. Lists and `reasons` come whole.
          */
         GpuChange: {
+            /** @description The job that a scheduler has given the GPU to; null: none */
             allocation?: components["schemas"]["Allocation"] | null;
-            /** @enum {unknown} */
+            /**
+             * @description The state of the GPU: free, busy, idle, allocated, reserved, drained or unknown
+             * @enum {unknown}
+             */
             availability?: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            /** @description Why the state is unknown or drained; null: it is neither */
             availability_reason?: string | null;
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name?: string;
+            /** @description Faults of the last day that the driver reported, newest last */
             events?: components["schemas"]["ShownEvent"][];
-            /** @enum {unknown} */
+            /**
+             * @description ok, warning, critical or unknown
+             * @enum {unknown}
+             */
             health?: "critical" | "ok" | "unknown" | "warning";
+            /** @description What to do about it; null: nothing */
             health_action?: string | null;
+            /** @description Why it is not ok; null: it is */
             health_reason?: string | null;
+            /** @description The GPU's number in its host */
             index?: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label?: string;
+            /** @description Its state before the host stopped reporting, for showing only; null: the host reports */
             last_seen?: ("allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown") | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance?: components["schemas"]["Maintenance"] | null;
+            /** @description Its name */
             name?: string;
+            /** @description The UUID of the GPU that the MIG slice is a part of; null: a whole GPU */
             parent?: string | null;
+            /** @description The address on the PCI bus; null: unknown, see `reasons` */
             pci_address?: string | null;
+            /** @description The processes on the GPU; null: unknown, see `reasons` */
             processes?: components["schemas"]["ShownProcess"][] | null;
+            /** @description Why fields are null: by the name of the field */
             reasons?: {
                 [key: string]: string;
             };
+            /** @description The reservation or claim that counts now; null: none */
             reservation?: components["schemas"]["GpuReservation"] | null;
+            /** @description Who is on the GPU without the reservation; null: nobody */
             reservation_conflict?: string | null;
+            /** @description Since when, in Unix seconds; null: unknown, see `reasons` */
             since?: number | null;
+            /** @description The login names of its users */
             users?: string[];
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor?: string;
         };
         /**
@@ -2382,24 +3011,52 @@ export interface components {
          *         driver's own words.
          */
         GpuEvent: {
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /** @description NVIDIA's XID */
             code: number;
-            /** @default null */
+            /**
+             * @description The number of the process that was concerned; null: none was named
+             * @default null
+             */
             process?: number | null;
-            /** @default  */
+            /**
+             * @description It, in words
+             * @default
+             */
             text?: string;
         };
-        /** GpuHealth */
+        /**
+         * GpuHealth
+         * @description `reasons` of `ok` are warnings. `uuid` is null for a GPU that was asked for and is not there.
+         */
         GpuHealth: {
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description Why jobs may not start; empty: they may */
             reasons: string[];
+            /**
+             * @description The UUID of the GPU; null: there is no such GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string | null;
-            /** @enum {string} */
+            /**
+             * @description ok, drain or unknown
+             * @enum {string}
+             */
             verdict: "ok" | "drain" | "unknown";
         };
-        /** GpuList */
+        /**
+         * GpuList
+         * @description GPUs across hosts. `total` is how many fit, also where only some of them were asked for.
+         */
         GpuList: {
+            /** @description The GPUs */
             gpus: components["schemas"]["GpuOfHost"][];
+            /** @description How many there are, also where fewer are listed */
             total: number;
         };
         /**
@@ -2407,84 +3064,201 @@ export interface components {
          * @description What of the first GPU of a host applies to each that does not say otherwise.
          */
         GpuModel: {
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /**
+             * @description Memory, in bytes; null: unknown
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /** @description Its name */
             name: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor: string;
         };
-        /** GpuOfHost */
+        /**
+         * GpuOfHost
+         * @description A GPU with the name and the id of its host.
+         */
         GpuOfHost: {
+            /** @description The job that a scheduler has given the GPU to; null: none */
             allocation: components["schemas"]["Allocation"] | null;
-            /** @enum {string} */
+            /**
+             * @description The state of the GPU: free, busy, idle, allocated, reserved, drained or unknown
+             * @example free
+             * @enum {string}
+             */
             availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
+            /** @description Why the state is unknown or drained; null: it is neither */
             availability_reason: string | null;
+            /** @description Memory clock, in MHz; null: unknown, see `reasons` */
             clock_memory_mhz: number | null;
+            /** @description SM clock, in MHz; null: unknown, see `reasons` */
             clock_sm_mhz: number | null;
+            /** @description Video decoder, 0 to 100; null: unknown, see `reasons` */
             decoder_percent: number | null;
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /** @description Memory activity, 0 to 100; null: unknown, see `reasons` */
             dram_activity_percent: number | null;
+            /** @description Corrected ECC errors; null: unknown, see `reasons` */
             ecc_corrected_count: number | null;
+            /** @description Uncorrected ECC errors; null: unknown, see `reasons` */
             ecc_uncorrected_count: number | null;
+            /** @description Video encoder, 0 to 100; null: unknown, see `reasons` */
             encoder_percent: number | null;
+            /** @description Total energy, in joules; null: unknown, see `reasons` */
             energy_joules: number | null;
+            /** @description Faults of the last day that the driver reported, newest last */
             events: components["schemas"]["ShownEvent"][];
+            /** @description Fan speed, 0 to 100; null: unknown, see `reasons` */
             fan_percent: number | null;
+            /** @description FP16 activity, 0 to 100; null: unknown, see `reasons` */
             fp16_activity_percent: number | null;
+            /** @description FP32 activity, 0 to 100; null: unknown, see `reasons` */
             fp32_activity_percent: number | null;
+            /** @description FP64 activity, 0 to 100; null: unknown, see `reasons` */
             fp64_activity_percent: number | null;
-            /** @enum {string} */
+            /**
+             * @description ok, warning, critical or unknown
+             * @enum {string}
+             */
             health: "ok" | "warning" | "critical" | "unknown";
+            /** @description What to do about it; null: nothing */
             health_action: string | null;
+            /** @description Why it is not ok; null: it is */
             health_reason: string | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /** @description The GPU's number in its host */
             index: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
-            /** @enum {null|string} */
+            /**
+             * @description Its state before the host stopped reporting, for showing only; null: the host reports
+             * @enum {null|string}
+             */
             last_seen: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown" | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance: components["schemas"]["Maintenance"] | null;
+            /** @description Memory temperature, in °C; null: unknown, see `reasons` */
             memory_temperature_celsius: number | null;
+            /**
+             * @description Memory, in bytes; null: unknown, see `reasons`
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /**
+             * @description Memory used, in bytes; null: unknown, see `reasons`
+             * @example 68719476736
+             */
             memory_used_bytes: number | null;
+            /** @description Memory bandwidth utilization, 0 to 100; null: unknown, see `reasons` */
             memory_utilization_percent: number | null;
+            /** @description Its name */
             name: string;
+            /** @description Active NVLinks; null: unknown, see `reasons` */
             nvlink_active_count: number | null;
+            /** @description NVLink errors; null: unknown, see `reasons` */
             nvlink_error_count: number | null;
+            /** @description NVLink with the most errors; null: unknown, see `reasons` */
             nvlink_error_link: number | null;
+            /** @description Inactive NVLinks; null: unknown, see `reasons` */
             nvlink_inactive_count: number | null;
+            /** @description NVLink in, in bytes per second; null: unknown, see `reasons` */
             nvlink_receive_bytes_per_second: number | null;
+            /** @description NVLink out, in bytes per second; null: unknown, see `reasons` */
             nvlink_transmit_bytes_per_second: number | null;
+            /** @description The UUID of the GPU that the MIG slice is a part of; null: a whole GPU */
             parent: string | null;
+            /** @description The address on the PCI bus; null: unknown, see `reasons` */
             pci_address: string | null;
+            /** @description PCIe generation; null: unknown, see `reasons` */
             pcie_generation: number | null;
+            /** @description PCIe generation, best; null: unknown, see `reasons` */
             pcie_generation_max: number | null;
+            /** @description PCIe in, in bytes per second; null: unknown, see `reasons` */
             pcie_receive_bytes_per_second: number | null;
+            /** @description PCIe out, in bytes per second; null: unknown, see `reasons` */
             pcie_transmit_bytes_per_second: number | null;
+            /** @description PCIe lanes; null: unknown, see `reasons` */
             pcie_width: number | null;
+            /** @description PCIe lanes, best; null: unknown, see `reasons` */
             pcie_width_max: number | null;
+            /** @description Performance state (0 is fastest); null: unknown, see `reasons` */
             performance_state: number | null;
+            /** @description Power limit, in watts; null: unknown, see `reasons` */
             power_limit_watts: number | null;
+            /**
+             * @description Power, in watts; null: unknown, see `reasons`
+             * @example 412.5
+             */
             power_watts: number | null;
+            /** @description The processes on the GPU; null: unknown, see `reasons` */
             processes: components["schemas"]["ShownProcess"][] | null;
+            /** @description Why fields are null: by the name of the field */
             reasons: {
                 [key: string]: string;
             };
+            /** @description Remapped rows; null: unknown, see `reasons` */
             remapped_rows_count: number | null;
+            /** @description Row remap pending: 1 yes, 0 no; null: unknown, see `reasons` */
             remapped_rows_pending: number | null;
+            /** @description The reservation or claim that counts now; null: none */
             reservation: components["schemas"]["GpuReservation"] | null;
+            /** @description Who is on the GPU without the reservation; null: nobody */
             reservation_conflict: string | null;
+            /** @description Since when, in Unix seconds; null: unknown, see `reasons` */
             since: number | null;
+            /** @description SM activity, 0 to 100; null: unknown, see `reasons` */
             sm_activity_percent: number | null;
+            /** @description SM occupancy, 0 to 100; null: unknown, see `reasons` */
             sm_occupancy_percent: number | null;
+            /** @description Temperature, in °C; null: unknown, see `reasons` */
             temperature_celsius: number | null;
+            /** @description Thermal headroom, in °C; null: unknown, see `reasons` */
             temperature_margin_celsius: number | null;
+            /** @description Tensor core activity, 0 to 100; null: unknown, see `reasons` */
             tensor_activity_percent: number | null;
+            /** @description Hardware slowdown: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_hardware: number | null;
+            /** @description Power throttling: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_power: number | null;
+            /** @description Thermal throttling: 1 yes, 0 no; null: unknown, see `reasons` */
             throttled_thermal: number | null;
+            /** @description The login names of its users */
             users: string[];
+            /**
+             * @description Utilization, 0 to 100; null: unknown, see `reasons`
+             * @example 97
+             */
             utilization_percent: number | null;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor: string;
         };
         /**
@@ -2496,62 +3270,143 @@ export interface components {
          *         `events` are those of the last day, the newest last: every report repeats them, so a lost one loses nothing.
          */
         GpuReading: {
-            /** @default [] */
+            /**
+             * @description Faults that the driver reported since the agent started
+             * @default []
+             */
             events?: components["schemas"]["GpuEvent"][];
-            /** @default null */
+            /**
+             * @description For how many seconds nothing has worked on it; null: not given
+             * @default null
+             */
             idle_seconds?: number | null;
+            /** @description The GPU's number in its host */
             index: number;
-            /** @default null */
+            /**
+             * @description The number of the MIG instance; null: a whole GPU
+             * @default null
+             */
             instance?: number | null;
-            /** @default {} */
+            /**
+             * @description Metrics of the catalog, by name; those that are left out are unknown
+             * @default {}
+             */
             metrics?: {
                 [key: string]: number;
             };
-            /** @default null */
+            /**
+             * @description Why the GPU cannot be read; null: it can
+             * @default null
+             */
             missing?: string | null;
+            /** @description Its name */
             name: string;
-            /** @default null */
+            /**
+             * @description The UUID of the GPU that the MIG slice is a part of; null: a whole GPU
+             * @default null
+             */
             parent?: string | null;
-            /** @default null */
+            /**
+             * @description The address on the PCI bus; null: not given
+             * @default null
+             */
             pci_address?: string | null;
-            /** @default null */
+            /**
+             * @description The processes on the GPU; null: unknown, see `reasons`
+             * @default null
+             */
             processes?: components["schemas"]["Process"][] | null;
-            /** @default null */
+            /**
+             * @description Why the processes are unknown; null: they are known
+             * @default null
+             */
             processes_reason?: string | null;
-            /** @default {} */
+            /**
+             * @description Why fields are unknown: by the name of the field
+             * @default {}
+             */
             unknown?: {
                 [key: string]: string;
             };
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
             /**
+             * @description nvidia, amd or intel
              * @default other
              * @enum {unknown}
              */
             vendor?: "amd" | "intel" | "nvidia" | "other";
         };
-        /** GpuRequest */
+        /**
+         * GpuRequest
+         * @description So many GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id.
+         *
+         *     MIG slices are chosen only if requested: with `mig` nothing but slices, with `allow_mig` and an amount of memory
+         *     also slices that have that much. `near` is the id of a host whose GPUs are taken first, though others fit as well:
+         *     the host on which the request was made.
+         */
         GpuRequest: {
-            /** @default false */
+            /**
+             * @description With an amount of memory: also MIG slices that have that much
+             * @default false
+             */
             allow_mig: boolean;
-            /** @default 1 */
+            /**
+             * @description How many GPUs
+             * @default 1
+             */
             gpus: number;
+            /**
+             * @description Only GPUs of this host, by its name or id; null: of any
+             * @example gpu07
+             */
             host: string | null;
+            /** @description At least this much memory each, in bytes; null: any */
             memory_bytes: number | null;
-            /** @default false */
+            /**
+             * @description Only MIG slices
+             * @default false
+             */
             mig: boolean;
+            /**
+             * @description Only GPUs whose model's name contains this; null: any
+             * @example H200
+             */
             model: string | null;
+            /** @description The id of a host whose GPUs are preferred; null: none */
             near: string | null;
-            /** @default false */
+            /**
+             * @description All of them on one host
+             * @default false
+             */
             same_host: boolean;
         };
-        /** GpuReservation */
+        /**
+         * GpuReservation
+         * @description What of a reservation that counts now is shown at each of its GPUs. `scheduler` has made it; null: users of the
+         *     hub.
+         */
         GpuReservation: {
+            /** @description The number of the reservation */
             id: number;
-            /** @enum {string} */
+            /**
+             * @description What kind it is
+             * @enum {string}
+             */
             kind: "reservation" | "claim";
+            /** @description A note of the users; empty: none */
             note: string;
+            /** @description The scheduler, by its name in the hub's configuration; null: none, users of the hub */
             scheduler: string | null;
+            /** @description Until when, in Unix seconds */
             until: number;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
         };
         /**
@@ -2559,95 +3414,210 @@ export interface components {
          * @description Metrics of the GPUs in `rows`.
          */
         GpuValues: {
+            /** @description Memory, in bytes; null: unknown */
             memory_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Memory used, in bytes; null: unknown */
             memory_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Power limit, in watts; null: unknown */
             power_limit_watts?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Power, in watts; null: unknown */
             power_watts?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description The rows of the GPUs that the values are of */
             rows: number[];
+            /** @description Temperature, in °C; null: unknown */
             temperature_celsius?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Utilization, 0 to 100; null: unknown */
             utilization_percent?: (number | null)[] | components["schemas"]["ChangedValues"];
         };
-        /** Granted */
+        /**
+         * Granted
+         * @description Granted GPUs, claimed until `until`; `claim` is the reservation that shows it.
+         */
         Granted: {
+            /** @description When they were granted, in Unix seconds */
             at: number;
+            /** @description The number of the claim that shows it among reservations; null: none */
             claim: number | null;
+            /** @description The GPUs */
             gpus: components["schemas"]["GrantedGpu"][];
+            /** @description Until when, in Unix seconds */
             until: number;
         };
-        /** GrantedGpu */
+        /**
+         * GrantedGpu
+         * @description A granted GPU, with the host and the number that it had then.
+         */
         GrantedGpu: {
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description Its name */
             name: string;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor: string;
         };
-        /** Heat */
+        /**
+         * Heat
+         * @description `times` are the beginnings of the columns; a row's None was not observed.
+         */
         Heat: {
+            /**
+             * @description The name of the metric
+             * @example utilization_percent
+             */
             metric: string;
+            /** @description The rows */
             rows: components["schemas"]["HeatRow"][];
+            /** @description For how many seconds a value stands */
             step: number;
+            /** @description When the columns begin, in Unix seconds */
             times: number[];
+            /** @description The unit of the values */
             unit: string;
         };
         /** HeatRow */
         HeatRow: {
+            /**
+             * @description The id of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Its name */
             name: string;
+            /** @description A value for each column; null: it was not monitored */
             values: (number | null)[];
         };
-        /** HistoryState */
+        /**
+         * HistoryState
+         * @description `kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds.
+         */
         HistoryState: {
+            /** @description By how many seconds the history is late; null: unknown */
             behind_seconds: number | null;
+            /** @description What kind it is */
             kind: string;
+            /** @description When the newest sample was taken, in Unix seconds; null: there is none */
             newest: number | null;
+            /** @description When the oldest sample was taken, in Unix seconds; null: there is none */
             oldest: number | null;
+            /** @description What is wrong; null: nothing */
             problem: string | null;
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
+            /** @description Samples that were not kept; null: unknown */
             samples_dropped: number | null;
+            /** @description Samples that came too late to be kept; null: unknown */
             samples_late: number | null;
+            /** @description Samples that were kept; null: unknown */
             samples_taken: number | null;
+            /** @description The size on disk, in bytes; null: unknown */
             size_bytes: number | null;
         };
-        /** Host */
+        /**
+         * Host
+         * @description A host with its metrics and GPUs. Times are Unix seconds on the hub's clock.
+         *
+         *     `via` is the source (push, simulated, …). `clock_skew_seconds` is how far the host's clock is ahead of the hub's.
+         *     `maintenance` says why and until when the whole host is drained.
+         */
         Host: {
+            /** @description The network addresses of the host */
             addresses: string[];
-            /** @default  */
+            /**
+             * @description The version of gpudeck's agent; empty: there is none
+             * @default
+             */
             agent_version: string;
+            /** @description By how many seconds the host's clock is ahead of the hub's; null: unknown, see `reasons` */
             clock_skew_seconds: number | null;
+            /** @description CPU threads; null: unknown, see `reasons` */
             cpu_count: number | null;
+            /** @description CPU, 0 to 100; null: unknown, see `reasons` */
             cpu_percent: number | null;
+            /** @description Disk, in bytes; null: unknown, see `reasons` */
             disk_total_bytes: number | null;
+            /** @description Disk used, in bytes; null: unknown, see `reasons` */
             disk_used_bytes: number | null;
+            /** @description The file systems that are monitored */
             disks: components["schemas"]["Disk"][];
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /** @description The version of the GPU driver; null: unknown, see `reasons` */
             driver_version: string | null;
+            /** @description The GPUs */
             gpus: components["schemas"]["Gpu"][];
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Seconds between two reports; null: unknown, see `reasons` */
             interval_seconds: number | null;
+            /** @description Labels, by name */
             labels: {
                 [key: string]: string;
             };
+            /** @description When the last report came, in Unix seconds; null: never */
             last_report_at: number | null;
+            /** @description Load average (1 min); null: unknown, see `reasons` */
             load_1m: number | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance: components["schemas"]["Maintenance"] | null;
+            /**
+             * @description RAM, in bytes; null: unknown, see `reasons`
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /**
+             * @description RAM used, in bytes; null: unknown, see `reasons`
+             * @example 68719476736
+             */
             memory_used_bytes: number | null;
+            /** @description Its name */
             name: string;
+            /** @description Network in, in bytes per second; null: unknown, see `reasons` */
             network_receive_bytes_per_second: number | null;
+            /** @description Network out, in bytes per second; null: unknown, see `reasons` */
             network_transmit_bytes_per_second: number | null;
+            /** @description What an admin noted about the host; null: nothing */
             note: components["schemas"]["HostNote"] | null;
+            /** @description The operating system; null: unknown, see `reasons` */
             os: string | null;
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description Why fields are null: by the name of the field */
             reasons: {
                 [key: string]: string;
             };
-            /** @enum {string} */
+            /**
+             * @description up, late, down or never_seen
+             * @enum {string}
+             */
             status: "up" | "late" | "down" | "never_seen";
+            /** @description Swap, in bytes; null: unknown, see `reasons` */
             swap_total_bytes: number | null;
+            /** @description Swap used, in bytes; null: unknown, see `reasons` */
             swap_used_bytes: number | null;
+            /** @description Uptime, in seconds; null: unknown, see `reasons` */
             uptime_seconds: number | null;
+            /** @description The source of the reports, such as push, pull, ssh or scrape */
             via: string;
         };
         /**
@@ -2655,61 +3625,124 @@ export interface components {
          * @description The changed fields, except metrics, of a host whose set of GPUs stayed the same.
          */
         HostChange: {
+            /** @description The network addresses of the host */
             addresses?: string[];
+            /** @description The version of gpudeck's agent; empty: there is none */
             agent_version?: string;
+            /** @description By how many seconds the host's clock is ahead of the hub's; null: unknown, see `reasons` */
             clock_skew_seconds?: number | null;
+            /** @description The file systems that are monitored */
             disks?: components["schemas"]["Disk"][];
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name?: string;
+            /** @description The version of the GPU driver; null: unknown, see `reasons` */
             driver_version?: string | null;
+            /** @description The GPUs */
             gpus?: components["schemas"]["GpuChange"][];
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Seconds between two reports; null: unknown, see `reasons` */
             interval_seconds?: number | null;
+            /** @description Labels, by name */
             labels?: {
                 [key: string]: string;
             };
+            /** @description When the last report came, in Unix seconds; null: never */
             last_report_at?: number | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance?: components["schemas"]["Maintenance"] | null;
+            /** @description Its name */
             name?: string;
+            /** @description What an admin noted about the host; null: nothing */
             note?: components["schemas"]["HostNote"] | null;
+            /** @description The operating system; null: unknown, see `reasons` */
             os?: string | null;
+            /** @description What is wrong, in sentences; empty: nothing */
             problems?: string[];
+            /** @description Why fields are null: by the name of the field */
             reasons?: {
                 [key: string]: string;
             };
-            /** @enum {unknown} */
+            /**
+             * @description up, late, down or never_seen
+             * @enum {unknown}
+             */
             status?: "down" | "late" | "never_seen" | "up";
+            /** @description The source of the reports, such as push, pull, ssh or scrape */
             via?: string;
         };
-        /** HostHealth */
+        /**
+         * HostHealth
+         * @description The worst of its GPUs: drain, then unknown, then ok. `reasons` are those of the host as a whole, which count for
+         *     each GPU. `time` is the hub's.
+         */
         HostHealth: {
+            /** @description The GPUs */
             gpus: components["schemas"]["GpuHealth"][];
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Why jobs may not start on the host as a whole; empty: they may */
             reasons: string[];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
-            /** @enum {string} */
+            /**
+             * @description ok, drain or unknown
+             * @enum {string}
+             */
             verdict: "ok" | "drain" | "unknown";
         };
-        /** HostList */
+        /**
+         * HostList
+         * @description Hosts by name. `total` is how many there are, also where only some of them were asked for.
+         */
         HostList: {
+            /** @description The hosts, by name */
             hosts: components["schemas"]["Host"][];
-            /** @default 0 */
+            /**
+             * @description How many there are, also where fewer are listed
+             * @default 0
+             */
             total: number;
         };
-        /** HostNote */
+        /**
+         * HostNote
+         * @description What an admin noted about a host, who and when.
+         */
         HostNote: {
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /**
+             * @description Who did this
+             * @example user
+             */
             by: string;
+            /** @description It, in words */
             text: string;
         };
-        /** HostOrigin */
+        /**
+         * HostOrigin
+         * @description Who named a host: a file, a provider of discovery, an option, or an account that added it (`is_added`). `origin`
+         *     is None for a host that nothing names: it reports by itself. One that is named elsewhere cannot be removed here.
+         */
         HostOrigin: {
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Whether it was added on the page or the command line */
             is_added: boolean;
+            /** @description Its name */
             name: string;
+            /** @description The list that names the host; null: none, it reported by itself */
             origin: string | null;
         };
         /** HostOrigins */
         HostOrigins: {
+            /** @description The hosts, by name */
             hosts: components["schemas"]["HostOrigin"][];
         };
         /**
@@ -2717,92 +3750,207 @@ export interface components {
          * @description Metrics of the hosts in `rows`, which have reported, and when that was.
          */
         HostValues: {
+            /** @description CPU threads; null: unknown */
             cpu_count?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description CPU, 0 to 100; null: unknown */
             cpu_percent?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Disk, in bytes; null: unknown */
             disk_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Disk used, in bytes; null: unknown */
             disk_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description When the last report came, in Unix seconds; null: never */
             last_report_at?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Load average (1 min); null: unknown */
             load_1m?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description RAM, in bytes; null: unknown */
             memory_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description RAM used, in bytes; null: unknown */
             memory_used_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description The rows of the hosts that the values are of */
             rows: number[];
+            /** @description Swap, in bytes; null: unknown */
             swap_total_bytes?: (number | null)[] | components["schemas"]["ChangedValues"];
+            /** @description Uptime, in seconds; null: unknown */
             uptime_seconds?: (number | null)[] | components["schemas"]["ChangedValues"];
         };
-        /** HubHealth */
+        /**
+         * HubHealth
+         * @description `demo`: all hosts are simulated.
+         */
         HubHealth: {
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description Always `ok` */
             status: string;
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** HubPlace */
+        /**
+         * HubPlace
+         * @description The files and addresses of a hub, for its admins. None: this hub has none.
+         */
         HubPlace: {
+            /** @description The path of the configuration file; null: there is none, or you are no admin */
             config: string | null;
+            /** @description The folder with the hub's data */
             data_dir: string;
+            /** @description The database of accounts, reservations and events */
             database: string;
+            /** @description The addresses that the hub listens on */
             listen: string;
         };
-        /** IdleLadder */
+        /**
+         * IdleLadder
+         * @description A GPU that is idle now. `done` are the steps that were taken, `next` is the next one if it stays idle.
+         *     `kept_until` is when its keep ends; `reason` is why nothing happens to it.
+         */
         IdleLadder: {
+            /** @description What has happened so far */
             done: components["schemas"]["PolicyStep"][];
+            /**
+             * @description The GPU's UUID
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Since when it is idle, in Unix seconds */
             idle_since: number;
+            /** @description Until when it is kept, in Unix seconds; null: it is not */
             kept_until: number | null;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description What happens next; null: nothing */
             next: components["schemas"]["PolicyStep"] | null;
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
+            /** @description The login names of its users */
             users: string[];
         };
-        /** IdlePolicyState */
+        /**
+         * IdlePolicyState
+         * @description The policy now. `ladders` are the idle GPUs that rules are for, `keeps` those that count.
+         */
         IdlePolicyState: {
+            /** @description Idle GPUs that are kept */
             keeps: components["schemas"]["Keep"][];
+            /** @description The idle GPUs to which the policy applies */
             ladders: components["schemas"]["IdleLadder"][];
+            /** @description For how many seconds a GPU may be kept at most */
             longest_keep_seconds: number;
-            /** @enum {string} */
+            /**
+             * @description What the policy may do: dry-run, notify or act
+             * @enum {string}
+             */
             mode: "dry-run" | "notify" | "act";
+            /** @description The names of rules */
             rules: string[];
         };
-        /** ImportedGpu */
+        /**
+         * ImportedGpu
+         * @description A GPU of a job as another monitor has measured it. Null is unknown; a GPU without any figure was allocated, and
+         *     what it did is unknown. A host or label that is not known begins with `?`.
+         */
         ImportedGpu: {
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description The most memory in use at a moment, in bytes; null: not given */
             memory_peak_bytes?: number | null;
+            /**
+             * @description Memory, in bytes; null: not given
+             * @example 150754820096
+             */
             memory_total_bytes?: number | null;
+            /**
+             * @description Utilization, 0 to 100; null: not given
+             * @example 97
+             */
             utilization_percent?: number | null;
         };
-        /** ImportedJob */
+        /**
+         * ImportedJob
+         * @description A job that has ended, `seconds` after its `start`; null: the start is known to the hub.
+         */
         ImportedJob: {
+            /** @description The scheduler's account that the job is charged to; null: none */
             account?: string | null;
+            /** @description The GPUs */
             gpus?: components["schemas"]["ImportedGpu"][];
+            /** @description The id of the job */
             job: string;
+            /** @description Its name; null: not given */
             name?: string | null;
+            /** @description The hosts of the job */
             nodes?: components["schemas"]["ImportedNode"][];
+            /** @description How the job ended, in the scheduler's words; null: it runs, or it is not known */
             outcome?: string | null;
+            /** @description The scheduler's partition; null: none */
             partition?: string | null;
+            /** @description The scheduler's quality of service; null: none */
             qos?: string | null;
+            /** @description For how many seconds */
             seconds: number;
+            /** @description When it begins, in Unix seconds; null: not given */
             start?: number | null;
+            /**
+             * @description The user's login name; null: not given
+             * @example ada
+             */
             user?: string | null;
         };
-        /** ImportedNode */
+        /**
+         * ImportedNode
+         * @description A host of a job as another monitor has measured it. Null is unknown.
+         */
         ImportedNode: {
+            /** @description The limit of the job's processors, in cores; null: none, or unknown */
             cpu_limit_cores?: number | null;
+            /** @description Processor time, in seconds; null: not given */
             cpu_seconds?: number | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The limit of the job's memory, in bytes; null: none, or unknown */
             memory_limit_bytes?: number | null;
+            /** @description The most memory in use at a moment, in bytes; null: not given */
             memory_peak_bytes?: number | null;
         };
-        /** IngestCounts */
+        /**
+         * IngestCounts
+         * @description Reports since the start. `reports_per_second` is of the last minute; null in the first two seconds.
+         */
         IngestCounts: {
+            /** @description How many times a host could not be read */
             poll_failures: number;
+            /** @description How many reports were refused, by the reason */
             refused: {
                 [key: string]: number;
             };
+            /** @description Reports of hosts that a better source reports for */
             reports_other_source: number;
+            /** @description Reports that came after newer ones */
             reports_outdated: number;
+            /** @description Reports per second, lately; null: unknown */
             reports_per_second: number | null;
+            /** @description Reports that were taken */
             reports_taken: number;
+            /** @description Values that cannot be, and became unknown */
             values_rejected: number;
         };
         /**
@@ -2815,447 +3963,1040 @@ export interface components {
          *         unknown; `reasons` says why, by field.
          */
         JobCgroup: {
-            /** @default null */
+            /**
+             * @description The limit of the job's processors, in cores; null: none, or unknown
+             * @default null
+             */
             cpu_limit_cores?: number | null;
-            /** @default null */
+            /**
+             * @description Processor time, in seconds; null: not given
+             * @default null
+             */
             cpu_seconds?: number | null;
+            /** @description The id of the job */
             job: string;
-            /** @default null */
+            /**
+             * @description The limit of the job's memory, in bytes; null: none, or unknown
+             * @default null
+             */
             memory_limit_bytes?: number | null;
-            /** @default null */
+            /**
+             * @description Memory used, in bytes; null: not given
+             * @default null
+             * @example 68719476736
+             */
             memory_used_bytes?: number | null;
+            /** @description When it was read, in Unix seconds on the host's clock */
             read_at: number;
-            /** @default {} */
+            /**
+             * @description Why fields are null: by the name of the field
+             * @default {}
+             */
             reasons?: {
                 [key: string]: string;
             };
         };
-        /** JobGpu */
+        /**
+         * JobGpu
+         * @description A GPU of a job. `label` is its number on the host then. `is_shared`: other pods had it, or others' processes
+         *     were on it; what they did while the job used it is included. `idle_stretches` are the times from when until when it
+         *     did not work, of ten minutes and more, at the history's resolution; null where the history does not say.
+         */
         JobGpu: {
+            /** @description GPU-hours times utilization; null: no utilization was known */
             active_hours: number | null;
-            /** @default 0 */
+            /**
+             * @description GPU-hours for which a scheduler had given GPUs to jobs
+             * @default 0
+             */
             allocated_hours: number;
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost: number | null;
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description Energy, in kWh; null: no power was known */
             energy_kwh: number | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description GPU-hours in the state idle; null: jobs were imported, of which it is not known */
             idle_hours: number | null;
+            /** @description When it was idle: pairs of Unix seconds; null: unknown */
             idle_stretches: [
                 number,
                 number
             ][] | null;
-            /** @default false */
+            /**
+             * @description Whether other jobs had the GPU at the same time
+             * @default false
+             */
             is_shared: boolean;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description Memory in use on average, in bytes; null: unknown */
             memory_mean_bytes: number | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             memory_peak_bytes: number | null;
+            /**
+             * @description Memory, in bytes; null: unknown
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /**
+             * @description The name of the GPU's model
+             * @example H200
+             */
             model: string;
-            /** @default 0 */
+            /**
+             * @description Allocated GPU-hours in which it is not known what the GPU did
+             * @default 0
+             */
             unmonitored_hours: number;
+            /** @description Allocated GPU-hours in which the GPU was not in use; null: no scheduler is read, or unknown */
             unused_hours: number | null;
+            /** @description GPU-hours in use; null: unknown */
             used_hours: number | null;
+            /** @description The highest utilization at a moment, 0 to 100; null: unknown */
             utilization_peak_percent: number | null;
+            /**
+             * @description Utilization, 0 to 100; null: unknown
+             * @example 97
+             */
             utilization_percent: number | null;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
         };
-        /** JobImport */
+        /**
+         * JobImport
+         * @description Which jobs were imported: an id for each start. `there` are those whose GPUs were known already.
+         */
         JobImport: {
+            /** @description The jobs that were imported */
             imported: string[];
+            /** @description The jobs that were refused, with the reason */
             refused: components["schemas"]["JobNotImported"][];
+            /** @description The jobs that were known already */
             there: components["schemas"]["JobNotImported"][];
         };
-        /** JobList */
+        /**
+         * JobList
+         * @description The newest first. `next` is the `before` of the next page, null on the last.
+         */
         JobList: {
+            /** @description The jobs, newest first */
             jobs: components["schemas"]["JobSummary"][];
+            /** @description The `before` of the next page; null: this is the last */
             next: number | null;
         };
-        /** JobNode */
+        /**
+         * JobNode
+         * @description What a job used of a host beside GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
+         *     its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
+         *     limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why.
+         */
         JobNode: {
+            /** @description The limit of the job's processors, in cores; null: none, or unknown */
             cpu_limit_cores: number | null;
+            /** @description Processors in use on average, in cores; null: unknown */
             cpu_mean_cores: number | null;
+            /** @description The most processors in use at a moment, in cores; null: unknown */
             cpu_peak_cores: number | null;
+            /** @description Processor time, in seconds; null: unknown */
             cpu_seconds: number | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The limit of the job's memory, in bytes; null: none, or unknown */
             memory_limit_bytes: number | null;
+            /** @description Memory in use on average, in bytes; null: unknown */
             memory_mean_bytes: number | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             memory_peak_bytes: number | null;
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
         };
-        /** JobNotImported */
+        /**
+         * JobNotImported
+         * @description A start of a job, and why it was not imported. `start` is null where it is not known.
+         */
         JobNotImported: {
+            /** @description The id of the job */
             job: string;
+            /** @description Why */
             reason: string;
+            /** @description When it begins, in Unix seconds; null: unknown */
             start: number | null;
         };
-        /** JobReport */
+        /**
+         * JobReport
+         * @description A job with its GPUs and its hosts. `verdict` is null where there is no history, and of the older tasks of an
+         *     array.
+         */
         JobReport: {
+            /** @description The scheduler's account that the job is charged to; null: none */
             account: string | null;
+            /** @description GPU-hours times utilization; null: no utilization was known */
             active_hours: number | null;
-            /** @default 0 */
+            /**
+             * @description GPU-hours for which a scheduler had given GPUs to jobs
+             * @default 0
+             */
             allocated_hours: number;
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost: number | null;
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
-            /** @default  */
+            /**
+             * @description The currency of costs, such as EUR; empty: no price is set
+             * @default
+             */
             currency: string;
+            /** @description When it ended, in Unix seconds; null: it runs */
             ended_at: number | null;
+            /** @description Energy, in kWh; null: no power was known */
             energy_kwh: number | null;
+            /** @description How many GPUs */
             gpu_count: number;
+            /** @description The GPUs */
             gpus: components["schemas"]["JobGpu"][];
+            /** @description The names of the job's hosts */
             hosts: string[];
+            /** @description GPU-hours in the state idle; null: jobs were imported, of which it is not known */
             idle_hours: number | null;
+            /** @description The id of the job */
             job: string;
+            /** @description Labels, by name */
             labels: {
                 [key: string]: string;
             };
+            /** @description When the job was last seen, in Unix seconds */
             last_seen: number;
+            /** @description Memory in use on average, in bytes; null: unknown */
             memory_mean_bytes: number | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             memory_peak_bytes: number | null;
+            /** @description Its name; null: unknown */
             name: string | null;
+            /** @description The namespace of the pod; null: none */
             namespace: string | null;
+            /** @description The hosts of the job */
             nodes: components["schemas"]["JobNode"][];
+            /** @description How the job ended, in the scheduler's words; null: it runs, or it is not known */
             outcome: string | null;
+            /** @description The scheduler's partition; null: none */
             partition: string | null;
+            /** @description The scheduler's quality of service; null: none */
             qos: string | null;
+            /** @description The scheduler, by its name in the hub's configuration */
             scheduler: string;
+            /** @description When it begins, in Unix seconds */
             start: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "running" | "suspended" | "ended" | "unknown";
+            /** @description Why it is in this state, in the scheduler's words; null: it says nothing */
             state_reason: string | null;
-            /** @default 0 */
+            /**
+             * @description Allocated GPU-hours in which it is not known what the GPU did
+             * @default 0
+             */
             unmonitored_hours: number;
+            /** @description Until when, in Unix seconds; null: the end is not known */
             until: number | null;
+            /** @description Allocated GPU-hours in which the GPU was not in use; null: no scheduler is read, or unknown */
             unused_hours: number | null;
+            /** @description GPU-hours in use; null: unknown */
             used_hours: number | null;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
+            /** @description The highest utilization at a moment, 0 to 100; null: unknown */
             utilization_peak_percent: number | null;
+            /**
+             * @description Utilization, 0 to 100; null: unknown
+             * @example 97
+             */
             utilization_percent: number | null;
+            /** @description How well the job used its GPUs; null: it was not judged */
             verdict: components["schemas"]["RunVerdict"] | null;
+            /** @description Seconds from its start to its end */
             wall_seconds: number;
         };
-        /** JobReports */
+        /**
+         * JobReports
+         * @description The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are
+         *     older ones. `other_schedulers` have a job of that id too.
+         */
         JobReports: {
-            /** @default false */
+            /**
+             * @description Whether there are older ones
+             * @default false
+             */
             has_more: boolean;
+            /** @description The jobs, newest first */
             jobs: components["schemas"]["JobReport"][];
+            /** @description Further schedulers that have a job of this id */
             other_schedulers: string[];
         };
-        /** JobSummary */
+        /**
+         * JobSummary
+         * @description One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
+         *     in the hub's configuration.
+         *
+         *     `state` is unknown while the scheduler cannot be read, or the host of a pod does not report: `state_reason`.
+         *     `outcome` is the scheduler's own word for how it ended, null where it is not known. `start` is when the scheduler
+         *     started it or, where it does not say, when it was first seen; `until` is when it ends at the latest. `ended_at` is
+         *     when it was seen to have ended. `gpu_count` is how many GPUs it had, on `hosts`.
+         */
         JobSummary: {
+            /** @description The scheduler's account that the job is charged to; null: none */
             account: string | null;
+            /** @description GPU-hours times utilization; null: no utilization was known */
             active_hours: number | null;
-            /** @default 0 */
+            /**
+             * @description GPU-hours for which a scheduler had given GPUs to jobs
+             * @default 0
+             */
             allocated_hours: number;
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost: number | null;
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description When it ended, in Unix seconds; null: it runs */
             ended_at: number | null;
+            /** @description Energy, in kWh; null: no power was known */
             energy_kwh: number | null;
+            /** @description How many GPUs */
             gpu_count: number;
+            /** @description The names of the job's hosts */
             hosts: string[];
+            /** @description GPU-hours in the state idle; null: jobs were imported, of which it is not known */
             idle_hours: number | null;
+            /** @description The id of the job */
             job: string;
+            /** @description Labels, by name */
             labels: {
                 [key: string]: string;
             };
+            /** @description When the job was last seen, in Unix seconds */
             last_seen: number;
+            /** @description Memory in use on average, in bytes; null: unknown */
             memory_mean_bytes: number | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             memory_peak_bytes: number | null;
+            /** @description Its name; null: unknown */
             name: string | null;
+            /** @description The namespace of the pod; null: none */
             namespace: string | null;
+            /** @description How the job ended, in the scheduler's words; null: it runs, or it is not known */
             outcome: string | null;
+            /** @description The scheduler's partition; null: none */
             partition: string | null;
+            /** @description The scheduler's quality of service; null: none */
             qos: string | null;
+            /** @description The scheduler, by its name in the hub's configuration */
             scheduler: string;
+            /** @description When it begins, in Unix seconds */
             start: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "running" | "suspended" | "ended" | "unknown";
+            /** @description Why it is in this state, in the scheduler's words; null: it says nothing */
             state_reason: string | null;
-            /** @default 0 */
+            /**
+             * @description Allocated GPU-hours in which it is not known what the GPU did
+             * @default 0
+             */
             unmonitored_hours: number;
+            /** @description Until when, in Unix seconds; null: the end is not known */
             until: number | null;
+            /** @description Allocated GPU-hours in which the GPU was not in use; null: no scheduler is read, or unknown */
             unused_hours: number | null;
+            /** @description GPU-hours in use; null: unknown */
             used_hours: number | null;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
+            /** @description The highest utilization at a moment, 0 to 100; null: unknown */
             utilization_peak_percent: number | null;
+            /**
+             * @description Utilization, 0 to 100; null: unknown
+             * @example 97
+             */
             utilization_percent: number | null;
+            /** @description Seconds from its start to its end */
             wall_seconds: number;
         };
-        /** Keep */
+        /**
+         * Keep
+         * @description A GPU that its owner, or an admin, keeps although it is idle: nothing happens to it until `end`.
+         */
         Keep: {
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /**
+             * @description The GPU's UUID
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Its id, which stays the same */
             id: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /** @description Why */
             reason: string;
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
         };
-        /** KeepList */
+        /**
+         * KeepList
+         * @description Those that count now.
+         */
         KeepList: {
+            /** @description Idle GPUs that are kept */
             keeps: components["schemas"]["Keep"][];
         };
-        /** KeptViews */
+        /**
+         * KeptViews
+         * @description `views` is null where you have never saved any.
+         */
         KeptViews: {
+            /** @description The saved views; null: unknown */
             views: components["schemas"]["SavedView"][] | null;
         };
-        /** LoggedOut */
+        /**
+         * LoggedOut
+         * @description `provider_url` is where the browser has to go to be logged out of the provider, too.
+         */
         LoggedOut: {
+            /** @description Where to log out at the login provider; null: nowhere */
             provider_url: string | null;
-            /** @default done */
+            /**
+             * @description Always `done`
+             * @default done
+             */
             status: string;
         };
-        /** LoginProvider */
+        /**
+         * LoginProvider
+         * @description A provider with a button. `problem` is why it cannot be used now.
+         */
         LoginProvider: {
+            /**
+             * @description The text of the button
+             * @example 3
+             */
             label: string;
+            /** @description Its name */
             name: string;
+            /** @description What is wrong; null: nothing */
             problem: string | null;
         };
-        /** MadeToken */
+        /**
+         * MadeToken
+         * @description `secret` is shown only here.
+         */
         MadeToken: {
+            /** @description The secret, which is shown only once */
             secret: string;
+            /** @description The token */
             token: components["schemas"]["Token"];
         };
-        /** Maintenance */
+        /**
+         * Maintenance
+         * @description What of a window that counts now is shown at its host and GPUs. `until` is null where it has no end yet.
+         */
         Maintenance: {
+            /**
+             * @description Who did this
+             * @example user
+             */
             by: string;
+            /** @description The number of the maintenance */
             id: number;
+            /** @description Why */
             reason: string;
+            /** @description Since when, in Unix seconds */
             since: number;
+            /** @description Until when, in Unix seconds; null: the end is not known */
             until: number | null;
         };
-        /** MaintenanceChange */
+        /**
+         * MaintenanceChange
+         * @description A window that was planned or changed. `reservations` are those of other users within it, which it does not end:
+         *     their GPUs are drained nevertheless.
+         */
         MaintenanceChange: {
+            /** @description The maintenance as it is now */
             maintenance: components["schemas"]["ShownMaintenance"];
+            /** @description The reservations that the maintenance affects */
             reservations: components["schemas"]["ShownReservation"][];
         };
-        /** MaintenanceList */
+        /**
+         * MaintenanceList
+         * @description Those that count now, then those that are planned, by their start. `time` is the hub's.
+         */
         MaintenanceList: {
+            /** @description The maintenance that is planned or runs, by its start */
             maintenance: components["schemas"]["ShownMaintenance"][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** Me */
+        /**
+         * Me
+         * @description Who asks, and what they may do here. `logins` are their names on the hosts.
+         *
+         *     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
+         *     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
+         *     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
+         *     through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
+         *     where this session can be ended as well. `note` is why the last login did not succeed; it is told once.
+         */
         Me: {
+            /** @description Whether there are accounts to log in with */
             can_log_in: boolean;
-            /** @default false */
+            /**
+             * @description Whether the hub reads a scheduler, or knows jobs
+             * @default false
+             */
             has_jobs: boolean;
-            /** @default false */
+            /**
+             * @description Whether the account can log in with a password
+             * @default false
+             */
             has_password: boolean;
+            /** @description Whether a proxy may identify users */
             has_proxy: boolean;
-            /** @enum {string} */
+            /**
+             * @description What kind it is
+             * @enum {string}
+             */
             kind: "nobody" | "unverified" | "local" | "account" | "token" | "proxy";
+            /** @description Your login names on the hosts */
             logins: string[];
+            /** @description Whether you may act as an admin */
             may_administer: boolean;
+            /** @description Whether you may read */
             may_read: boolean;
+            /** @description Whether you may reserve GPUs */
             may_reserve: boolean;
+            /** @description Whether you may act as a user */
             may_write: boolean;
+            /** @description Its name */
             name: string;
+            /** @description Whether the first account must be created */
             needs_first_admin: boolean;
+            /** @description A sentence for the user; null: unknown */
             note: string | null;
+            /** @description The login provider; null: none */
             provider: string | null;
+            /** @description The login providers */
             providers: components["schemas"]["LoginProvider"][];
-            /** @enum {string} */
+            /**
+             * @description The role, which decides what is allowed
+             * @enum {string}
+             */
             role: "nobody" | "agent" | "calendar" | "viewer" | "user" | "admin";
-            /** @default true */
+            /**
+             * @description Whether accounts may log in with a password
+             * @default true
+             */
             takes_passwords: boolean;
         };
-        /** Mute */
+        /**
+         * Mute
+         * @description No notifications are sent of matching alerts from `start` until before `end`. All conditions have to match:
+         *     `host` and `rule` may have `*` in them, `labels` are those of the host, `hosts` are names in their order, of which
+         *     one has to match; none: any.
+         */
         Mute: {
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Who created it */
             created_by: string;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /**
+             * @description The name of the host; null: none is concerned
+             * @example gpu07
+             */
             host: string | null;
+            /** @description The ids of the hosts that the mute is for; empty: all */
             hosts: string[];
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Labels, by name */
             labels: {
                 [key: string]: string;
             };
+            /** @description Why */
             reason: string;
+            /** @description The rule that is muted; null: all */
             rule: string | null;
+            /** @description When it begins, in Unix seconds */
             start: number;
         };
-        /** MuteList */
+        /**
+         * MuteList
+         * @description Those that count now or later, by their end.
+         */
         MuteList: {
+            /** @description The mutes */
             mutes: components["schemas"]["Mute"][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** NewAccount */
+        /**
+         * NewAccount
+         * @description Without a password the account logs in through a trusted proxy alone.
+         */
         NewAccount: {
+            /** @description Its name */
             name: string;
+            /** @description The password; null: none, the account logs in otherwise */
             password?: string | null;
             /**
+             * @description The role, which decides what is allowed
              * @default user
              * @enum {string}
              */
             role?: "viewer" | "user" | "admin";
         };
-        /** NewDeviceLogin */
+        /**
+         * NewDeviceLogin
+         * @description `name` says where the token will be used; it expires after `expire_seconds`. `port`: where the program listens on
+         *     the machine of the browser, if it does.
+         */
         NewDeviceLogin: {
-            /** @default 2592000 */
+            /**
+             * @description For how many seconds it counts
+             * @default 2592000
+             */
             expire_seconds?: number;
+            /** @description Its name */
             name: string;
+            /** @description The port of the browser's machine that the confirmation goes to; null: none */
             port?: number | null;
         };
-        /** NewHost */
+        /**
+         * NewHost
+         * @description A host to be watched, or a range such as gpu[01-16]. Only what its source needs has to be given.
+         *
+         *     No file of the hub's machine can be named here: keys, passwords and tokens are the configuration file's.
+         */
         NewHost: {
+            /** @description The network address or DNS name, if it is not the name; null: not given */
             address?: string | null;
+            /** @description The host over which SSH connects; null: none */
             jump?: string | null;
+            /** @description Labels, by name */
             labels?: {
                 [key: string]: string;
             };
+            /** @description Its name */
             name: string;
+            /** @description The path of the metrics; null: the usual one */
             path?: string | null;
+            /** @description The TCP port; null: the usual one */
             port?: number | null;
             /**
+             * @description http or https
              * @default http
              * @enum {string}
              */
             scheme?: "http" | "https";
+            /**
+             * @description The login name for SSH; null: that of the hub
+             * @example ada
+             */
             user?: string | null;
             /**
+             * @description The source of the reports, such as push, pull, ssh or scrape
              * @default push
              * @enum {string}
              */
             via?: "push" | "pull" | "ssh" | "scrape" | "gpu-cluster-status" | "gpumonitor" | "gpu-monitor" | "gpu-monitor-files";
         };
-        /** NewJobs */
+        /**
+         * NewJobs
+         * @description Jobs of one scheduler, which need not be configured.
+         */
         NewJobs: {
+            /** @description The jobs, newest first */
             jobs: components["schemas"]["ImportedJob"][];
+            /** @description The scheduler, by its name in the hub's configuration */
             scheduler: string;
         };
-        /** NewKeep */
+        /**
+         * NewKeep
+         * @description `host` is a name or an id, `gpu` a number there or a UUID. It is kept from now on, for a length.
+         */
         NewKeep: {
+            /** @description How long: seconds, or text such as `1d 6h` */
             for: number | string;
+            /**
+             * @description The GPU's index or UUID
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Why */
             reason: string;
         };
-        /** NewMaintenance */
+        /**
+         * NewMaintenance
+         * @description `host` is a name or an id, `gpu` the number or UUID of one of its GPUs; without it the whole host is drained.
+         *     From `start`, or now, until `end` or for a length; without both until it is ended.
+         */
         NewMaintenance: {
+            /**
+             * @description When it ends: Unix seconds or ISO 8601 with its zone; null: when somebody ends it
+             * @example now
+             */
             end?: number | string | null;
+            /** @description How long: seconds, or text such as `1d 6h`; null: not given */
             for?: number | string | null;
+            /**
+             * @description The GPU's index or UUID; null: the whole host
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu?: string | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Why */
             reason: string;
+            /**
+             * @description When it begins: Unix seconds or ISO 8601 with its zone; null: now
+             * @example -24h
+             */
             start?: number | string | null;
         };
-        /** NewMute */
+        /**
+         * NewMute
+         * @description At least one of `host`, `rule` (both may have * in them), `hosts` (names) and `labels`; all that is given has to
+         *     fit. From `start`, or now, until `end` or for a length.
+         */
         NewMute: {
+            /**
+             * @description When it ends: Unix seconds or ISO 8601 with its zone; either this or `for`; null: not given
+             * @example now
+             */
             end?: number | string | null;
+            /** @description How long: seconds, or text such as `1d 6h`; null: not given */
             for?: number | string | null;
+            /**
+             * @description The name of the host; null: none is concerned
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description The names or ids of the hosts; empty: all */
             hosts?: string[];
+            /** @description Labels, by name */
             labels?: {
                 [key: string]: string;
             };
+            /** @description Why */
             reason: string;
+            /** @description The rule to mute; null: all */
             rule?: string | null;
+            /**
+             * @description When it begins: Unix seconds or ISO 8601 with its zone; null: now
+             * @example -24h
+             */
             start?: number | string | null;
         };
-        /** NewNote */
+        /**
+         * NewNote
+         * @description An empty text removes the note.
+         */
         NewNote: {
+            /** @description It, in words */
             text: string;
         };
         /** NewPassword */
         NewPassword: {
+            /** @description The new password */
             new: string;
+            /** @description The present password */
             old: string;
         };
-        /** NewPersonalToken */
+        /**
+         * NewPersonalToken
+         * @description `name` says where it is used. It expires after `expire_seconds`, at most a year.
+         */
         NewPersonalToken: {
-            /** @default 2592000 */
+            /**
+             * @description For how many seconds it counts
+             * @default 2592000
+             */
             expire_seconds?: number;
+            /** @description Its name */
             name: string;
         };
-        /** NewRequest */
+        /**
+         * NewRequest
+         * @description `key` is chosen by the waiter: a second request with the same key is the same request. `user` is the login of the
+         *     waiter, used if no account identifies them.
+         */
         NewRequest: {
-            /** @default false */
+            /**
+             * @description With an amount of memory: also MIG slices that have that much
+             * @default false
+             */
             allow_mig?: boolean;
-            /** @default 1 */
+            /**
+             * @description How many GPUs
+             * @default 1
+             */
             gpus?: number;
+            /**
+             * @description Only GPUs of this host, by its name or id; null: of any
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description A text of your choice: a second request with the same one is the same request */
             key: string;
+            /** @description At least this much memory each, in bytes; null: any */
             memory_bytes?: number | null;
-            /** @default false */
+            /**
+             * @description Only MIG slices
+             * @default false
+             */
             mig?: boolean;
+            /**
+             * @description Only GPUs whose model's name contains this; null: any
+             * @example H200
+             */
             model?: string | null;
+            /** @description The id of a host whose GPUs are preferred; null: none */
             near?: string | null;
-            /** @default false */
+            /**
+             * @description All of them on one host
+             * @default false
+             */
             same_host?: boolean;
+            /**
+             * @description Your login name, which counts if no account identifies you; null: not given
+             * @example ada
+             */
             user?: string | null;
         };
-        /** NewReservation */
+        /**
+         * NewReservation
+         * @description One of `gpus` (UUIDs), `host` (all of its GPUs, or those with `indexes`) and `any`; from `start`, or now, until
+         *     `end` or for a length. `user` is for admins: whose it is; and for who reserves without an account: who that is.
+         */
         NewReservation: {
+            /** @description GPUs of a kind, which the hub chooses; null: they are named */
             any?: components["schemas"]["AnyGpus"] | null;
+            /**
+             * @description When it ends: Unix seconds or ISO 8601 with its zone; either this or `for`; null: not given
+             * @example now
+             */
             end?: number | string | null;
+            /** @description How long: seconds, or text such as `1d 6h`; null: not given */
             for?: number | string | null;
+            /** @description The UUIDs of the GPUs; null: `host` and `indexes`, or `any`, say which */
             gpus?: string[] | null;
+            /**
+             * @description The host whose `indexes` are reserved; null: not given
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description The numbers of the GPUs in the host, or such as `0.5` for MIG slices; null: not given */
             indexes?: (number | string)[] | null;
-            /** @default  */
+            /**
+             * @description A note of the users; empty: none
+             * @default
+             */
             note?: string;
+            /**
+             * @description When it begins: Unix seconds or ISO 8601 with its zone; null: now
+             * @example -24h
+             */
             start?: number | string | null;
+            /**
+             * @description Admins: the owner; null: you
+             * @example ada
+             */
             user?: string | null;
         };
-        /** NewToken */
+        /**
+         * NewToken
+         * @description `hosts` is for agents: the host, or the pattern of names, that the token may report as.
+         */
         NewToken: {
+            /** @description When it expires, in Unix seconds; null: never */
             expires_at?: number | null;
+            /** @description The only hosts that it may report for; empty: any; null: not given */
             hosts?: string | null;
+            /** @description Its name */
             name: string;
-            /** @enum {string} */
+            /**
+             * @description The role, which decides what is allowed
+             * @enum {string}
+             */
             role: "agent" | "viewer" | "user" | "admin" | "calendar";
         };
         /** NewTrial */
         NewTrial: {
+            /** @description The login provider */
             provider: string;
         };
-        /** NewWatch */
+        /**
+         * NewWatch
+         * @description `expire_seconds` is how long it counts. `user` is a login on the hosts, and counts where an admin asks whom no
+         *     account names.
+         */
         NewWatch: {
-            /** @default false */
+            /**
+             * @description With an amount of memory: also MIG slices that have that much
+             * @default false
+             */
             allow_mig?: boolean;
-            /** @default 604800 */
+            /**
+             * @description For how many seconds it counts
+             * @default 604800
+             */
             expire_seconds?: number;
-            /** @default 1 */
+            /**
+             * @description How many GPUs
+             * @default 1
+             */
             gpus?: number;
+            /**
+             * @description Only GPUs of this host, by its name or id; null: of any
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description At least this much memory each, in bytes; null: any */
             memory_bytes?: number | null;
-            /** @default false */
+            /**
+             * @description Only MIG slices
+             * @default false
+             */
             mig?: boolean;
+            /**
+             * @description Only GPUs whose model's name contains this; null: any
+             * @example H200
+             */
             model?: string | null;
+            /** @description The id of a host whose GPUs are preferred; null: none */
             near?: string | null;
-            /** @default false */
+            /**
+             * @description All of them on one host
+             * @default false
+             */
             same_host?: boolean;
+            /**
+             * @description Admins: the user who is notified; null: you
+             * @example ada
+             */
             user?: string | null;
         };
-        /** NextFree */
+        /**
+         * NextFree
+         * @description `next_free` is null where no such time is known: matching GPUs are in use without a reservation that ends.
+         */
         NextFree: {
+            /** @description When such GPUs are next free of reservations; null: no such time was found */
             next_free: components["schemas"]["ShownSlot"] | null;
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** NotAsked */
+        /**
+         * NotAsked
+         * @description An owner who was not asked, by login, and why.
+         */
         NotAsked: {
+            /** @description Why */
             reason: string;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
         };
-        /** NoteAnswer */
+        /**
+         * NoteAnswer
+         * @description The note as it is now; null: there is none.
+         */
         NoteAnswer: {
+            /** @description The note as it is now; null: none */
             note: components["schemas"]["HostNote"] | null;
         };
-        /** OneSession */
+        /**
+         * OneSession
+         * @description One session of an account. `id` is no secret.
+         */
         OneSession: {
+            /** @description The account that the session belongs to */
             account: string;
+            /** @description The network address of the request */
             address: string;
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Whether it is the one that answers, or that you use */
             is_this: boolean;
+            /** @description When it was last seen, in Unix seconds */
             seen_at: number;
+            /** @description The program that opened the session, as it calls itself */
             user_agent: string;
         };
-        /** Overview */
+        /**
+         * Overview
+         * @description The fleet in a period. `until` is when what is included ends: of a large fleet that is the last quarter hour that
+         *     is over, and coverage is of the time until then. `series` are curves of the fleet, one a metric. The rows of `usage`
+         *     have no days, its total has. `heat` is None where the period is too long for a map.
+         */
         Overview: {
+            /** @description Utilization as a map of hosts × time; null: the period is too long, or it was not asked for */
             heat: components["schemas"]["Heat"] | null;
+            /** @description The series */
             series: components["schemas"]["Answer"][];
+            /** @description Until when, in Unix seconds */
             until: number;
+            /** @description GPU-hours, energy and cost in the period */
             usage: components["schemas"]["Usage"];
         };
         /**
@@ -3263,22 +5004,35 @@ export interface components {
          * @description The same with `shape=overview`. `changes` has the fields of the overview alone, `gpus` only `memory_total_bytes`.
          */
         OverviewDelta: {
+            /** @description How many alerts fire, over all that are listed and not listed */
             alert_counts?: components["schemas"]["AlertCounts"];
+            /** @description The alerts that fire, worst first, at most 200 */
             alerts?: components["schemas"]["Alert"][];
+            /** @description What changed of hosts, and of their GPUs, other than metrics */
             changes?: components["schemas"]["HostChange"][];
+            /** @description What happened since the event before */
             events?: components["schemas"]["Event"][];
+            /** @description Metrics of GPUs that changed */
             gpus?: components["schemas"]["GpuValues"];
+            /** @description Whole hosts: new ones, and those whose set of GPUs changed */
             hosts?: components["schemas"]["ShortHost"][];
+            /** @description What is wrong, in sentences; empty: nothing */
             problems?: string[];
+            /** @description The ids of hosts that are gone */
             removed?: string[];
+            /** @description Another number whenever a reservation was created, changed or released */
             reservations?: number;
+            /** @description The ids of `hosts`, their rows, and the rows of their first GPUs */
             rows?: [
                 string,
                 number,
                 number
             ][];
+            /** @description Summaries of hosts that changed */
             summaries: components["schemas"]["SummaryValues"];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
         };
         /**
@@ -3287,6 +5041,7 @@ export interface components {
          */
         OverviewSnapshot: {
             /**
+             * @description How many alerts fire, over all that are listed and not listed
              * @default {
              *       "critical": 0,
              *       "needs_attention": 0,
@@ -3294,76 +5049,170 @@ export interface components {
              *     }
              */
             alert_counts: components["schemas"]["AlertCounts"];
-            /** @default [] */
+            /**
+             * @description The alerts that fire, worst first, at most 200
+             * @default []
+             */
             alerts: components["schemas"]["Alert"][];
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description The hosts, by name */
             hosts: components["schemas"]["ShortHost"][];
-            /** @default [] */
+            /**
+             * @description What is wrong, in sentences; empty: nothing
+             * @default []
+             */
             problems: string[];
+            /** @description The ids of the hosts, their rows, and the rows of their first GPUs */
             rows: [
                 string,
                 number,
                 number
             ][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** OwnerQuestion */
+        /**
+         * OwnerQuestion
+         * @description `host` is a name or an id, `gpu` a number there or a UUID. `message` is added to what the hub writes.
+         */
         OwnerQuestion: {
+            /**
+             * @description The GPU's index or UUID
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
-            /** @default  */
+            /**
+             * @description A text for the owners; empty: none
+             * @default
+             */
             message?: string;
         };
-        /** PastFiring */
+        /**
+         * PastFiring
+         * @description An alert that a rule would have sent. Times are Unix seconds: `since` is when its condition began to hold,
+         *     `fired_at` when it would have fired, `resolved_at` when the condition ended, null if it held until the end. `gpu` is
+         *     a UUID and `label` its index, both null for a host.
+         */
         PastFiring: {
+            /** @description When it fired, in Unix seconds */
             fired_at: number;
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice; null: no single GPU is concerned
+             * @example 3
+             */
             label: string | null;
+            /** @description When it was resolved, in Unix seconds; null: it fires */
             resolved_at: number | null;
+            /** @description Since when, in Unix seconds */
             since: number;
+            /** @description What happened, in a sentence */
             title: string;
         };
-        /** PastFleet */
+        /**
+         * PastFleet
+         * @description The fleet as it was recorded at the moment `as_of`, which is also its `time`. Names, labels and sources are
+         *     today's. Alerts are those that fired then, reservations those that counted, as they are kept today; what is no
+         *     longer kept, or cannot be read, is among `problems`. Conflicts of reservations and mutes are not recorded.
+         *
+         *     `coverage` is the part of the GPUs known then whose state was recorded (0–1); None where no GPU was known.
+         *     `resolution` is what it was made from: where samples are no longer kept, the means of the quarter hour.
+         */
         PastFleet: {
+            /** @description How many alerts fire, over all that are listed and not listed */
             alert_counts: components["schemas"]["AlertCounts"];
+            /** @description The alerts that fire, worst first, at most 200 */
             alerts: components["schemas"]["Alert"][];
+            /** @description The moment that is shown, in Unix seconds */
             as_of: number;
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description The hosts, by name */
             hosts: components["schemas"]["Host"][];
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
-            /** @enum {string} */
+            /**
+             * @description What it was made from: samples, quarter hours or hours
+             * @enum {string}
+             */
             resolution: "raw" | "quarter_hour";
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** PendingLogin */
+        /**
+         * PendingLogin
+         * @description What the user sees before they confirm: `name` is what the program calls itself, `address` where it asked from.
+         *     Times are Unix seconds; the token would be valid for `token_seconds`.
+         */
         PendingLogin: {
+            /** @description The network address of the request */
             address: string;
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description When it expires, in Unix seconds */
             expires_at: number;
+            /** @description Its name */
             name: string;
+            /** @description For how many seconds the token will be valid */
             token_seconds: number;
+            /** @description The code that is shown and confirmed */
             user_code: string;
         };
-        /** PersonalMuteChange */
+        /**
+         * PersonalMuteChange
+         * @description The names of rules, such as `gpu_idle`; `watch` are your own watches.
+         */
         PersonalMuteChange: {
+            /** @description The names of rules */
             rules: string[];
         };
-        /** PersonalMutes */
+        /**
+         * PersonalMutes
+         * @description `rules` are your own choice; `by_settings` is what the hub's settings mute for you.
+         */
         PersonalMutes: {
+            /** @description Rules that the hub's settings mute for everybody */
             by_settings: string[];
+            /** @description The names of rules */
             rules: string[];
         };
-        /** PersonalTokenMade */
+        /**
+         * PersonalTokenMade
+         * @description `secret` is shown only here.
+         */
         PersonalTokenMade: {
+            /** @description The account that the token acts as */
             account: string;
+            /** @description When it expires, in Unix seconds */
             expires_at: number;
+            /** @description The secret, which is shown only once */
             secret: string;
         };
         /**
@@ -3374,74 +5223,188 @@ export interface components {
          *         where it was not asked. `since` is when the pod started.
          */
         PodGpus: {
-            /** @default null */
+            /**
+             * @description The container that the process runs in; null: none
+             * @default null
+             */
             container?: string | null;
+            /** @description The GPUs */
             gpus: string[];
-            /** @default {} */
+            /**
+             * @description Labels, by name
+             * @default {}
+             */
             labels?: {
                 [key: string]: string;
             };
+            /** @description The namespace of the pod */
             namespace: string;
-            /** @default null */
+            /**
+             * @description The object that the pod belongs to, such as a Deployment; null: none
+             * @default null
+             */
             owner?: string | null;
+            /** @description The name of the pod */
             pod: string;
-            /** @default null */
+            /**
+             * @description Since when, in Unix seconds; null: not given
+             * @default null
+             */
             since?: number | null;
-            /** @default null */
+            /**
+             * @description The user's login name; null: not given
+             * @default null
+             * @example ada
+             */
             user?: string | null;
         };
-        /** PolicyReport */
+        /**
+         * PolicyReport
+         * @description What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
+         *     `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for.
+         */
         PolicyReport: {
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description The currency of costs, such as EUR; empty: no price is set */
             currency: string;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description Idle GPU-hours to which the policy does not apply */
             exempt_hours: number;
+            /** @description GPU-hours in the state idle */
             idle_hours: number;
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description How many steps there are in all */
             step_count: number;
+            /** @description What would have happened, newest first */
             steps: components["schemas"]["PolicyStep"][];
+            /** @description The sum over all users */
             total: components["schemas"]["PolicyUser"];
+            /** @description The users, with what would have happened to them */
             users: components["schemas"]["PolicyUser"][];
         };
-        /** PolicyStep */
+        /**
+         * PolicyStep
+         * @description A step of the ladder of a GPU. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their
+         *     cost, null without a price.
+         */
         PolicyStep: {
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /**
+             * @description The GPU's UUID
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description For how many seconds nothing has worked on it */
             idle_seconds: number;
+            /** @description The jobs that the GPU's processes belong to */
             jobs: string[];
-            /** @enum {string} */
+            /**
+             * @description What kind it is
+             * @enum {string}
+             */
             kind: "notify" | "warn" | "act";
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /**
+             * @description The name of the GPU's model
+             * @example H200
+             */
             model: string;
+            /** @description The name of the rule */
             rule: string;
+            /** @description What it would have saved; null: no price is set */
             saved_cost: number | null;
+            /** @description The GPU-hours that it would have freed; null: the GPU is idle still */
             saved_hours: number | null;
+            /** @description The login names of its users */
             users: string[];
         };
-        /** PolicyUser */
+        /**
+         * PolicyUser
+         * @description What would have happened to one user; null: nobody knows whose GPU it was. The users of a GPU share what is
+         *     saved.
+         */
         PolicyUser: {
-            /** @default 0 */
+            /**
+             * @description How many times the hook would have run
+             * @default 0
+             */
             acted: number;
-            /** @default 0 */
+            /**
+             * @description How many times the user would have been notified
+             * @default 0
+             */
             notified: number;
+            /** @description What it would have saved; null: no price is set */
             saved_cost: number | null;
-            /** @default 0 */
+            /**
+             * @description The GPU-hours that it would have freed
+             * @default 0
+             */
             saved_hours: number;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
-            /** @default 0 */
+            /**
+             * @description How many times the user would have been warned
+             * @default 0
+             */
             warned: number;
         };
-        /** PreviewedGpu */
+        /**
+         * PreviewedGpu
+         * @description A GPU that would be reserved, and what is on it now. `users` are those who are known to be on it; null: unknown,
+         *     as on a host that does not report. `reservation` is the one that counts now.
+         */
         PreviewedGpu: {
-            /** @enum {string} */
+            /**
+             * @description The state of the GPU: free, busy, idle, allocated, reserved, drained or unknown
+             * @example free
+             * @enum {string}
+             */
             availability: "free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown";
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /**
+             * @description Memory, in bytes; null: unknown
+             * @example 150754820096
+             */
             memory_total_bytes: number | null;
+            /** @description The reservation or claim that counts now; null: none */
             reservation: components["schemas"]["GpuReservation"] | null;
+            /** @description The login names of its users; null: unknown */
             users: string[] | null;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
         };
         /**
@@ -3452,28 +5415,62 @@ export interface components {
          *         busy. `evidence` says how the owner was found.
          */
         Process: {
-            /** @default null */
+            /**
+             * @description The command line, with secrets removed; null: not given
+             * @default null
+             */
             command?: string | null;
-            /** @default null */
+            /**
+             * @description The container that the process runs in; null: none
+             * @default null
+             */
             container?: string | null;
-            /** @default false */
+            /**
+             * @description Whether it is a display server, which does not count as use
+             * @default false
+             */
             display?: boolean;
-            /** @default null */
+            /**
+             * @description How the user, container and job of the process were identified; null: not given
+             * @default null
+             */
             evidence?: string | null;
-            /** @default null */
+            /**
+             * @description The job that the process belongs to; null: none
+             * @default null
+             */
             job?: string | null;
-            /** @default null */
+            /**
+             * @description Memory used, in bytes; null: not given
+             * @default null
+             * @example 68719476736
+             */
             memory_used_bytes?: number | null;
+            /** @description The number of the process on its host */
             pid: number;
-            /** @default {} */
+            /**
+             * @description Why fields are null: by the name of the field
+             * @default {}
+             */
             reasons?: {
                 [key: string]: string;
             };
-            /** @default null */
+            /**
+             * @description When it was started, in Unix seconds; null: not given
+             * @default null
+             */
             started_at?: number | null;
-            /** @default null */
+            /**
+             * @description The user's login name; null: not given
+             * @default null
+             * @example ada
+             */
             user?: string | null;
-            /** @default null */
+            /**
+             * @description Utilization, 0 to 100; null: not given
+             * @default null
+             * @example 97
+             */
             utilization_percent?: number | null;
         };
         /**
@@ -3481,90 +5478,206 @@ export interface components {
          * @description The numbers of all processes of each GPU in `rows`, in the order of its `processes`.
          */
         ProcessValues: {
+            /** @description Memory used, in bytes; null: unknown */
             memory_used_bytes: (number | null)[][];
+            /** @description The rows of the GPUs that the values are of */
             rows: number[];
+            /** @description Utilization, 0 to 100; null: unknown */
             utilization_percent: (number | null)[][];
         };
-        /** QueueList */
+        /**
+         * QueueList
+         * @description Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
+         *     are claimed for the first in line, by UUID: the id of the request.
+         */
         QueueList: {
+            /** @description Free GPUs that are claimed for requests: by UUID, the number of the request */
             claimed: {
                 [key: string]: number;
             };
+            /** @description Granted requests whose programs have not started yet, then the queue in its order */
             requests: components["schemas"]["QueuePosition"][];
         };
-        /** QueuePosition */
+        /**
+         * QueuePosition
+         * @description `position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
+         *     history knows; null stands beside the reason why there is none.
+         *
+         *     `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
+         *     they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
+         *     at once: not with the position, or all would ask again when one is served.
+         */
         QueuePosition: {
+            /** @description How many free GPUs are claimed for the request so far */
             claimed: number;
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Why there is no estimate; null: there is one */
             estimate_reason: string | null;
+            /** @description A guess of how many seconds remain; null: see `estimate_reason` */
             estimate_seconds: number | null;
+            /** @description The GPUs that were granted; null: the request waits */
             granted: components["schemas"]["Granted"] | null;
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description Why the fleet can never meet the request; null: it can */
             impossible: string | null;
+            /** @description 1 for the first request in the queue; null: it is granted */
             position: number | null;
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
+            /** @description Changes with what a waiting client wants to know at once */
             version: string;
+            /** @description How many requests wait */
             waiting: number;
+            /** @description The GPUs that are requested */
             wanted: components["schemas"]["GpuRequest"];
         };
-        /** Readiness */
+        /**
+         * Readiness
+         * @description `degraded`: the fleet is served, and a part of the hub does not work: `checks` say which. `not publishing`: the
+         *     hub is stuck. `catching up`: it has just started and reads what the other hubs of its cluster
+         *     know. `tick_age_seconds` is how long ago the fleet was last published.
+         */
         Readiness: {
+            /** @description What was checked, worst first */
             checks: components["schemas"]["Check"][];
+            /** @description The hub's counters, by name */
             counters: {
                 [key: string]: number;
             };
+            /** @description How many hosts there are; null: unknown */
             hosts: number | null;
-            /** @enum {string} */
+            /**
+             * @description Whether the hub serves everything, and if not, why
+             * @enum {string}
+             */
             status: "ready" | "degraded" | "not publishing" | "catching up";
+            /** @description How many seconds ago the fleet was last published */
             tick_age_seconds: number;
+            /** @description How many streams are open; null: unknown */
             viewers: number | null;
         };
-        /** Reason */
+        /**
+         * Reason
+         * @description Why a value was chosen, for the trial log-in and the audit log. `value` is empty where nothing was.
+         */
         Reason: {
+            /** @description The value */
             value: string;
-            /** @enum {string} */
+            /**
+             * @description What is judged
+             * @enum {string}
+             */
             what: "name" | "role" | "group" | "mail" | "groups";
+            /** @description Why */
             why: string;
         };
-        /** RefusedReservation */
+        /**
+         * RefusedReservation
+         * @description `conflicts` are those in the way, and `next_free` is when there are none; null: no such time is known. With the
+         *     code `changed`, `reservation` is what it is now.
+         */
         RefusedReservation: {
+            /** @description Reservations of others for the same GPUs at that time; null: unknown */
             conflicts?: components["schemas"]["ShownReservation"][] | null;
+            /** @description What went wrong */
             error: components["schemas"]["ErrorDetail"];
+            /** @description When such GPUs are next free of reservations; null: no such time was found */
             next_free?: components["schemas"]["ShownSlot"] | null;
+            /** @description The reservation as it is now; null: there is none */
             reservation?: components["schemas"]["ShownReservation"] | null;
         };
-        /** Reliability */
+        /**
+         * Reliability
+         * @description The worst first: GPUs by their score, then by incidents, lost and throttled time. `total` is how many had any of
+         *     these, also where fewer were asked for. `problems` says what is not included.
+         */
         Reliability: {
-            /** @enum {string} */
+            /**
+             * @description What a row is: a GPU or a host
+             * @enum {string}
+             */
             by: "gpu" | "host";
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
+            /** @description The rows */
             rows: components["schemas"]["ReliabilityRow"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description How many there are, also where fewer are listed */
             total: number;
         };
-        /** ReliabilityRow */
+        /**
+         * ReliabilityRow
+         * @description A GPU, or a host where `gpu` is None. `host`, `label` and `model` are today's where it is still in the fleet, and
+         *     those of its last event elsewhere; `model` is None then.
+         *
+         *     `incidents` are driver errors that no program caused, times that a GPU was lost or a host down, bad health,
+         *     flapping, and drivers that did not answer; those of a host include its GPUs'. `lost_seconds` is for how long it was
+         *     lost or down, `throttled_seconds` for how long alerts about throttling fired. `score` of a GPU is 100 without
+         *     faults, less the points of its evidence, and at least 0; None for a host.
+         */
         ReliabilityRow: {
+            /** @description What counts against it, by kind */
             evidence: components["schemas"]["FaultEvidence"][];
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /** @description How many incidents count against it */
             incidents: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice; null: no single GPU is concerned
+             * @example 3
+             */
             label: string | null;
+            /** @description For how many seconds it was lost or down */
             lost_seconds: number;
+            /**
+             * @description The name of the GPU's model; null: unknown
+             * @example H200
+             */
             model: string | null;
+            /** @description 100 less the points of all evidence, 0 at least; null: unknown */
             score: number | null;
+            /** @description For how many seconds it was throttled */
             throttled_seconds: number;
         };
-        /** RemovedHost */
+        /**
+         * RemovedHost
+         * @description A removed host.
+         */
         RemovedHost: {
+            /** @description Its name */
             name: string;
         };
-        /** RemovedHosts */
+        /**
+         * RemovedHosts
+         * @description `count` hosts were removed, or would be; `names` are the first of them. `kept` more are named by a configuration
+         *     file or by discovery, and can only be removed there.
+         */
         RemovedHosts: {
+            /** @description How many hosts were removed, or would be */
             count: number;
+            /** @description How many hosts are kept, because a file lists them */
             kept: number;
+            /** @description The names of the hosts */
             names: string[];
         };
         /**
@@ -3579,150 +5692,353 @@ export interface components {
          *         processes on GPUs.
          */
         Report: {
-            /** @default [] */
+            /**
+             * @description The network addresses of the host
+             * @default []
+             */
             addresses?: string[];
-            /** @default {} */
+            /**
+             * @description Why allocations are unknown, by scheduler
+             * @default {}
+             */
             allocation_unknown?: {
                 [key: string]: string;
             };
-            /** @default null */
+            /**
+             * @description Why no pod starts on this node now; null: they may
+             * @default null
+             */
             closed?: string | null;
-            /** @default [] */
+            /**
+             * @description The file systems that are monitored
+             * @default []
+             */
             disks?: components["schemas"]["Disk"][];
-            /** @default null */
+            /**
+             * @description The version of the GPU driver; null: not given
+             * @default null
+             */
             driver_version?: string | null;
-            /** @default null */
+            /**
+             * @description The GPUs; null: none could be read, see `gpus_reason`
+             * @default null
+             */
             gpus?: components["schemas"]["GpuReading"][] | null;
-            /** @default null */
+            /**
+             * @description Why no GPU could be read; null: they were read
+             * @default null
+             */
             gpus_reason?: string | null;
-            /** @default {} */
+            /**
+             * @description Counters of network interfaces, in bytes, by name
+             * @default {}
+             */
             interfaces?: {
                 [key: string]: string;
             };
-            /** @default [] */
+            /**
+             * @description What jobs use beside GPUs
+             * @default []
+             */
             job_cgroups?: components["schemas"]["JobCgroup"][];
-            /** @default {} */
+            /**
+             * @description Labels, by name
+             * @default {}
+             */
             labels?: {
                 [key: string]: string;
             };
-            /** @default {} */
+            /**
+             * @description Metrics of the catalog, by name; those that are left out are unknown
+             * @default {}
+             */
             metrics?: {
                 [key: string]: number;
             };
-            /** @default null */
+            /**
+             * @description The operating system; null: not given
+             * @default null
+             */
             os?: string | null;
-            /** @default [] */
+            /**
+             * @description The pods that were given GPUs of this host
+             * @default []
+             */
             pods?: components["schemas"]["PodGpus"][];
-            /** @default [] */
+            /**
+             * @description What is wrong, in sentences; empty: nothing
+             * @default []
+             */
             problems?: string[];
-            /** @default [] */
+            /**
+             * @description The UUIDs of the GPUs that Slurm manages
+             * @default []
+             */
             slurm_gpus?: string[];
-            /** @default {} */
+            /**
+             * @description Why fields are unknown: by the name of the field
+             * @default {}
+             */
             unknown?: {
                 [key: string]: string;
             };
         };
-        /** ReservationChange */
+        /**
+         * ReservationChange
+         * @description What is left out stays. A new `start` alone moves it. `version` is the one that was seen: where it is another by
+         *     now, nothing is changed.
+         */
         ReservationChange: {
+            /**
+             * @description When it ends: Unix seconds or ISO 8601 with its zone; null: as it is
+             * @example now
+             */
             end?: number | string | null;
+            /** @description How long: seconds, or text such as `1d 6h`; null: not given */
             for?: number | string | null;
+            /** @description The UUIDs of the GPUs; null: as they are */
             gpus?: string[] | null;
+            /**
+             * @description The host whose `indexes` are reserved; null: as it is
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description The numbers of the GPUs in the host, or such as `0.5` for MIG slices; null: not given */
             indexes?: (number | string)[] | null;
+            /** @description A note of the users; empty: none; null: not given */
             note?: string | null;
+            /**
+             * @description When it begins: Unix seconds or ISO 8601 with its zone; null: as it is
+             * @example -24h
+             */
             start?: number | string | null;
+            /**
+             * @description Admins: the new owner; null: as it is
+             * @example ada
+             */
             user?: string | null;
+            /** @description The version that you have seen: another one is refused; null: any */
             version?: number | null;
         };
-        /** ReservationList */
+        /**
+         * ReservationList
+         * @description By their start. `time` is the hub's, `is_cut` says that there are more than were asked for.
+         */
         ReservationList: {
+            /** @description Whether there are more than are listed */
             is_cut: boolean;
+            /** @description The reservations, by their start */
             reservations: components["schemas"]["ShownReservation"][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** ReservationPreview */
+        /**
+         * ReservationPreview
+         * @description What would be reserved, in Unix seconds. `reservations` are those on the same hosts within that time, by their
+         *     start; `is_cut`: there are more. `time` is the hub's.
+         */
         ReservationPreview: {
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description The GPUs */
             gpus: components["schemas"]["PreviewedGpu"][];
+            /** @description Whether there are more than are listed */
             is_cut: boolean;
+            /** @description The reservations, by their start */
             reservations: components["schemas"]["ShownReservation"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description When the answer was made, in Unix seconds */
             time: number;
         };
-        /** ReservedGpu */
+        /**
+         * ReservedGpu
+         * @description A GPU of a reservation, with the host and the number it had when it was reserved. `is_there` is None where that
+         *     was not checked, false where the fleet knows no such GPU any more: the reservation stays all the same.
+         */
         ReservedGpu: {
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description Whether the fleet has it now; null: that was not checked */
             is_there: boolean | null;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
         };
-        /** Run */
+        /**
+         * Run
+         * @description One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
+         *     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
+         *     theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
+         *     `verdict` is there where it was asked for.
+         */
         Run: {
+            /** @description The command line, with secrets removed; null: unknown */
             command: string | null;
+            /** @description Why the command line is not shown; null: it is, or it is not known */
             command_reason: string | null;
+            /** @description The container that the process runs in; null: none */
             container: string | null;
+            /** @description When it ended, in Unix seconds; null: it runs */
             ended_at: number | null;
+            /** @description Total energy, in joules; null: unknown */
             energy_joules: number | null;
+            /** @description GPU-seconds from its start to its end */
             gpu_seconds: number;
+            /** @description The UUIDs of its GPUs */
             gpus: string[];
+            /**
+             * @description The id of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The name of the host */
             host_name: string;
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description For how many seconds nothing has worked on it */
             idle_seconds: number;
+            /** @description The job that the run belongs to; null: none */
             job: string | null;
+            /** @description The numbers of its GPUs in the host */
             labels: string[];
+            /** @description Memory in use on average over all its GPUs, in bytes; null: unknown */
             mean_memory_bytes: number | null;
+            /** @description The mean utilization of its GPUs, 0 to 100; null: unknown */
             mean_utilization_percent: number | null;
+            /**
+             * @description The name of the GPU's model; null: unknown
+             * @example H200
+             */
             model: string | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             peak_memory_bytes: number | null;
+            /** @description The number of the process on its host */
             pid: number;
+            /** @description When it was first seen, in Unix seconds */
             seen_at: number;
+            /** @description When it was started, in Unix seconds; null: unknown */
             started_at: number | null;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
+            /** @description How well the run used its GPUs; null: it was not asked for */
             verdict: components["schemas"]["RunVerdict"] | null;
         };
-        /** RunVerdict */
+        /**
+         * RunVerdict
+         * @description `text` is one sentence. `reason` is why the rating is unknown, null where it is known. `suggestions` are at most
+         *     three, the most important first.
+         */
         RunVerdict: {
-            /** @enum {string} */
+            /**
+             * @description good, could_be_better, poor or unknown
+             * @enum {string}
+             */
             rating: "good" | "could_be_better" | "poor" | "unknown";
+            /** @description Why; null: there is nothing to explain */
             reason: string | null;
+            /** @description What to change, the most important first */
             suggestions: components["schemas"]["Suggestion"][];
+            /** @description It, in words */
             text: string;
         };
-        /** Runs */
+        /**
+         * Runs
+         * @description `next` is the `before` of the next page, None on the last.
+         */
         Runs: {
+            /** @description The `before` of the next page; null: this is the last */
             next: number | null;
+            /** @description The runs, newest first */
             runs: components["schemas"]["Run"][];
         };
-        /** SavedView */
+        /**
+         * SavedView
+         * @description `href` is the part of the page's address from `?` or `#` on. At most one view is shown where the page is opened
+         *     without naming anything.
+         */
         SavedView: {
+            /** @description The address of the view, relative to the page */
             href: string;
-            /** @default false */
+            /**
+             * @description Whether the page opens with this view
+             * @default false
+             */
             is_default?: boolean;
+            /** @description Its name */
             name: string;
         };
-        /** SavedViews */
+        /**
+         * SavedViews
+         * @description In the order in which they were saved, each with a name of its own.
+         */
         SavedViews: {
+            /** @description The saved views */
             views: components["schemas"]["SavedView"][];
         };
-        /** Series */
+        /**
+         * Series
+         * @description Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`. `label` is what
+         *     people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the series without a
+         *     user is that of unknown users.
+         */
         Series: {
+            /** @description True for the series of all hosts together; null: it is of something else */
             fleet?: boolean | null;
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu?: string | null;
+            /**
+             * @description The id of the host; null: the series is of something else
+             * @example gpu07
+             */
             host?: string | null;
+            /**
+             * @description The name that is shown for the GPU or host; null: none
+             * @example 3
+             */
             label?: string | null;
+            /**
+             * @description The name of the GPU's model; null: unknown
+             * @example H200
+             */
             model?: string | null;
+            /** @description Points of time in Unix seconds, mean, smallest and largest value; each null: unknown; null: unknown */
             points: [
                 number,
                 number | null,
                 number | null,
                 number | null
             ][];
+            /** @description The number of the run; null: the series is of something else */
             run?: number | null;
+            /**
+             * @description The user's login name; null: the series is of something else, or of unknown users
+             * @example ada
+             */
             user?: string | null;
         };
-        /** SessionList */
+        /**
+         * SessionList
+         * @description The one used last first.
+         */
         SessionList: {
+            /** @description The sessions, newest first */
             sessions: components["schemas"]["OneSession"][];
         };
         /**
@@ -3730,26 +6046,65 @@ export interface components {
          * @description A GPU of the overview. What is left out is the model's, empty, null or, for `health`, ok.
          */
         ShortGpu: {
+            /** @description The job that a scheduler has given the GPU to */
             allocation?: components["schemas"]["Allocation"];
-            /** @enum {unknown} */
+            /**
+             * @description The state of the GPU: free, busy, idle, allocated, reserved, drained or unknown
+             * @enum {unknown}
+             */
             availability: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name?: string;
-            /** @enum {unknown} */
+            /**
+             * @description ok, warning, critical or unknown
+             * @enum {unknown}
+             */
             health?: "critical" | "ok" | "unknown" | "warning";
+            /** @description What to do about it */
             health_action?: string;
+            /** @description Why it is not ok */
             health_reason?: string;
+            /** @description The GPU's number in its host */
             index: number;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice
+             * @example 3
+             */
             label: string;
-            /** @enum {unknown} */
+            /**
+             * @description Its state before the host stopped reporting, for showing only
+             * @enum {unknown}
+             */
             last_seen?: "allocated" | "busy" | "drained" | "free" | "idle" | "reserved" | "unknown";
+            /** @description The maintenance that applies now */
             maintenance?: components["schemas"]["Maintenance"];
+            /**
+             * @description Memory, in bytes; null: unknown
+             * @example 150754820096
+             */
             memory_total_bytes?: number | null;
+            /** @description Its name */
             name?: string;
+            /** @description The reservation or claim that counts now */
             reservation?: components["schemas"]["GpuReservation"];
+            /** @description Who is on the GPU without the reservation */
             reservation_conflict?: string;
+            /** @description Since when, in Unix seconds; null: unknown */
             since: number | null;
+            /** @description The login names of its users */
             users?: string[];
+            /**
+             * @description The UUID of the GPU
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             uuid: string;
+            /**
+             * @description nvidia, amd or intel
+             * @example nvidia
+             */
             vendor?: string;
         };
         /**
@@ -3757,20 +6112,37 @@ export interface components {
          * @description A host of the overview. One without GPUs has no `model`.
          */
         ShortHost: {
+            /**
+             * @description The short name that is shown
+             * @example H200
+             */
             display_name: string;
+            /** @description The GPUs */
             gpus: components["schemas"]["ShortGpu"][];
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description Labels, by name */
             labels: {
                 [key: string]: string;
             };
+            /** @description When the last report came, in Unix seconds; null: never */
             last_report_at: number | null;
+            /** @description The maintenance that applies now; null: none */
             maintenance: components["schemas"]["Maintenance"] | null;
+            /** @description What applies to each GPU that does not say otherwise */
             model?: components["schemas"]["GpuModel"];
+            /** @description Its name */
             name: string;
+            /** @description What an admin noted about the host; null: nothing */
             note: components["schemas"]["HostNote"] | null;
+            /** @description What is wrong, in sentences; empty: nothing */
             problems: string[];
-            /** @enum {unknown} */
+            /**
+             * @description up, late, down or never_seen
+             * @enum {unknown}
+             */
             status: "down" | "late" | "never_seen" | "up";
+            /** @description The source of the reports, such as push, pull, ssh or scrape */
             via: string;
         };
         /**
@@ -3782,113 +6154,266 @@ export interface components {
          *         of each disk. NaN as a number that may be left out is None. `job_cgroups` are there when they were just read.
          */
         ShortReport: {
-            /** @default  */
+            /**
+             * @description The version of gpudeck's agent; empty: there is none
+             * @default
+             */
             agent_version?: string;
+            /** @description The system's number of this boot */
             boot_id: string;
+            /** @description When it was read, in Unix seconds on the host's clock */
             collected_at: number;
+            /** @description The number of the description that this report has or refers to */
             description: string;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
-            /** @default  */
+            /**
+             * @description The id of the host, which stays when its name changes
+             * @default
+             */
             host_id?: string;
+            /** @description Seconds between two reports */
             interval_seconds: number;
-            /** @default [] */
+            /**
+             * @description What jobs use beside GPUs
+             * @default []
+             */
             job_cgroups?: components["schemas"]["JobCgroup"][];
+            /** @description Metrics in the order of the description, packed */
             numbers: string;
-            /** @default  */
+            /**
+             * @description A text that the agent chose when it started
+             * @default
+             */
             run_id?: string;
+            /** @description The number of the report, counted by the agent */
             sequence: number;
-            /** @default false */
+            /**
+             * @description Whether the host is simulated
+             * @default false
+             */
             simulated?: boolean;
+            /** @description The version of the format */
             version: number;
         };
-        /** ShownEvent */
+        /**
+         * ShownEvent
+         * @description A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock.
+         *
+         *     `text` is what the code means, `message` is in the driver's own words. `user` owned `process` when it happened; null
+         *     where that is not known, or no process was named.
+         */
         ShownEvent: {
+            /** @description When it happened, in Unix seconds */
             at: number;
+            /** @description NVIDIA's XID */
             code: number;
-            /** @enum {string} */
+            /**
+             * @description What kind it is
+             * @enum {string}
+             */
             kind: "critical" | "application" | "warning";
+            /** @description The fault in the driver's own words */
             message: string;
+            /** @description The number of the process that was concerned; null: none was named */
             process: number | null;
+            /** @description It, in words */
             text: string;
+            /**
+             * @description The user's login name; null: unknown
+             * @example ada
+             */
             user: string | null;
         };
-        /** ShownMaintenance */
+        /**
+         * ShownMaintenance
+         * @description `state` is what it is now. `is_there` is false where the fleet knows no such host or GPU any more: the window
+         *     counts again when it is back.
+         */
         ShownMaintenance: {
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Who created it */
             created_by: string;
+            /** @description When it ends, in Unix seconds; null: when somebody ends it */
             end: number | null;
+            /**
+             * @description The GPU's UUID; null: no single GPU is concerned
+             * @example GPU-5ad61c10-0e7b-4a63-9cb1-2f0c3b1e7a11
+             */
             gpu: string | null;
+            /**
+             * @description The name of the host
+             * @example gpu07
+             */
             host: string;
+            /** @description The id of the host, which stays when its name changes */
             host_id: string;
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description Whether the fleet has it now */
             is_there: boolean;
+            /**
+             * @description The GPU's number in its host, such as `3`, or `0.5` for a MIG slice; null: no single GPU is concerned
+             * @example 3
+             */
             label: string | null;
+            /** @description Why */
             reason: string;
+            /** @description When it begins, in Unix seconds */
             start: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "planned" | "running" | "ended";
         };
-        /** ShownProcess */
+        /**
+         * ShownProcess
+         * @description A process with every field of `model.report.Process`, null where it is unknown: on the wire those are left out.
+         *     What a report may hold is bounded where it comes in, and not here.
+         */
         ShownProcess: {
+            /** @description The command line, with secrets removed; null: unknown, see `reasons` */
             command: string | null;
+            /** @description The container that the process runs in; null: none */
             container: string | null;
-            /** @default false */
+            /**
+             * @description Whether it is a display server, which does not count as use
+             * @default false
+             */
             display: boolean;
+            /** @description How the user, container and job of the process were identified; null: unknown, see `reasons` */
             evidence: string | null;
+            /** @description The job that the process belongs to; null: none */
             job: string | null;
+            /**
+             * @description Memory used, in bytes; null: unknown, see `reasons`
+             * @example 68719476736
+             */
             memory_used_bytes: number | null;
+            /** @description The number of the process on its host */
             pid: number;
+            /** @description Why fields are null: by the name of the field */
             reasons: {
                 [key: string]: string;
             };
+            /** @description When it was started, in Unix seconds; null: unknown, see `reasons` */
             started_at: number | null;
+            /**
+             * @description The user's login name; null: unknown, see `reasons`
+             * @example ada
+             */
             user: string | null;
+            /**
+             * @description Utilization, 0 to 100; null: unknown, see `reasons`
+             * @example 97
+             */
             utilization_percent: number | null;
         };
-        /** ShownReservation */
+        /**
+         * ShownReservation
+         * @description `state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
+         *     beginning (`cancelled`). `is_read_only`: it is a scheduler's, and only changed there.
+         */
         ShownReservation: {
+            /** @description When it was last changed, in Unix seconds */
             changed_at: number;
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Who created it */
             created_by: string;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description The GPUs */
             gpus: components["schemas"]["ReservedGpu"][];
+            /** @description Its id, which stays the same */
             id: number;
-            /** @default false */
+            /**
+             * @description Whether it is a scheduler's, and only changed there
+             * @default false
+             */
             is_read_only: boolean;
-            /** @enum {string} */
+            /**
+             * @description What kind it is
+             * @enum {string}
+             */
             kind: "reservation" | "claim";
+            /** @description Its name; null: unknown */
             name: string | null;
+            /** @description A note of the users; empty: none */
             note: string;
+            /** @description Why it was released; null: it was not, or nobody said */
             release_reason: string | null;
+            /** @description When it was given back, in Unix seconds; null: it was not */
             released_at: number | null;
+            /** @description The scheduler, by its name in the hub's configuration; null: none, users of the hub */
             scheduler: string | null;
+            /** @description When it begins, in Unix seconds */
             start: number;
-            /** @enum {string} */
+            /**
+             * @description Its state now
+             * @enum {string}
+             */
             state: "planned" | "running" | "ended" | "released" | "cancelled";
+            /** @description When its owner was first seen on one of its GPUs, in Unix seconds; null: not yet */
             used_at: number | null;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
+            /** @description Grows with every change */
             version: number;
         };
-        /** ShownSlot */
+        /**
+         * ShownSlot
+         * @description A time at which these GPUs are free.
+         */
         ShownSlot: {
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description The GPUs */
             gpus: components["schemas"]["ReservedGpu"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
         };
-        /** SmallerModel */
+        /**
+         * SmallerModel
+         * @description Hours on `model` that would have fitted on `smaller`.
+         */
         SmallerModel: {
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost: number | null;
+            /** @description GPU-hours */
             hours: number;
+            /**
+             * @description The name of the GPU's model
+             * @example H200
+             */
             model: string;
+            /** @description The smaller model that would have been enough */
             smaller: string;
         };
-        /** SourceCount */
+        /**
+         * SourceCount
+         * @description A source, and how many hosts report over it.
+         */
         SourceCount: {
+            /** @description How many hosts are down */
             down: number;
+            /** @description How many hosts use the source */
             hosts: number;
+            /** @description How many hosts are late */
             late: number;
+            /** @description How many hosts have never reported */
             never_seen: number;
+            /** @description How many hosts are up */
             up: number;
+            /** @description The source of the reports, such as push, pull, ssh or scrape */
             via: string;
         };
         /**
@@ -3896,23 +6421,37 @@ export interface components {
          * @description What changed since the event before, to be applied in the order of docs/api.md. `hosts` are whole: new ones, and those whose set of GPUs changed; `rows` are theirs. `problems`, `alerts` and `alert_counts` are whole. `reservations` is another number whenever a reservation was created, changed or released.
          */
         StreamDelta: {
+            /** @description How many alerts fire, over all that are listed and not listed */
             alert_counts?: components["schemas"]["AlertCounts"];
+            /** @description The alerts that fire, worst first, at most 200 */
             alerts?: components["schemas"]["Alert"][];
+            /** @description What changed of hosts, and of their GPUs, other than metrics */
             changes?: components["schemas"]["HostChange"][];
+            /** @description What happened since the event before */
             events?: components["schemas"]["Event"][];
+            /** @description Metrics of GPUs that changed */
             gpus?: components["schemas"]["GpuValues"];
+            /** @description Whole hosts: new ones, and those whose set of GPUs changed */
             hosts?: components["schemas"]["Host"][];
+            /** @description What is wrong, in sentences; empty: nothing */
             problems?: string[];
+            /** @description The numbers of processes that changed */
             processes?: components["schemas"]["ProcessValues"];
+            /** @description The ids of hosts that are gone */
             removed?: string[];
+            /** @description Metrics of hosts that changed */
             reports?: components["schemas"]["HostValues"];
+            /** @description Another number whenever a reservation was created, changed or released */
             reservations?: number;
+            /** @description The ids of `hosts`, their rows, and the rows of their first GPUs */
             rows?: [
                 string,
                 number,
                 number
             ][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
         };
         /**
@@ -3921,6 +6460,7 @@ export interface components {
          */
         StreamSnapshot: {
             /**
+             * @description How many alerts fire, over all that are listed and not listed
              * @default {
              *       "critical": 0,
              *       "needs_attention": 0,
@@ -3928,27 +6468,48 @@ export interface components {
              *     }
              */
             alert_counts: components["schemas"]["AlertCounts"];
-            /** @default [] */
+            /**
+             * @description The alerts that fire, worst first, at most 200
+             * @default []
+             */
             alerts: components["schemas"]["Alert"][];
+            /** @description Whether all hosts are simulated */
             demo: boolean;
+            /** @description The hosts, by name */
             hosts: components["schemas"]["Host"][];
-            /** @default [] */
+            /**
+             * @description What is wrong, in sentences; empty: nothing
+             * @default []
+             */
             problems: string[];
+            /** @description The ids of the hosts, their rows, and the rows of their first GPUs */
             rows: [
                 string,
                 number,
                 number
             ][];
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description Counts over the fleet */
             totals: components["schemas"]["Totals"];
+            /** @description The version of gpudeck */
             version: string;
         };
-        /** Suggestion */
+        /**
+         * Suggestion
+         * @description `rule` is the word for programs, `text` what it found. `evidence` are the figures, `threshold` is from where on
+         *     the rule fires, `fix` what to do.
+         */
         Suggestion: {
+            /** @description The figures that the suggestion rests on */
             evidence: string;
+            /** @description What to change, in words */
             fix: string;
+            /** @description The name of the rule */
             rule: string;
+            /** @description It, in words */
             text: string;
+            /** @description The limit that it was compared with */
             threshold: string;
         };
         /**
@@ -3956,195 +6517,438 @@ export interface components {
          * @description Of the GPUs of each host in `rows`: the mean utilization and the highest temperature.
          */
         SummaryValues: {
+            /** @description The rows of the hosts that the values are of */
             rows: number[];
+            /** @description Temperature, in °C; null: unknown */
             temperature_celsius: (number | null)[];
+            /** @description Utilization, 0 to 100; null: unknown */
             utilization_percent: (number | null)[];
         };
-        /** TargetGroup */
+        /**
+         * TargetGroup
+         * @description One agent: `targets` has one place. Labels begin with two underscores, so that none of them stands in the way of
+         *     those on the agent's page; a rule of Prometheus' relabel_configs keeps the ones that a site wants.
+         */
         TargetGroup: {
+            /** @description The labels of the target, as Prometheus uses them */
             labels: {
                 [key: string]: string;
             };
+            /** @description The addresses, as `host:port` */
             targets: string[];
         };
-        /** Token */
+        /**
+         * Token
+         * @description A token without its secret. Times are Unix seconds.
+         *
+         *     `hosts` is the host, or the pattern of names, that an agent may report as; None: any. `account` is the name of
+         *     `account_id`; the token of an account never has a higher `role` than the account, and is worth nothing while
+         *     `is_disabled` is true of it.
+         */
         Token: {
+            /** @description The account that the token acts as; null: none, it is the hub's */
             account: string | null;
+            /** @description The number of the account; null: the token belongs to none */
             account_id: number | null;
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description Who created it */
             created_by: string;
+            /** @description When it expires, in Unix seconds; null: never */
             expires_at: number | null;
+            /** @description The only hosts that it may report for; empty: any; null: unknown */
             hosts: string | null;
+            /** @description Its id, which stays the same */
             id: number;
-            /** @default false */
+            /**
+             * @description Whether it is disabled
+             * @default false
+             */
             is_disabled: boolean;
+            /** @description When it was last used, in Unix seconds; null: never */
             last_used_at: number | null;
+            /** @description Its name */
             name: string;
+            /** @description When it was revoked, in Unix seconds; null: it was not */
             revoked_at: number | null;
-            /** @enum {string} */
+            /**
+             * @description The role, which decides what is allowed
+             * @enum {string}
+             */
             role: "nobody" | "agent" | "calendar" | "viewer" | "user" | "admin";
         };
         /** TokenList */
         TokenList: {
+            /** @description The tokens */
             tokens: components["schemas"]["Token"][];
         };
-        /** Totals */
+        /**
+         * Totals
+         * @description Counts over the fleet; the availabilities add up to `gpus`.
+         */
         Totals: {
+            /** @description GPUs that a scheduler has given to a job on which nothing runs yet */
             allocated: number;
+            /** @description GPUs in use and working */
             busy: number;
+            /** @description GPUs in maintenance, or of which nothing new may be expected */
             drained: number;
+            /** @description GPUs that nobody uses and nobody has reserved or been allocated */
             free: number;
+            /** @description How many GPUs there are */
             gpus: number;
+            /** @description How many hosts there are */
             hosts: number;
+            /** @description How many hosts report */
             hosts_up: number;
+            /** @description GPUs in use on which nothing has worked for 10 minutes */
             idle: number;
+            /**
+             * @description Power, in watts; null: unknown
+             * @example 412.5
+             */
             power_watts: number | null;
+            /** @description GPUs that nobody uses and somebody has reserved for now */
             reserved: number;
+            /** @description GPUs of which the state is unknown */
             unknown: number;
+            /** @description How many users have processes on GPUs */
             users: number;
         };
-        /** Trial */
+        /**
+         * Trial
+         * @description One login that an admin tries: nobody is logged in by it. `claims` and `userinfo` are as the provider sent them,
+         *     without those that are secret.
+         */
         Trial: {
+            /** @description The claims that the login provider sent, by name */
             claims: {
                 [key: string]: unknown;
             };
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description The group of the login provider that decided on the role; null: none */
             group: string | null;
+            /** @description Its id, which stays the same */
             id: string;
+            /** @description The mail address that the login provider sent; null: none */
             mail: string | null;
-            /** @default  */
+            /**
+             * @description Its name
+             * @default
+             */
             name: string;
-            /** @default  */
+            /**
+             * @description What is wrong
+             * @default
+             */
             problem: string;
+            /** @description The login provider */
             provider: string;
+            /** @description How the login was judged, step by step */
             reasons: components["schemas"]["Reason"][];
-            /** @enum {null|string} */
+            /**
+             * @description The role that the login would have; null: it would be refused
+             * @enum {null|string}
+             */
             role: "viewer" | "user" | "admin" | null;
             /**
+             * @description Its state now
              * @default waiting
              * @enum {string}
              */
             state: "waiting" | "done" | "refused";
+            /** @description The address of the login provider */
             url: string;
+            /** @description What the login provider's user information says, by name */
             userinfo: {
                 [key: string]: unknown;
             };
         };
-        /** TrialList */
+        /**
+         * TrialList
+         * @description The newest first.
+         */
         TrialList: {
+            /** @description The logins that were tried, newest first */
             trials: components["schemas"]["Trial"][];
         };
-        /** Usage */
+        /**
+         * Usage
+         * @description `coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
+         *
+         *     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
+         *     `allocated_since` is when the records of jobs begin, if after it: of the time before, only
+         *     imported jobs are counted.
+         */
         Usage: {
+            /** @description When the records of jobs begin, in Unix seconds; null: before the period */
             allocated_since: number | null;
-            /** @enum {string} */
+            /**
+             * @description What a row is: a user, group, host, model, or a name of jobs
+             * @example user
+             * @enum {string}
+             */
             by: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description The currency of costs, such as EUR; empty: no price is set */
             currency: string;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description When the first GPU was seen, in Unix seconds; null: before the period */
             known_since: number | null;
+            /** @description GPU-hours that were monitored, in use or not */
             monitored_gpu_hours: number;
+            /** @description The rows */
             rows: components["schemas"]["UsageRow"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description The sum of all rows */
             total: components["schemas"]["UsageRow"];
         };
-        /** UsageRow */
+        /**
+         * UsageRow
+         * @description Exactly one of user, group, host, model, account, partition, namespace, label is the row's name; `unknown` marks
+         *     users who could not be identified.
+         *
+         *     `share` is of all monitored GPU-hours of the fleet, without jobs that were imported; None where all of them were.
+         *     `active_hours` are GPU-hours times utilization, `idle_hours` GPU-hours in the state idle. `measured_hours` are the
+         *     GPU-hours with a known utilization: `active_hours` divided by them is the utilization. `active_hours` is None when
+         *     no utilization was known at all, `idle_hours` where jobs were imported, `energy_kwh` when no power was known, `cost`
+         *     when no price is set. `idle_cost` and `unused_cost` are those of `idle_hours` and `unused_hours`.
+         *
+         *     Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
+         *     GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used. `unmonitored_hours` are the
+         *     allocated hours in which it is not known what the GPU did, `shared_hours` those of GPUs that others had too; they
+         *     count for the job that started first.
+         */
         UsageRow: {
+            /** @description The scheduler's account that the job is charged to; null: none */
             account?: string | null;
+            /** @description GPU-hours times utilization; null: no utilization was known */
             active_hours: number | null;
+            /** @description GPU-hours for which a scheduler had given GPUs to jobs; null: no scheduler is read */
             allocated_hours?: number | null;
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost?: number | null;
+            /** @description The same by day; empty if it was not asked for */
             days?: components["schemas"]["Day"][];
+            /** @description Energy, in kWh; null: no power was known */
             energy_kwh: number | null;
+            /** @description GPU-hours in use by somebody */
             gpu_hours: number;
+            /** @description The group of the users; null: unknown */
             group?: string | null;
+            /**
+             * @description The name of the host; null: the row is of something else
+             * @example gpu07
+             */
             host?: string | null;
+            /** @description The cost of `idle_hours`; null: no price is set */
             idle_cost?: number | null;
+            /** @description GPU-hours in the state idle; null: jobs were imported, of which it is not known */
             idle_hours: number | null;
+            /**
+             * @description The value of the job's label; null: the row is of something else, or the job has no such label
+             * @example 3
+             */
             label?: string | null;
+            /** @description The GPU-hours whose utilization is known */
             measured_hours: number;
+            /**
+             * @description The name of the GPU's model; null: the row is of something else
+             * @example H200
+             */
             model?: string | null;
+            /** @description The namespace of the pod; null: none */
             namespace?: string | null;
+            /** @description Allocated GPU-hours of GPUs that their jobs never used; null: no scheduler is read */
             never_used_hours?: number | null;
+            /** @description The scheduler's partition; null: none */
             partition?: string | null;
+            /** @description The most memory in use at a moment, in bytes; null: unknown */
             peak_memory_bytes: number | null;
+            /** @description The part of all GPU-hours in use, 0 to 1; null: there were none, or jobs were imported */
             share: number | null;
+            /** @description GPU-hours of GPUs that several jobs had at a time; null: no scheduler is read */
             shared_hours?: number | null;
-            /** @default false */
+            /**
+             * @description Whether it is the row of users who could not be identified
+             * @default false
+             */
             unknown?: boolean;
+            /** @description Allocated GPU-hours in which it is not known what the GPU did; null: no scheduler is read */
             unmonitored_hours?: number | null;
+            /** @description The cost of `unused_hours`; null: no price is set */
             unused_cost?: number | null;
+            /** @description Allocated GPU-hours in which the GPU was not in use; null: no scheduler is read, or unknown */
             unused_hours?: number | null;
+            /**
+             * @description The user's login name; null: the row is of something else, or of unknown users
+             * @example ada
+             */
             user?: string | null;
         };
-        /** UserRow */
+        /**
+         * UserRow
+         * @description A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
+         *     is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
+         *     beside its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
+         *     is when their oldest process started, in Unix seconds.
+         */
         UserRow: {
+            /** @description How many GPUs */
             gpu_count: number;
+            /** @description The GPUs */
             gpus: string[];
+            /** @description Whether the memory of some processes is unknown, so that more is in use */
             is_memory_part: boolean;
+            /**
+             * @description Memory used, in bytes; null: unknown, see `reasons`
+             * @example 68719476736
+             */
             memory_used_bytes: number | null;
+            /** @description How many processes; null: unknown, see `reasons` */
             processes: number | null;
+            /** @description Why fields are null: by the name of the field */
             reasons: {
                 [key: string]: string;
             };
+            /** @description Since when, in Unix seconds; null: unknown, see `reasons` */
             since: number | null;
+            /**
+             * @description The user's login name; null: unknown, see `reasons`
+             * @example ada
+             */
             user: string | null;
+            /**
+             * @description Utilization, 0 to 100; null: unknown, see `reasons`
+             * @example 97
+             */
             utilization_percent: number | null;
         };
-        /** Users */
+        /**
+         * Users
+         * @description By memory, then by processes, the most first.
+         */
         Users: {
+            /** @description When the answer was made, in Unix seconds */
             time: number;
+            /** @description The users, those with the most GPUs first */
             users: components["schemas"]["UserRow"][];
         };
-        /** Waste */
+        /**
+         * Waste
+         * @description The largest sum of wasted hours first. The period before is from `before_start` to `start`. `judged_hours` are
+         *     the GPU-hours of which it is known how much memory they needed. `problem` says what is not known.
+         */
         Waste: {
+            /** @description When the records of jobs begin, in Unix seconds; null: before the period */
             allocated_since: number | null;
+            /** @description When the period before begins, in Unix seconds */
             before_start: number;
-            /** @enum {string} */
+            /**
+             * @description What a row is: a user, group, host, model, or a name of jobs
+             * @example user
+             * @enum {string}
+             */
             by: "user" | "group" | "host" | "model" | "account" | "partition" | "namespace" | "label";
+            /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
             coverage: number | null;
+            /** @description `coverage` of the period before; null: no GPU was known */
             coverage_before: number | null;
+            /** @description The currency of costs, such as EUR; empty: no price is set */
             currency: string;
+            /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description GPU-hours of which the memory in use is known */
             judged_hours: number;
+            /** @description When the first GPU was seen, in Unix seconds; null: before the period */
             known_since: number | null;
+            /** @description What is wrong; null: nothing */
             problem: string | null;
+            /** @description After so many idle seconds a GPU could have been released */
             released_after_seconds: number;
+            /** @description The rows */
             rows: components["schemas"]["WasteRow"][];
+            /** @description Models whose work would have fitted on a smaller one */
             smaller: components["schemas"]["SmallerModel"][];
+            /** @description When it begins, in Unix seconds */
             start: number;
+            /** @description The sum of all rows */
             total: components["schemas"]["WasteRow"];
         };
-        /** WasteRow */
+        /**
+         * WasteRow
+         * @description `name` is null for unknown users (`unknown`), and for users or jobs without that name. `idle` are hours in the
+         *     state idle, `unused` allocated hours in which the GPU was not in use, null where no scheduler is read. `oversized`
+         *     are hours at work that would have fitted on a smaller model of this fleet; their cost is the difference of the
+         *     prices. `released` is the part of `idle` after a GPU had been idle for an hour.
+         */
         WasteRow: {
+            /** @description GPU-hours in use by somebody */
             gpu_hours: number;
+            /** @description GPU-hours in the state idle, with their cost */
             idle: components["schemas"]["WastedHours"];
+            /** @description Its name; null: unknown */
             name: string | null;
+            /** @description GPU-hours that would have fitted on a smaller model, with what that would have saved */
             oversized: components["schemas"]["WastedHours"];
+            /** @description GPU-hours that GPUs idled on after `released_after_seconds`, with their cost */
             released: components["schemas"]["WastedHours"];
+            /** @description Whether it is the row of users who could not be identified */
             unknown: boolean;
+            /** @description GPU-hours in which GPUs that jobs had were not in use, with their cost */
             unused: components["schemas"]["WastedHours"];
         };
-        /** WastedHours */
+        /**
+         * WastedHours
+         * @description GPU-hours; null is unknown. `cost` is that of the models with a price, null where none has one. `before` are the
+         *     hours of the period before, null where that was not recorded from its beginning on.
+         */
         WastedHours: {
+            /** @description The same in the period before, in hours; null: it was not monitored */
             before: number | null;
+            /** @description Money, in the currency of the answer; null: no price is set */
             cost: number | null;
+            /** @description GPU-hours; null: unknown */
             hours: number | null;
         };
-        /** WatchList */
+        /**
+         * WatchList
+         * @description Those that wait, and for a week those that fired.
+         */
         WatchList: {
+            /** @description The watches, those that wait first */
             watches: components["schemas"]["WatchView"][];
         };
-        /** WatchView */
+        /**
+         * WatchView
+         * @description `fired_at` is null until the GPUs in `found` were free; then the watch has ended. `is_sent`: the user is notified
+         *     by mail or Slack; else by an event alone.
+         */
         WatchView: {
+            /** @description When it was created, in Unix seconds */
             created_at: number;
+            /** @description The requested GPUs, in words */
             description: string;
+            /** @description When it expires, in Unix seconds */
             expires_at: number;
+            /** @description When it fired, in Unix seconds; null: not yet */
             fired_at: number | null;
+            /** @description The GPUs that were free; empty: not yet */
             found: components["schemas"]["FoundGpu"][];
+            /** @description Its id, which stays the same */
             id: number;
+            /** @description Whether the user is notified by mail or Slack, and not by an event alone */
             is_sent: boolean;
+            /**
+             * @description The user's login name
+             * @example ada
+             */
             user: string;
+            /** @description The GPUs that are requested */
             wanted: components["schemas"]["GpuRequest"];
         };
     };
@@ -4156,7 +6960,7 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    ApiV1AboutReadAbout: {
+    readAbout: {
         parameters: {
             query?: never;
             header?: never;
@@ -4230,7 +7034,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AccountsListAccounts: {
+    listAccounts: {
         parameters: {
             query?: never;
             header?: never;
@@ -4304,7 +7108,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AccountsAddAccount: {
+    addAccount: {
         parameters: {
             query?: never;
             header?: never;
@@ -4391,7 +7195,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AccountsNameRemoveAccount: {
+    removeAccount: {
         parameters: {
             query?: never;
             header?: never;
@@ -4477,7 +7281,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AccountsNameChangeAccount: {
+    changeAccount: {
         parameters: {
             query?: never;
             header?: never;
@@ -4567,7 +7371,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AlertsListAlerts: {
+    listAlerts: {
         parameters: {
             query?: {
                 /** @description One word, or several with commas: any of them fits */
@@ -4661,7 +7465,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AlertsAcknowledgeAcknowledgeSeveral: {
+    acknowledgeAlerts: {
         parameters: {
             query?: never;
             header?: never;
@@ -4748,7 +7552,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AlertsTestTryAlertRule: {
+    tryAlertRule: {
         parameters: {
             query?: {
                 /** @description A rule of the operator's own */
@@ -4842,7 +7646,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AlertsUnacknowledgeUnacknowledge: {
+    unacknowledgeAlerts: {
         parameters: {
             query?: never;
             header?: never;
@@ -4929,7 +7733,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AlertsKeyAcknowledgeAcknowledge: {
+    acknowledgeAlert: {
         parameters: {
             query?: never;
             header?: never;
@@ -5015,7 +7819,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AskAskOwner: {
+    askOwner: {
         parameters: {
             query?: never;
             header?: never;
@@ -5111,7 +7915,7 @@ export interface operations {
             };
         };
     };
-    ApiV1AuditReadAudit: {
+    readAudit: {
         parameters: {
             query?: {
                 /** @description At most so many */
@@ -5199,7 +8003,7 @@ export interface operations {
             };
         };
     };
-    ApiV1DeviceBeginDeviceLogin: {
+    beginDeviceLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -5286,7 +8090,7 @@ export interface operations {
             };
         };
     };
-    ApiV1DeviceTokenRedeemDeviceLogin: {
+    redeemDeviceLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -5373,7 +8177,7 @@ export interface operations {
             };
         };
     };
-    ApiV1DeviceUserCodeReadDeviceLogin: {
+    readDeviceLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -5459,7 +8263,7 @@ export interface operations {
             };
         };
     };
-    ApiV1DeviceUserCodeDecideDeviceLogin: {
+    decideDeviceLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -5549,7 +8353,7 @@ export interface operations {
             };
         };
     };
-    ApiV1DigestPreviewDigest: {
+    previewDigest: {
         parameters: {
             query?: {
                 /** @description An account, or # and a channel; your own without it. For admins */
@@ -5637,7 +8441,7 @@ export interface operations {
             };
         };
     };
-    ApiV1EventsListEvents: {
+    listEvents: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -5648,6 +8452,7 @@ export interface operations {
                 host?: string | null;
                 /** @description A GPU's uuid */
                 gpu?: string | null;
+                /** @description Only this user, by the login name */
                 user?: string | null;
                 /** @description One word, or several with commas: any of them fits */
                 kind?: string | null;
@@ -5743,7 +8548,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ExportEventsExportEvents: {
+    exportEvents: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -5840,7 +8645,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ExportRunsExportRuns: {
+    exportRuns: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -5937,7 +8742,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ExportSamplesExportSamples: {
+    exportSamples: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -6034,7 +8839,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ExportUsageExportUsage: {
+    exportUsage: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -6133,7 +8938,7 @@ export interface operations {
             };
         };
     };
-    ApiV1FirstAdminMakeFirstAdmin: {
+    makeFirstAdmin: {
         parameters: {
             query?: never;
             header?: never;
@@ -6220,7 +9025,7 @@ export interface operations {
             };
         };
     };
-    ApiV1FleetReadFleet: {
+    readFleet: {
         parameters: {
             query?: {
                 /** @description columns: a list for each field over all GPUs, without processes */
@@ -6310,15 +9115,18 @@ export interface operations {
             };
         };
     };
-    ApiV1GpusListGpus: {
+    listGpus: {
         parameters: {
             query?: {
                 /** @description Only these states; may be given several times */
                 availability?: ("free" | "busy" | "idle" | "allocated" | "reserved" | "drained" | "unknown")[] | null;
                 /** @description At least this much memory, in GiB: 40G */
                 min_memory?: string | null;
+                /** @description Only models whose name contains this */
                 model?: string | null;
+                /** @description Only this user, by the login name */
                 user?: string | null;
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description At most so many; without it all */
                 limit?: number | null;
@@ -6405,7 +9213,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HistoryReadHistory: {
+    readHistory: {
         parameters: {
             query: {
                 /** @description Such as utilization_percent or host_cpu_percent */
@@ -6420,6 +9228,7 @@ export interface operations {
                 gpu?: string | null;
                 /** @description A host's name or id */
                 host?: string | null;
+                /** @description Only this user, by the login name */
                 user?: string | null;
                 /** @description The id of a run */
                 run?: number | null;
@@ -6508,7 +9317,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HistoryHeatReadHeat: {
+    readHeat: {
         parameters: {
             query: {
                 /** @description Such as utilization_percent or host_cpu_percent */
@@ -6600,7 +9409,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HistoryOverviewReadOverview: {
+    readOverview: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
@@ -6696,7 +9505,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostOriginsListOrigins: {
+    listOrigins: {
         parameters: {
             query?: never;
             header?: never;
@@ -6770,7 +9579,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsListHosts: {
+    listHosts: {
         parameters: {
             query?: {
                 /** @description Only these; may be given several times */
@@ -6860,7 +9669,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsAddHost: {
+    addHost: {
         parameters: {
             query?: never;
             header?: never;
@@ -6956,7 +9765,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsRemoveHosts: {
+    removeHosts: {
         parameters: {
             query?: {
                 /** @description A name, or a pattern such as gpu* */
@@ -7048,7 +9857,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsReadHost: {
+    readHost: {
         parameters: {
             query?: never;
             header?: never;
@@ -7134,7 +9943,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsRemoveHost: {
+    removeHost: {
         parameters: {
             query?: never;
             header?: never;
@@ -7229,7 +10038,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsHealthReadHealth: {
+    readHostHealth: {
         parameters: {
             query?: {
                 /** @description Only these GPUs, by number or UUID; may be given several times */
@@ -7318,7 +10127,7 @@ export interface operations {
             };
         };
     };
-    ApiV1HostsNoteWriteNote: {
+    writeNote: {
         parameters: {
             query?: never;
             header?: never;
@@ -7408,7 +10217,7 @@ export interface operations {
             };
         };
     };
-    ApiV1IdlePolicyReadIdlePolicy: {
+    readIdlePolicy: {
         parameters: {
             query?: never;
             header?: never;
@@ -7482,7 +10291,7 @@ export interface operations {
             };
         };
     };
-    ApiV1IdlePolicyDryRunDryRunIdlePolicy: {
+    dryRunIdlePolicy: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -7570,7 +10379,7 @@ export interface operations {
             };
         };
     };
-    ApiV1JobsListJobs: {
+    listJobs: {
         parameters: {
             query?: {
                 /** @description Only jobs of this one */
@@ -7672,7 +10481,7 @@ export interface operations {
             };
         };
     };
-    ApiV1JobsImportAddJobs: {
+    addJobs: {
         parameters: {
             query?: never;
             header?: never;
@@ -7759,7 +10568,7 @@ export interface operations {
             };
         };
     };
-    ApiV1JobsReadJob: {
+    readJobByJob: {
         parameters: {
             query?: {
                 /** @description Only this scheduler's */
@@ -7848,7 +10657,7 @@ export interface operations {
             };
         };
     };
-    ApiV1JobsNamespaceReadJob: {
+    readJobByNamespaceJob: {
         parameters: {
             query?: {
                 /** @description Only this scheduler's */
@@ -7859,7 +10668,7 @@ export interface operations {
                 /** @description 4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod */
                 job: string;
                 /** @description The namespace of a pod */
-                namespace: string | null;
+                namespace: string;
             };
             cookie?: never;
         };
@@ -7939,7 +10748,7 @@ export interface operations {
             };
         };
     };
-    ApiV1KeepsListKeeps: {
+    listKeeps: {
         parameters: {
             query?: never;
             header?: never;
@@ -8013,7 +10822,7 @@ export interface operations {
             };
         };
     };
-    ApiV1KeepsKeepGpu: {
+    keepGpu: {
         parameters: {
             query?: never;
             header?: never;
@@ -8109,7 +10918,7 @@ export interface operations {
             };
         };
     };
-    ApiV1KeepsNumberEndKeep: {
+    endKeep: {
         parameters: {
             query?: never;
             header?: never;
@@ -8195,7 +11004,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginLogIn: {
+    logIn: {
         parameters: {
             query?: never;
             header?: never;
@@ -8282,7 +11091,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginOidcNameBeginLogin: {
+    beginLogin: {
         parameters: {
             query?: {
                 /** @description Where on the page to go then: ?query#fragment */
@@ -8371,7 +11180,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginOidcNameCallbackFinishLogin: {
+    finishLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -8455,7 +11264,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginOidcNameLogoutLogOutByProvider: {
+    logOutByProvider: {
         parameters: {
             query?: never;
             header?: never;
@@ -8541,7 +11350,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginTrialsListTrials: {
+    listTrials: {
         parameters: {
             query?: never;
             header?: never;
@@ -8615,7 +11424,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginTrialsTryLogin: {
+    tryLogin: {
         parameters: {
             query?: never;
             header?: never;
@@ -8702,7 +11511,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LoginTrialsTrialIdReadTrial: {
+    readTrial: {
         parameters: {
             query?: never;
             header?: never;
@@ -8788,7 +11597,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LogoutLogOut: {
+    logOut: {
         parameters: {
             query?: {
                 /** @description Whether to end the session at the provider, too */
@@ -8874,7 +11683,7 @@ export interface operations {
             };
         };
     };
-    ApiV1LogoutEverywhereLogOutEverywhere: {
+    logOutEverywhere: {
         parameters: {
             query?: never;
             header?: never;
@@ -8948,7 +11757,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MaintenanceListMaintenance: {
+    listMaintenance: {
         parameters: {
             query?: never;
             header?: never;
@@ -9022,7 +11831,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MaintenancePlanMaintenance: {
+    planMaintenance: {
         parameters: {
             query?: never;
             header?: never;
@@ -9118,7 +11927,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MaintenanceNumberEndMaintenance: {
+    endMaintenance: {
         parameters: {
             query?: never;
             header?: never;
@@ -9204,7 +12013,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeReadMe: {
+    readMe: {
         parameters: {
             query?: never;
             header?: never;
@@ -9278,7 +12087,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeMutesReadPersonalMutes: {
+    readPersonalMutes: {
         parameters: {
             query?: never;
             header?: never;
@@ -9352,7 +12161,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeMutesChoosePersonalMutes: {
+    choosePersonalMutes: {
         parameters: {
             query?: never;
             header?: never;
@@ -9439,7 +12248,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MePasswordChangePassword: {
+    changePassword: {
         parameters: {
             query?: never;
             header?: never;
@@ -9526,7 +12335,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeSessionsListSessions: {
+    listSessions: {
         parameters: {
             query?: never;
             header?: never;
@@ -9600,7 +12409,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeSessionsSessionIdEndOwnSession: {
+    endOwnSession: {
         parameters: {
             query?: never;
             header?: never;
@@ -9686,7 +12495,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeTokenCreateOwnToken: {
+    createOwnToken: {
         parameters: {
             query?: never;
             header?: never;
@@ -9773,7 +12582,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeTokenRevokeOwnToken: {
+    revokeOwnToken: {
         parameters: {
             query?: never;
             header?: never;
@@ -9847,7 +12656,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeTokensListOwnTokens: {
+    listOwnTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -9921,7 +12730,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeTokensTokenIdRevokeOneOfOwnTokens: {
+    revokeOneOfOwnTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -10007,7 +12816,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeViewsReadSavedViews: {
+    readSavedViews: {
         parameters: {
             query?: never;
             header?: never;
@@ -10081,7 +12890,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MeViewsKeepSavedViews: {
+    keepSavedViews: {
         parameters: {
             query?: never;
             header?: never;
@@ -10168,7 +12977,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MutesListMutes: {
+    listMutes: {
         parameters: {
             query?: never;
             header?: never;
@@ -10242,7 +13051,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MutesAddMute: {
+    addMute: {
         parameters: {
             query?: never;
             header?: never;
@@ -10338,7 +13147,7 @@ export interface operations {
             };
         };
     };
-    ApiV1MutesKeyEndMute: {
+    endMute: {
         parameters: {
             query?: never;
             header?: never;
@@ -10424,7 +13233,7 @@ export interface operations {
             };
         };
     };
-    ApiV1QueueListQueue: {
+    listQueue: {
         parameters: {
             query?: never;
             header?: never;
@@ -10498,7 +13307,7 @@ export interface operations {
             };
         };
     };
-    ApiV1QueueJoinQueue: {
+    joinQueue: {
         parameters: {
             query?: never;
             header?: never;
@@ -10594,7 +13403,7 @@ export interface operations {
             };
         };
     };
-    ApiV1QueueNumberAskQueue: {
+    readQueuePosition: {
         parameters: {
             query?: {
                 /** @description Seconds to wait for news */
@@ -10685,7 +13494,7 @@ export interface operations {
             };
         };
     };
-    ApiV1QueueNumberLeaveQueue: {
+    leaveQueue: {
         parameters: {
             query?: never;
             header?: never;
@@ -10771,7 +13580,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReliabilityReadReliability: {
+    readReliability: {
         parameters: {
             query?: {
                 /** @description Rank GPUs or hosts */
@@ -10865,7 +13674,7 @@ export interface operations {
             };
         };
     };
-    PostReport: {
+    sendReport: {
         parameters: {
             query?: never;
             header?: never;
@@ -10986,7 +13795,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsListReservations: {
+    listReservations: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
@@ -10997,6 +13806,7 @@ export interface operations {
                 host?: string | null;
                 /** @description A GPU's uuid */
                 gpu?: string | null;
+                /** @description Only this user, by the login name */
                 user?: string | null;
                 /** @description At most so many */
                 limit?: number;
@@ -11081,7 +13891,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsReserve: {
+    reserveGpus: {
         parameters: {
             query?: never;
             header?: never;
@@ -11177,7 +13987,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsIcsReadCalendar: {
+    readCalendar: {
         parameters: {
             query?: {
                 /** @description Only this one's */
@@ -11267,7 +14077,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsNextFindNext: {
+    findNextFree: {
         parameters: {
             query: {
                 /** @description For how long: 4h, 1d 6h */
@@ -11278,6 +14088,7 @@ export interface operations {
                 memory?: string | null;
                 /** @description Any part of the model's name */
                 model?: string | null;
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description All of them on one host */
                 same_host?: boolean;
@@ -11368,7 +14179,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsPreviewPreviewReservation: {
+    previewReservation: {
         parameters: {
             query?: never;
             header?: never;
@@ -11464,7 +14275,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsNumberReadReservation: {
+    readReservation: {
         parameters: {
             query?: never;
             header?: never;
@@ -11550,7 +14361,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsNumberRelease: {
+    releaseReservation: {
         parameters: {
             query?: never;
             header?: never;
@@ -11645,7 +14456,7 @@ export interface operations {
             };
         };
     };
-    ApiV1ReservationsNumberChangeReservation: {
+    changeReservation: {
         parameters: {
             query?: never;
             header?: never;
@@ -11744,15 +14555,18 @@ export interface operations {
             };
         };
     };
-    ApiV1RunsListRuns: {
+    listRuns: {
         parameters: {
             query?: {
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 start?: (unknown | unknown | unknown) | string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 end?: (unknown | unknown | unknown) | string | null;
+                /** @description Only this user, by the login name */
                 user?: string | null;
+                /** @description Only this host, by its name or id */
                 host?: string | null;
+                /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
                 /** @description Only those that are there now */
                 now?: boolean;
@@ -11843,7 +14657,7 @@ export interface operations {
             };
         };
     };
-    ApiV1RunsReadRun: {
+    readRun: {
         parameters: {
             query?: never;
             header?: never;
@@ -11929,7 +14743,7 @@ export interface operations {
             };
         };
     };
-    ApiV1SdListAgents: {
+    listAgents: {
         parameters: {
             query?: never;
             header?: never;
@@ -12003,7 +14817,7 @@ export interface operations {
             };
         };
     };
-    ApiV1SessionsListAllSessions: {
+    listAllSessions: {
         parameters: {
             query?: never;
             header?: never;
@@ -12077,7 +14891,7 @@ export interface operations {
             };
         };
     };
-    ApiV1SessionsSessionIdEndSession: {
+    endSession: {
         parameters: {
             query?: never;
             header?: never;
@@ -12163,7 +14977,7 @@ export interface operations {
             };
         };
     };
-    ReadStream: {
+    readStream: {
         parameters: {
             query?: {
                 /** @description Only the hosts with these ids, 200 at most, commas between them, also those that come later; empty: totals, problems, alerts and events alone */
@@ -12206,7 +15020,7 @@ export interface operations {
             };
         };
     };
-    ApiV1TokensListTokens: {
+    listTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -12280,7 +15094,7 @@ export interface operations {
             };
         };
     };
-    ApiV1TokensCreateToken: {
+    createToken: {
         parameters: {
             query?: never;
             header?: never;
@@ -12367,7 +15181,7 @@ export interface operations {
             };
         };
     };
-    ApiV1TokensTokenIdRevokeToken: {
+    revokeToken: {
         parameters: {
             query?: never;
             header?: never;
@@ -12453,7 +15267,7 @@ export interface operations {
             };
         };
     };
-    ApiV1TotalsReadTotals: {
+    readTotals: {
         parameters: {
             query?: never;
             header?: never;
@@ -12527,7 +15341,7 @@ export interface operations {
             };
         };
     };
-    ApiV1UsageReadUsage: {
+    readUsage: {
         parameters: {
             query?: {
                 /** @description What a row stands for. Accounts, partitions, namespaces and labels are of jobs */
@@ -12634,7 +15448,7 @@ export interface operations {
             };
         };
     };
-    ApiV1UsersReadUsers: {
+    readUsers: {
         parameters: {
             query?: never;
             header?: never;
@@ -12708,7 +15522,7 @@ export interface operations {
             };
         };
     };
-    ApiV1WasteReadWaste: {
+    readWaste: {
         parameters: {
             query?: {
                 /** @description What a row stands for, as of `/api/v1/usage` */
@@ -12810,7 +15624,7 @@ export interface operations {
             };
         };
     };
-    ApiV1WatchesListWatches: {
+    listWatches: {
         parameters: {
             query?: {
                 /** @description Of an admin: not those of others */
@@ -12896,7 +15710,7 @@ export interface operations {
             };
         };
     };
-    ApiV1WatchesAddWatch: {
+    addWatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -12992,7 +15806,7 @@ export interface operations {
             };
         };
     };
-    ApiV1WatchesNumberRemoveWatch: {
+    removeWatch: {
         parameters: {
             query?: never;
             header?: never;
@@ -13078,7 +15892,7 @@ export interface operations {
             };
         };
     };
-    BadgeFreeSvgReadBadge: {
+    readBadge: {
         parameters: {
             query?: {
                 /** @description Words of the search: only GPUs that match count */
@@ -13168,7 +15982,7 @@ export interface operations {
             };
         };
     };
-    EmbedFleetReadEmbed: {
+    readEmbed: {
         parameters: {
             query?: {
                 /** @description Words of the search: only GPUs that match count */
@@ -13256,7 +16070,7 @@ export interface operations {
             };
         };
     };
-    HealthzReadHealth: {
+    readHealth: {
         parameters: {
             query?: never;
             header?: never;
@@ -13330,7 +16144,7 @@ export interface operations {
             };
         };
     };
-    MetricsReadMetrics: {
+    readMetrics: {
         parameters: {
             query?: never;
             header?: never;
@@ -13404,7 +16218,7 @@ export interface operations {
             };
         };
     };
-    ReadyzReadReadiness: {
+    readReadiness: {
         parameters: {
             query?: never;
             header?: never;
