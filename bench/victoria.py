@@ -96,7 +96,7 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
         victoria.ask("/internal/force_flush")
         used = victoria.cpu_seconds()
         victoria.ask("/internal/force_merge")
-        query = f'avg_over_time(gpudeck_gpu_utilization_ratio{{gpu="{uuid}"}}[173s])'
+        query = f'avg_over_time(gpudeck_gpu_utilization_ratio{{uuid="{uuid}"}}[173s])'
         form = {"query": query, "start": str(end - 86_400), "end": str(end), "step": "173s"}
         times = []
         for _ in range(20):

@@ -200,7 +200,7 @@ def _read_series(store: StoreProcess, name: str, fleet: Fleet) -> dict[tuple[str
     with urllib.request.urlopen(f"{store.read_url}/api/v1/export?{urllib.parse.urlencode(form)}", timeout=30) as answer:
         series = [json.loads(line) for line in answer]
     return {
-        (one["metric"]["host"], one["metric"]["gpu"], at): value
+        (one["metric"]["host"], one["metric"]["uuid"], at): value
         for one in series
         for at, value in zip(one["timestamps"], one["values"], strict=True)
     }
