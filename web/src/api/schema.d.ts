@@ -2078,21 +2078,25 @@ export interface components {
          *     in the order of time, at most 1,000 of `count`.
          */
         AlertTest: {
-            /** @description How many times it happened */
+            /** @description How many times it would have fired */
             count: number;
             /** @description When it ends, in Unix seconds */
             end: number;
+            /** @description The expression that was tested */
             expr: string;
+            /** @description When it would have fired, in the order of time, at most 1,000 of `count` */
             firings: components["schemas"]["PastFiring"][];
-            /** @description The hosts, by name */
+            /** @description How many hosts were tested */
             hosts: number;
+            /** @description How many hosts were left out, because the test takes a limited time */
             hosts_left: number;
+            /** @description The part of the time, 0 to 1, for which the condition could be decided; null: unknown */
             known: number | null;
             /** @description The name of the rule; null: unknown */
             rule: string | null;
             /** @description When it begins, in Unix seconds */
             start: number;
-            /** @description For how many seconds a value stands; null: unknown */
+            /** @description For how many seconds the means stand that it was tested with; null: there was nothing to test */
             step: number | null;
         };
         /**
@@ -2279,6 +2283,7 @@ export interface components {
             interval: number;
             /** @description The code that is shown and confirmed */
             user_code: string;
+            /** @description The address of the page on which the code is confirmed; null: unknown */
             verification_uri: string | null;
         };
         /**
