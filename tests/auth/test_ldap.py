@@ -106,6 +106,15 @@ def test_wrong_password_unknown_disabled_and_hostile_names_are_refused(
     assert log_in(settings_of(slapd, **(direct if way == "direct" else {})), name, password) is None
 
 
+@pytest.mark.parametrize("password", ["\x07", "\xad", "a\u0627", "\ue000"])
+def test_password_that_no_directory_can_have_is_wrong_and_stops_nobody_else(slapd: Slapd, password: str) -> None:
+    directory = LdapDirectory(settings_of(slapd))
+    assert asyncio.run(directory.authenticate("ada", password)) is None
+    assert asyncio.run(directory.authenticate("ada", PASSWORD)) is not None
+    assert directory.problem is None
+    directory.close()
+
+
 def test_direct_bind_needs_no_account_for_the_search(slapd: Slapd) -> None:
     direct = settings_of(slapd, user_dn=f"uid={{name}},{PEOPLE}", bind_dn=None, bind_password_file=None)
     ada = log_in(direct, "ada")

@@ -197,6 +197,20 @@ def test_account_that_an_admin_disabled_stays_disabled(stage: Stage) -> None:
     assert "disabled" in stage.refusal("bob")
 
 
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_admins_word_counts_more_than_that_of_the_directory(stage: Stage, slapd: Slapd, was_enabled: bool) -> None:
+    """Out by the directory, then disabled by an admin: the directory lets them in again, the hub does not."""
+    stage.log_in("bob")
+    dn = f"dn: uid=bob,{PEOPLE}\nchangetype: modify\n"
+    slapd.modify(f"{dn}add: shadowExpire\nshadowExpire: 1\n")
+    stage.check()
+    if was_enabled:
+        asyncio.run(stage.auth.accounts.change("bob", is_disabled=False))
+    asyncio.run(stage.auth.accounts.change("bob", is_disabled=True))
+    slapd.modify(f"{dn}delete: shadowExpire\n")
+    assert "disabled" in stage.refusal("bob")
+
+
 def test_while_the_directory_is_down_accounts_of_the_hub_log_in_and_sessions_stay(stage: Stage, slapd: Slapd) -> None:
     _, secret = stage.log_in("bob")
     slapd.stop()

@@ -240,6 +240,10 @@ class Accounts:
                 await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
             if is_disabled is not None or password is not None:
                 await _end_sessions(connection, account)
+            if is_disabled is not None:
+                # The latest word counts, also more than an earlier one of the directory; `also` may write a new one.
+                blocks = schema.provider_blocks
+                await connection.execute(delete(blocks).where(blocks.c.account_id == account.id))
             changed = await _complete(connection, name, also)
         self._notify(account)
         return changed

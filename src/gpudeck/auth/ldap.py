@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import ldap3
-from ldap3.core.exceptions import LDAPException
+from ldap3.core.exceptions import LDAPException, LDAPSASLPrepError
 from ldap3.utils.conv import escape_filter_chars
 from ldap3.utils.dn import escape_rdn
 from msgspec import Struct
@@ -331,6 +331,9 @@ class _Link:
         self._connection.authentication = ldap3.SIMPLE
         try:
             is_bound = bool(self._connection.bind(read_server_info=False))
+        except LDAPSASLPrepError:
+            # Characters that no password of a directory has. Nothing was sent, and nothing is wrong with the server.
+            return False
         finally:
             self._connection.password = None
         if not is_bound and self._code() in _TROUBLE:

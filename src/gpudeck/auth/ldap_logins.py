@@ -5,7 +5,7 @@ import logging
 from typing import Final
 
 from msgspec import Struct
-from sqlalchemy import Executable, and_, delete, exists, or_, select
+from sqlalchemy import Executable, and_, exists, or_, select
 
 from gpudeck.auth.accounts import Account, Accounts, read_account
 from gpudeck.auth.audit import Audit
@@ -173,7 +173,7 @@ class LdapLogins:
     async def _unblock(self, subject: str) -> None:
         """Whom the directory lets in again."""
         wanted = (
-            select(_accounts.c.name, _accounts.c.id)
+            select(_accounts.c.name)
             .join_from(_table, _accounts)
             .join(_blocks, _blocks.c.account_id == _accounts.c.id)
             .where(_table.c.provider == PROVIDER, _table.c.subject == subject)
@@ -183,8 +183,7 @@ class LdapLogins:
             return
 
         def also(account: Account) -> list[Executable]:
-            entry = self._audit.entry(_HUB, "enable account", account.name, details=f"by {self._settings.label}")
-            return [delete(_blocks).where(_blocks.c.account_id == row.id), entry]
+            return [self._audit.entry(_HUB, "enable account", account.name, details=f"by {self._settings.label}")]
 
         await self._accounts_store.change(row.name, is_disabled=False, also=also)
 
