@@ -53,6 +53,12 @@ def test_the_month_can_be_asked_for(tmp_path: Path, history: EmbeddedStore) -> N
     assert ask(tmp_path, history, ADMIN_TOKEN, user="alice", every="day").status_code == 400
 
 
+@pytest.mark.parametrize("query", [{}, {"user": "nobody"}, {"user": "#none"}])
+def test_who_has_no_account_is_told_to_name_one(tmp_path: Path, history: EmbeddedStore, query: dict[str, str]) -> None:
+    found = ask(tmp_path, history, ADMIN_TOKEN, **query).json()
+    assert found["not_sent"].endswith("is not an account that gets digests. Name one, or #CHANNEL of digests.channels.")
+
+
 def configure(folder: Path, hook: Webhook) -> None:
     (folder / "gpudeck.yaml").write_text(
         f"""

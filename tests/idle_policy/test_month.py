@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.history.base import IdleQuery
+from gpudeck.history.base import IdleEpisode, IdleQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
@@ -91,3 +91,14 @@ def test_a_dry_run_saves_what_is_true_within_one_percent(tmp_path: Path) -> None
     # Of stays that idled for nearly as long as the rule allows some are on the other side of a sample.
     assert found.total.acted == pytest.approx(acts, rel=0.02), told
     assert sum(row.saved_hours for row in found.users) == pytest.approx(found.total.saved_hours)
+
+
+def test_a_gpu_whose_owner_is_unknown_is_not_acted_on() -> None:
+    episodes = [
+        IdleEpisode("GPU-0", "0", "NVIDIA H200", "id-1", "gpu01", users, (), [(T0, T0 + 10 * HOUR)])
+        for users in [(), ("alice",)]
+    ]
+    facts = PastFacts({}, {}, {}, {}, lambda _: None, lambda _: None)
+    steps, idle, exempt = simulate(IdlePolicySettings(rules=[RULE]), episodes, facts)
+    assert [(step.kind, step.users) for step in steps] == [(kind, ["alice"]) for kind in ("notify", "warn", "act")]
+    assert (idle, exempt) == (20, 10)

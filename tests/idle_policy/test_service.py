@@ -277,6 +277,7 @@ def test_an_owner_who_cannot_be_warned_is_not_acted_on(tmp_path: Path) -> None:
         assert await site.audit() == ["idle policy: notify", "idle policy: stop"]
         [ladder] = site.service.show().ladders
         assert "cannot be warned" in (ladder.reason or "")
+        assert site.told[0].title == "Idle policy: could not notify the owner of GPU 0 of gpu01"
 
     play(tmp_path, scene, has_inbox=False)
     assert acted(tmp_path) == []

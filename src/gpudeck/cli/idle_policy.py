@@ -154,7 +154,7 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
         lines += ["", f"The newest of {report.step_count:,} steps:"]
         lines += [_describe_step(step, now, zone) for step in report.steps[:_MOST_STEPS]]
     coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
-    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which {report.exempt_hours:,.1f} without a rule."
+    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which {report.exempt_hours:,.1f} without a rule or an owner."
     return "\n".join([*lines, "", told, f"Coverage {coverage}."])
 
 

@@ -145,7 +145,9 @@ class DigestService(Service):
             text="" if content is None else content.text,
             html="" if content is None else content.html,
             to=[to.channel for to in ([] if message is None else self._find_channels(one, message))],
-            not_sent=self._explain(one, message),
+            not_sent=self._explain(one, message)
+            if account in known
+            else f"{account} is not an account that gets digests. Name one, or #CHANNEL of digests.channels.",
         )
 
     def _explain(self, one: Recipient, message: Message | None) -> str | None:

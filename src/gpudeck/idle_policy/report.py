@@ -37,7 +37,7 @@ class PastFacts(Struct):
 def simulate(
     settings: IdlePolicySettings, episodes: Iterable[IdleEpisode], facts: PastFacts
 ) -> tuple[list[PolicyStep], float, float]:
-    """All steps in order of time; the idle hours in all, and those that no rule is for."""
+    """All steps in order of time; the idle hours in all, and those that no rule is for or whose owner is unknown."""
     steps, idle, exempt = list[PolicyStep](), 0.0, 0.0
     for one in episodes:
         begin, end = one.spans[0][0], one.spans[-1][1]
@@ -45,7 +45,8 @@ def simulate(
         users = list(one.users) or sorted({job.user for job in jobs if job.user is not None})
         names = [*one.jobs, *(name for job in jobs for name in job.names)]
         known = IdleFacts(facts.labels.get(one.host_id, {}), one.model, users, names)
-        rules = find_rules(settings, known, facts.group_of)
+        # Without an owner nobody can be warned, so nothing happens to it.
+        rules = find_rules(settings, known, facts.group_of) if users else []
         idle += one.seconds / HOUR
         exempt += 0.0 if rules else one.seconds / HOUR
         reserved = reserved_spans(settings, facts.reservations.get(one.gpu, ()), users)
@@ -98,7 +99,7 @@ def sum_up(
     currency: str,
     coverage: float | None,
 ) -> PolicyReport:
-    """By user. `idle` are the idle hours in all, and those that no rule is for."""
+    """By user. `idle` are the idle hours in all, and those in which nothing happens."""
     rows: dict[str | None, PolicyUser] = {}
     total = PolicyUser(None)
     for step in steps:

@@ -184,8 +184,8 @@ class IdlePolicyService(Service):
         elif step.kind == "warn":
             await self._stop(place, record, step)
             return
-        detail = f"to {', '.join(message.accounts)}" if is_sent else "no owner can be notified"
-        await self._note(place, record, step, detail)
+        detail = f"to {', '.join(message.accounts)}" if is_sent else "no channel reaches them"
+        await self._note(place, record, step, detail, did=None if is_sent else "could not notify the owner of")
 
     def _due(self, record: LadderRecord, rules: Sequence[IdleRule], now: float, ahead: float = 0.0) -> list[LadderStep]:
         """None while it is kept. With `ahead`, as if it stayed idle for so long."""
@@ -202,7 +202,14 @@ class IdlePolicyService(Service):
         return reserved_spans(self.settings, found, sorted({*record.users, *accounts}))
 
     async def _note(
-        self, place: Place, record: LadderRecord, step: LadderStep, detail: str, *, is_bad: bool = False
+        self,
+        place: Place,
+        record: LadderRecord,
+        step: LadderStep,
+        detail: str,
+        *,
+        did: str | None = None,
+        is_bad: bool = False,
     ) -> None:
         """In the database, with its audit entry. What the database does not take was not done."""
         whose = ", ".join(record.users) or "nobody who is known"
@@ -210,7 +217,7 @@ class IdlePolicyService(Service):
         entry = self._auth.audit.entry(_POLICY, f"idle policy: {step.kind}", _name(place), details=told)
         await self._store.write([replace(record, done=[*record.done, step])], audit=entry)
         record.done.append(step)
-        title = f"Idle policy: {_WORDS[step.kind]} GPU {place[1].label} of {place[0].name}"
+        title = f"Idle policy: {did or _WORDS[step.kind]} GPU {place[1].label} of {place[0].name}"
         self._add_event(place, f"idle_policy_{step.kind}", title, told, is_bad=is_bad)
 
     async def _stop(self, place: Place, record: LadderRecord, step: LadderStep) -> None:

@@ -59,7 +59,7 @@ class PolicyUser(Struct):
 
 class PolicyReport(Struct, kw_only=True):
     """What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
-    `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for."""
+    `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for, or whose owner is unknown."""
 
     start: float
     end: float
