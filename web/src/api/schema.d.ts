@@ -5266,7 +5266,7 @@ export interface components {
         /**
          * PolicyReport
          * @description What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
-         *     `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for.
+         *     `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for, or whose owner is unknown.
          */
         PolicyReport: {
             /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
