@@ -91,8 +91,12 @@ def keep_command(
     else:
         wanted = {"host": host, "gpu": gpu, "for": read_span("--for", span), "reason": reason}
         body = ask(hub, lambda client: client.post("/api/v1/keeps", wanted))
-    told = "The keep has ended: " if end else ""
-    click.echo(body if as_json else told + _describe_keep(read_answer(body, Keep, hub), now, zone))
+    if as_json:
+        click.echo(body)
+    else:
+        keep = read_answer(body, Keep, hub)
+        ended = f"{clean(keep.host)}:{clean(keep.label)} is no longer kept."
+        click.echo(ended if end else _describe_keep(keep, now, zone))
 
 
 def _end(host: str, gpu: str, hub: str) -> bytes:
@@ -154,7 +158,7 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
         lines += ["", f"The newest of {report.step_count:,} steps:"]
         lines += [_describe_step(step, now, zone) for step in report.steps[:_MOST_STEPS]]
     coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
-    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, of which {report.exempt_hours:,.1f} without a rule or an owner."
+    told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, {report.exempt_hours:,.1f} without a rule or an owner."
     return "\n".join([*lines, "", told, f"Coverage {coverage}."])
 
 
