@@ -23,6 +23,7 @@ NOBODY: set[str] = set()
 # Who gets in where reading is open, and who where it needs a log-in.
 MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/"): (EVERYBODY, EVERYBODY),
+    ("GET", "/api"): (EVERYBODY, EVERYBODY),
     ("GET", "/{host:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/assets/{name:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/badge/free.svg"): (EVERYBODY, READERS),

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import Struct
 
 from fakes.api_app import make_app
 from fakes.clock import FakeClock
@@ -186,3 +187,15 @@ def test_types_that_openapi_typescript_generates_compile(tmp_path: Path) -> None
         (tmp_path / "program.ts").write_text(PROGRAM)
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+def test_structs_that_are_not_of_the_api_change_nothing() -> None:
+    before = complete_schema(read_routes())
+
+    class Alert(Struct, forbid_unknown_fields=True, omit_defaults=True):
+        """A plugin's, with the name of one of the API."""
+
+        rule: str = ""
+
+    assert Alert.__name__ in before["components"]["schemas"]
+    assert complete_schema(read_routes()) == before

@@ -37,6 +37,9 @@ DATA = {
 }
 """Values of a struct that the module keeps for itself, and of a host's state within the hub."""
 LIBRARIES = {
+    "auth/ldap.py: self._connection.authentication",
+    "auth/ldap.py: self._connection.password",
+    "auth/ldap.py: self._connection.user",
     "server/tls.py: self.context.sni_callback",
     "cli/top.py: logging.getLogger('gpudeck').propagate",
     "database/sqlite.py: connection._thread.daemon",

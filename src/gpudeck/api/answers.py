@@ -15,6 +15,7 @@ from litestar import MediaType, Request, Response
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, ValidationException
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 from litestar.response import Stream
@@ -179,14 +180,23 @@ def respond(
     )
 
 
-def on_http_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Litestar's own errors (no such route, a parameter that does not parse) in our shape."""
     code = _CODES.get(error.status_code, "error")
     extra = error.extra if isinstance(error.extra, list) else []
-    details = "; ".join(f"{item.get('key', 'value')}: {_plain(item['message'])}" for item in extra if "message" in item)
+    details = "; ".join(
+        f"{_name_of(request, item.get('key', 'value'))}: {_plain(item['message'])}" for item in extra if "message" in item
+    )
     hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
     message = details or _WORDS.get(error.status_code) or str(error.detail)
     return respond(error.status_code, code, message, hint, dict(error.headers or {}))
+
+
+def _name_of(request: Request[Any, Any, Any], argument: str) -> str:
+    """What callers call a handler's argument."""
+    handler = request.scope.get("route_handler")
+    field = handler.parsed_fn_signature.parameters.get(argument) if isinstance(handler, HTTPRouteHandler) else None
+    return getattr(field and field.kwarg_definition, "name", None) or argument
 
 
 _SCHEMA_WORDS = (

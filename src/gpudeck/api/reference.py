@@ -28,7 +28,7 @@ a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}
 code{font:12.5px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
 small,td:nth-child(2){color:var(--soft)}
 nav{display:flex;flex-wrap:wrap;gap:0 14px}
-details{border-top:1px solid var(--rule);padding:5px 0;scroll-margin-top:8px}
+details{border-top:1px solid var(--rule);padding:5px 0}details>p{scroll-margin-top:44px}
 summary{display:flex;flex-wrap:wrap;gap:0 12px;cursor:pointer;overflow-wrap:anywhere}
 summary>b{min-width:4.5em;font:600 12.5px/1.7 ui-monospace,monospace}
 summary>span{color:var(--soft)}
@@ -103,9 +103,9 @@ def _show_operation(method: str, path: str, operation: dict[str, Any]) -> str:
         sum(1 for one in security if one)
     ]
     parts = [
-        f"<details id={escape(operation['operationId'])}><summary><b>{method.upper()}</b><code>{escape(path)}</code>"
+        f"<details><summary><b>{method.upper()}</b><code>{escape(path)}</code>"
         f"<span>{_text(operation['summary'])}</span></summary>",
-        f"<p>{_text(operation.get('description', ''))}",
+        f"<p id={escape(operation['operationId'])}>{_text(operation.get('description', ''))}",
         f"<p><small>Operation <code>{escape(operation['operationId'])}</code>, for {_text(who)}.</small>",
     ]
     if operation["parameters"]:
@@ -129,8 +129,9 @@ def _show_shape(name: str, shape: dict[str, Any]) -> str:
         _row(field, schema, schema.get("description", ""), is_required=field in required)
         for field, schema in shape.get("properties", {}).items()
     )
-    head = f"<details id={escape(name)}><summary><code>{escape(name)}</code></summary>"
-    return f"{head}<p>{_text(shape.get('description', ''))}<table>{rows}</table></details>"
+    # A link opens it, as what it leads to is inside.
+    head = f"<details><summary><code>{escape(name)}</code></summary>"
+    return f"{head}<p id={escape(name)}>{_text(shape.get('description', ''))}<table>{rows}</table></details>"
 
 
 def _row(name: str, schema: dict[str, Any], about: str, *, is_required: bool = True) -> str:

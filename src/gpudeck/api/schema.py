@@ -9,7 +9,7 @@ their fields from `Gpu`, `Host` and the catalog: a new one needs no line here.
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from inspect import cleandoc
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from litestar import Litestar
@@ -45,6 +45,7 @@ class ChangedValues(Struct):
     to: list[Value]
 
 
+Structs = Collection[type[Struct]]
 Values = list[Value] | ChangedValues
 """One value for each row, or only those that changed."""
 
@@ -295,13 +296,14 @@ def complete_schema(app: Litestar) -> dict[str, Any]:
     document: dict[str, Any] = app.openapi_schema.to_schema()
     levels = _find_levels(app)
     own = [Envelope, ShortReport, ErrorBody, *SNAPSHOTS, *DELTAS]
+    structs = _find_structs(app, own)
     _, schemas = msgspec.json.schema_components(own, ref_template=_REF)
     told = document.get("components", {}).get("schemas", {})
     # The framework's document does not say that unknown fields are refused.
-    strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names() & told.keys()}
+    strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names(structs) & told.keys()}
     paths = {path: _complete(path, operations, levels) for path, operations in document["paths"].items()} | _RAW_PATHS
     components = {
-        "schemas": _describe_shapes(_require_answered(schemas | told | strict, paths), paths),
+        "schemas": _describe_shapes(_require_answered(schemas | told | strict, paths, structs), paths, structs),
         "securitySchemes": {
             "bearer": {"type": "http", "scheme": "bearer"},
             "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _COOKIE_NAMES},
@@ -368,10 +370,10 @@ def _describe_parameter(parameter: dict[str, Any]) -> dict[str, Any]:
     return kept | {"schema": _with_example(parameter["name"], schema)} | ({"description": about} if about else {})
 
 
-def _describe_shapes(schemas: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+def _describe_shapes(schemas: dict[str, Any], paths: dict[str, Any], structs: Structs) -> dict[str, Any]:
     operations = [operation for one in paths.values() for operation in one.values()]
     asked = _find_used(schemas, [operation.get("requestBody") for operation in operations])
-    texts = {one.__name__: cleandoc(one.__doc__) for one in _structs() if one.__doc__}
+    texts = {one.__name__: cleandoc(one.__doc__) for one in structs if one.__doc__}
     return {
         name: ({"description": texts[name]} if name in texts else {})
         | schema
@@ -445,24 +447,40 @@ def _with_example(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return schema | {"examples": [example]} if fits else schema
 
 
-def _structs(base: type[Struct] = Struct) -> Iterator[type[Struct]]:
-    for one in base.__subclasses__():
-        yield one
-        yield from _structs(one)
+def _find_structs(app: Litestar, own: Iterable[Any]) -> Structs:
+    """Those that the document is made from. Others of the process, such as a plugin's, may have the same names."""
+    found = set[type[Struct]]()
+    left = [*own, *(kind for route in app.routes if isinstance(route, HTTPRoute) for kind in _kinds_of(route))]
+    while left:
+        kind = left.pop()
+        if not (isinstance(kind, type) and issubclass(kind, Struct)):
+            left += get_args(kind)
+        elif kind not in found:
+            found.add(kind)
+            left += get_type_hints(kind).values()
+    return found
 
 
-def _strict_names() -> set[str]:
-    """Of all structs that refuse fields they do not have."""
-    return {one.__name__ for one in _structs() if one.__struct_config__.forbid_unknown_fields}
+def _kinds_of(route: HTTPRoute) -> Iterator[Any]:
+    """What its handlers take and answer."""
+    for handler in route.route_handlers:
+        signature = handler.parsed_fn_signature
+        yield from (field.annotation for field in (signature.return_type, *signature.parameters.values()))
+        yield from (told.data_container for told in (handler.responses or {}).values())
 
 
-def _require_answered(schemas: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+def _strict_names(structs: Structs) -> set[str]:
+    """Of those structs that refuse fields they do not have."""
+    return {one.__name__ for one in structs if one.__struct_config__.forbid_unknown_fields}
+
+
+def _require_answered(schemas: dict[str, Any], paths: dict[str, Any], structs: Structs) -> dict[str, Any]:
     """A default is for who writes a request. An answer has every field, except those that are left out where they are
     unset, or where they have their default."""
     operations = [operation for one in paths.values() for operation in one.values()]
     asked = _find_used(schemas, [operation.get("requestBody") for operation in operations])
     answered = _find_used(schemas, [operation["responses"] for operation in operations]) - asked
-    may_lack = {one.__name__: _omitted(one) for one in _structs()}
+    may_lack = {one.__name__: _omitted(one) for one in structs}
     required = {
         name: schemas[name] | {"required": [field for field in fields if field not in may_lack.get(name, ())]}
         for name in answered

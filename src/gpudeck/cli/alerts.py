@@ -17,7 +17,7 @@ from gpudeck.client.connection import in_path
 from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertTest, Mute, MuteList, name_hosts
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
-from gpudeck.model.text import clean, show_count, show_span
+from gpudeck.model.text import clean, show_count, show_length, show_span
 from gpudeck.model.times import show_moment
 from gpudeck.views.text import render_alerts
 
@@ -171,7 +171,7 @@ def _hub_of(ctx: click.Context, hub: str) -> str:
 
 
 def _describe_test(found: AlertTest) -> Iterator[str]:
-    period = show_span(found.end - found.start)
+    period = show_length(found.end - found.start)
     if found.step is None or not found.known:
         yield f"Not tested: the history knows nothing of what the rule compares in these {period}."
         return
@@ -184,8 +184,8 @@ def _describe_test(found: AlertTest) -> Iterator[str]:
         yield f"{name} would never have fired in {period}."
     for firing in found.firings:
         end = firing.resolved_at
-        lasted = f"for {show_span(end - firing.since)}" if end is not None else "still so"
-        yield f"  {_show_moment(firing.fired_at)}  {lasted:<10}  {clean(firing.title)}"
+        lasted = f"for {show_span(end - firing.since)}" if end is not None else "still true"
+        yield f"  {_show_moment(firing.fired_at)}  {lasted:<11}  {clean(firing.title)}"
     if found.count > len(found.firings):
         yield f"  … and {found.count - len(found.firings)} more"
     yield (

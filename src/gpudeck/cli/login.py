@@ -122,6 +122,10 @@ class _Listener(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Confirmation)
         self.code: str | None = None
 
+    def take(self, code: str) -> None:
+        """`code` is empty for a refusal."""
+        self.code = code
+
     def wait(self, seconds: float) -> str:
         """What the browser brought. Raises GpudeckError where it does not come in time, or with a refusal."""
         end = time.monotonic() + seconds
@@ -145,7 +149,7 @@ class _Confirmation(BaseHTTPRequestHandler):
         code = query.get("code", [""])[0]
         is_code = re.fullmatch(r"[A-Za-z0-9_-]{43}", code) is not None
         if is_code or "denied" in query:
-            self.server.code = code if is_code else ""
+            self.server.take(code if is_code else "")
             text = b"Confirmed. You can close this window and go back to the terminal.\n"
             self._answer(200, text if is_code else b"Denied. You can close this window.\n")
         else:
