@@ -185,7 +185,7 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     code = _CODES.get(error.status_code, "error")
     extra = error.extra if isinstance(error.extra, list) else []
     details = "; ".join(
-        f"{_name_of(request, item.get('key', 'value'))}: {_plain(item['message'])}" for item in extra if "message" in item
+        f"{_name_of(request, one.get('key', 'value'))}: {_plain(one['message'])}" for one in extra if "message" in one
     )
     hint = "See /schema/openapi.json for what exists." if error.status_code in {404, 405} else ""
     message = details or _WORDS.get(error.status_code) or str(error.detail)
