@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.alerts.notifiers.settings import NotifySettings, list_apprise_channels, mute_problem, route_problem
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True):
         | None
     ) = None
     """The address of the page for users, with the path if there is one. Providers of `login.oidc` send users back to
-    it."""
+    it; messages link to it unless `notify.page` is set."""
     data_dir: str | None = None
     """The folder for the files of hub and agent; the default is gpudeck in $XDG_DATA_HOME or ~/.local/share.
     $GPUDECK_DATA_DIR overrides it."""
@@ -118,6 +118,8 @@ class Settings(Struct, frozen=True):
         problem = problem or redirect_problem(self)
         if problem:
             raise ValueError(problem)
+        if self.notify.page is None:
+            force_setattr(self, "notify", replace(self.notify, page=self.public_url))
 
 
 def redirect_problem(settings: Settings) -> str | None:

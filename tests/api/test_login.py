@@ -187,6 +187,27 @@ def test_token_cannot_confirm_the_login_of_another_program(hub: Station) -> None
     assert ada.call("POST", path, json={"is_approved": True}).json() == {"redirect": ""}
 
 
+def test_token_makes_none_that_outlives_it(hub: Station) -> None:
+    ada = Browser(hub)
+    ada.log_in()
+    secret = ada.call("POST", "/api/v1/me/token", json={"name": "laptop", "expire_seconds": 3600}).json()["secret"]
+    token, now = {"Authorization": f"Bearer {secret}"}, hub.auth.tokens.now()
+
+    def make(path: str, **asked: Any) -> int:
+        return Browser(hub).call("POST", path, token, json={"name": "more", **asked}).status_code
+
+    assert make("/api/v1/me/token") == 403
+    assert make("/api/v1/me/token", expire_seconds=600) == 201
+    assert make("/api/v1/tokens", role="viewer") == 403
+    assert make("/api/v1/tokens", role="calendar", expires_at=now + 7200) == 403
+    assert make("/api/v1/tokens", role="viewer", expires_at=now + 600) == 201
+    hub.add("root", "admin")
+    root = Browser(hub)
+    root.log_in("root")
+    token["Authorization"] = f"Bearer {root.call('POST', '/api/v1/me/token', json={'name': 'laptop'}).json()['secret']}"
+    assert make("/api/v1/tokens", role="agent") == 201
+
+
 @pytest.mark.parametrize(
     "headers",
     [

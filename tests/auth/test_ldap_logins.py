@@ -273,3 +273,5 @@ def test_hub_without_passwords_of_its_own_takes_those_of_the_directory(tmp_path:
     stage.auth = Auth(stage.auth.database, settings, passwords=Passwords(quick_hasher()), now=stage.clock)
     assert stage.log_in("bob")[0].name == "bob"
     assert stage.refusal("root", "a password of the hub").startswith("the name or the password is wrong")
+    slapd.stop()
+    assert "Accounts of the hub itself" not in stage.refusal("bob")

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from joserfc import jwt
 
-from fakes.api_app import make_auth
+from fakes.api_app import make_app, make_auth
 from fakes.hostile_provider import CLIENT, OTHER_KEY, SECRET, HostileProvider, hostile_provider
 from gpudeck.auth import oidc, oidc_logins
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import FinishedLogin, OidcLogins, check_place
 from gpudeck.auth.settings import AuthSettings, OidcSettings
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import GpudeckError, Refused, Temporary
 
 PAGE = "http://127.0.0.1:8042"
@@ -317,6 +319,20 @@ def test_logout_tokens_that_do_not_count(
     usual = {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}, "jti": "1", **changes}
     with pytest.raises(Refused, match=words):
         run(auth, lambda logins: logins.end_sessions("p0", provider.sign(provider.make_claims(**usual))))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "status"),
+    [("p0", "logout_token=x", 400), ("p0", "a=1&" * 9, 400), ("p0", "", 400), ("another", "logout_token=x", 404)],
+)
+def test_logout_requests_that_are_rubbish(auth: Auth, name: str, form: str, status: int) -> None:
+    async def act(_: OidcLogins) -> int:
+        transport = httpx.ASGITransport(make_app(Hub(), auth=auth))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url=PAGE) as http:
+            path, kind = f"/api/v1/login/oidc/{name}/logout", "application/x-www-form-urlencoded"
+            return (await http.post(path, content=form, headers={"Content-Type": kind})).status_code
+
+    assert run(auth, act) == status
 
 
 def test_logout_tokens_end_the_users_sessions_once(auth: Auth, provider: HostileProvider) -> None:

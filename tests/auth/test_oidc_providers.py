@@ -77,6 +77,9 @@ def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
         pass_link(hub, lines[-1].strip(), "uli")
         said, _ = checking.communicate(timeout=60)
         assert checking.returncode == 0
+        bearer = {"Authorization": f"Bearer {(place.folder / 'admin.token').read_text().strip()}"}
+        entries = browser.get(f"{hub.url}/api/v1/audit", headers=bearer).json()["entries"]
+        assert [(one["action"], one["subject"]) for one in entries if "log" in one["action"]] == [("try login", "node")]
     told = "".join(lines) + said
     assert f"Redirect URI to register:     {hub.url}/api/v1/login/oidc/node/callback" in told
     assert 'groups: ["staff"]' in told

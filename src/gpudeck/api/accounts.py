@@ -165,6 +165,8 @@ async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: The
     if not is_admin and (data.role == "agent" or RANKS[data.role] > RANKS[caller.role]):
         raise PermissionDeniedException(f"{caller.name} has the role {caller.role} and cannot hand out more")
     owner = None if data.role == "agent" else caller.account_id
+    if data.role != "agent":
+        _check_lifetime(auth, caller, data.expires_at)
     token, secret = await auth.tokens.create(
         data.name,
         data.role,
@@ -222,6 +224,7 @@ async def create_own_token(request: AuthRequest, data: JSONBody[NewPersonalToken
     """Make a token that can do what you can, for programs of yours (`gpudeck login`)."""
     caller = caller_of(request)
     expires_at = auth.tokens.now() + data.expire_seconds
+    _check_lifetime(auth, caller, expires_at)
     token, secret = await auth.tokens.create(
         data.name,
         caller.role,
@@ -278,6 +281,15 @@ async def _revoke(request: AuthRequest, auth: Auth, token_id: int) -> Done:
         token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
     )
     return Done()
+
+
+def _check_lifetime(auth: Auth, caller: Caller, expires_at: float | None) -> None:
+    """Raises PermissionDeniedException where a token would make one that outlives it: whoever finds a token could use
+    the account for ever. Agents' tokens can only report, and stay."""
+    own = next((token for token in auth.tokens.live.values() if token.id == caller.token_id), None)
+    end = None if own is None else own.expires_at
+    if end is not None and (expires_at is None or expires_at > end):
+        raise PermissionDeniedException("the new token would outlive the one that this request is made with")
 
 
 def _is_theirs(token: Token, caller: Caller) -> bool:

@@ -84,10 +84,10 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
 )
 async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAuth) -> Response[Done]:
     """Back-channel logout: the provider ends sessions, with a signed logout token in a form."""
-    body = await request.body()
-    tokens = parse_qs(body[:MOST_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
+    logins, body = _find(auth, name), await request.body()
     try:
-        await _find(auth, name).end_sessions(name, tokens[0])
+        tokens = parse_qs(body[:MOST_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
+        await logins.end_sessions(name, tokens[0])
     except (Refused, ValueError) as error:
         raise RequestRefused(400, "invalid_request", str(error)) from error
     return Response(Done(), headers={"Cache-Control": "no-store"})

@@ -145,7 +145,7 @@ class HubServer:
         self.hub = Hub(settings.fleet, now, names=settings.names, demo=demo, retention=self._clock.retention)
         scheme = "http" if settings.tls is None else "https"
         self.url = url_here(settings.listen, self._listening, scheme)
-        self._page = settings.notify.page or settings.public_url
+        self._page = settings.notify.page
         self._url_elsewhere = url_elsewhere(settings.listen, self._listening, scheme, self._page)
         self._tls = None if settings.tls is None else Tls(settings.tls)
         self._plain = None if settings.tls is None else open_socket(Address("127.0.0.1", 0))

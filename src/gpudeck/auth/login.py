@@ -307,7 +307,9 @@ class Login:
             details = "" if away is None else away.message
             await self._audit.record(Caller(address=address), action, subject, outcome="refused", details=details)
             if away is not None:
-                raise LoginRefused(f"the name or the password is wrong, or {away.message}", away.hint)
+                raise LoginRefused(
+                    f"the name or the password is wrong, or {away.message}", away.hint if self._takes_passwords else ""
+                )
             raise LoginRefused("the name or the password is wrong.", "Try again, or ask an admin for a new password.")
         self.throttle.note_success(name, address)
         return done

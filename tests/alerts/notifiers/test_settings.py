@@ -42,6 +42,13 @@ def test_a_channel_that_writes_to_people_is_taken_as_one(way: str, address: str)
     assert getattr(read(f"  channels: {{a: '{address}'}}\n  {way}: a"), way) == "a"
 
 
+def test_messages_link_to_the_public_address_without_one_of_their_own() -> None:
+    assert load("public_url: https://a.example/gpus\n", "x.yaml", Settings).notify.page == "https://a.example/gpus"
+    both = "public_url: https://a.example\nnotify: {page: 'https://b.example'}\n"
+    assert load(both, "x.yaml", Settings).notify.page == "https://b.example"
+    assert read("  channels: {}\n").page is None
+
+
 def test_an_address_in_a_file_is_not_looked_into(tmp_path: Path) -> None:
     assert read(f"  channels: {{a: {{url_file: {tmp_path / 'no.url'}}}}}\n  mail: a\n  slack: a").mail == "a"
 

@@ -128,8 +128,8 @@ class NotifySettings(Struct, frozen=True):
         Annotated[str, Meta(pattern=r"^https?://\S+$(?!\n)", extra={"config_words": "the page's address, https://…"})]
         | None
     ) = None
-    """The hub's address for users and other machines: messages link to it, and `gpudeck hosts add` prints it. Without
-    it, other machines get the host name of this one."""
+    """The hub's address for users and other machines: messages link to it, and `gpudeck hosts add` prints it. The
+    default is `public_url`; without that, other machines get the host name of this one."""
     deadline: Annotated[Duration, Meta(ge=1, le=300)] = 20.0
     """How long one message may take; then it is tried again later."""
     give_up: Annotated[Duration, Meta(ge=60, le=604_800)] = 86_400.0
