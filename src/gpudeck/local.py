@@ -37,6 +37,8 @@ class ThisMachine(Struct, frozen=True):
         """Choose the best of the usable GPUs and set the variable of their vendor (CUDA_VISIBLE_DEVICES,
         ROCR_VISIBLE_DEVICES) for this process: call it before a library initialises the GPUs. It claims nothing: use
         `gpudeck wait`, or `Client.wait`, where others do the same. Raises NotFree."""
+        if gpus < 1:
+            raise UsageError(f"gpus={gpus}: take at least one GPU.")
         try:
             least = parse_memory(memory) if isinstance(memory, str) else memory
         except ValueError as error:
@@ -44,8 +46,10 @@ class ThisMachine(Struct, frozen=True):
         wanted = GpuRequest(gpus=gpus, memory_bytes=least, model=model)
         chosen = choose(wanted, self.usable)
         if chosen is None:
-            why = explain_impossible(wanted, candidates([self.host]))
-            raise NotFree(f"{why or f'not free now on this machine: {wanted.describe()}'}.", "`gpudeck wait` waits.")
+            why = self.host.reasons.get("gpus") or explain_impossible(wanted, candidates([self.host]))
+            if why:
+                raise NotFree(f"{why.rstrip('.')}.")
+            raise NotFree(f"not free now on this machine: {wanted.describe()}.", "`gpudeck wait` waits.")
         name, value = visible_devices(chosen)
         os.environ[name] = value
         return chosen

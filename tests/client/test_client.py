@@ -41,6 +41,18 @@ def test_token_that_no_header_takes_is_not_blamed_on_the_hub(token: str) -> None
         Client("http://127.0.0.1:1", token=token)
 
 
+def test_arguments_that_cannot_be_meant_are_not_blamed_on_the_hub() -> None:
+    with pytest.raises(UsageError, match="timeout=-1"):
+        Client("http://127.0.0.1:1", timeout=-1)
+    client = Client("http://127.0.0.1:1", retries=-1)
+    with pytest.raises(UsageError, match="a name is empty"):
+        client.host("")
+    with pytest.raises(UsageError, match="does not begin with a slash"):
+        client.get("api/v1/fleet")
+    with pytest.raises(Unreachable, match="connection refused"):
+        client.totals()
+
+
 def test_bytes_that_are_no_text_are_not_blamed_on_the_hub() -> None:
     with pytest.raises(UsageError, match="bytes that are no text"):
         Client("http://127.0.0.1:1").post("/api/v1/reservations", {"note": "\udcff"})

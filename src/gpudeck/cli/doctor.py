@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from gpudeck.cli.options import config_option
-from gpudeck.model.errors import ConfigurationError
+from gpudeck.model.errors import ConfigurationError, PluginError
 from gpudeck.model.extras import is_installed
-from gpudeck.settings import find_missing_extras, load_settings
+from gpudeck.settings import Settings, find_missing_extras, load_settings
 
 if TYPE_CHECKING:
     from gpudeck.ops.doctor import Finding
@@ -124,8 +124,26 @@ def check_command(config: Path | None, login: str | None) -> None:
         from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - the same
 
         LdapDirectory(settings.login.ldap).close()
+    if is_installed("hub") and (mistakes := _find_plugin_mistakes(settings)):
+        raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
         from gpudeck.cli.check_login import check_login  # noqa: PLC0415 - seldom wanted
 
         check_login(settings, login)
+
+
+def _find_plugin_mistakes(settings: Settings) -> list[str]:
+    """What the plugins say of their options. They open nothing until they are read."""
+    from gpudeck.discovery.plugin import PluginProvider  # noqa: PLC0415 - comes with the hub
+    from gpudeck.schedulers.plugin import PluginScheduler  # noqa: PLC0415 - the same
+
+    used: list[PluginProvider | PluginScheduler] = [PluginProvider(one) for one in settings.discovery.plugins]
+    used += [PluginScheduler(one) for one in settings.schedulers.plugins]
+    mistakes = list[str]()
+    for one in used:
+        try:
+            one.make()
+        except PluginError as error:
+            mistakes.append(str(error))
+    return mistakes

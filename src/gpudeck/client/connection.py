@@ -92,7 +92,9 @@ def _read_refusal(body: bytes) -> _Refused:
 
 
 def in_path(text: str) -> str:
-    """A name or an id as a part of a path."""
+    """A name or an id as a part of a path. Raises UsageError where it is empty: the path would be another one."""
+    if not text:
+        raise UsageError("a name is empty.")
     return quote(text, safe="")
 
 
@@ -128,9 +130,11 @@ class Connection:
         self._token = find_known_token(",".join(self._urls)) if token is None else token
         if self._token is not None and not (self._token.isascii() and self._token.isprintable()):
             raise UsageError("the token has characters that no token has.", "Look at $GPUDECK_TOKEN.")
+        if timeout <= 0:
+            raise UsageError(f"timeout={timeout:g} is not a number of seconds above 0.")
         self._find_token = find_token
         self._timeout = timeout
-        self.retries = retries
+        self.retries = max(0, retries)
         self._use(self._urls[0])
 
     def with_timeout(self: C, timeout: float) -> C:
@@ -264,6 +268,8 @@ class Connection:
     def _try(
         self, method: str, path: str, headers: dict[str, str], *, body: bytes | None, is_stream: bool
     ) -> urllib3.BaseHTTPResponse:
+        if not path.startswith("/"):
+            raise UsageError(f"the path {path!r} does not begin with a slash.", "docs/routes.md lists them.")
         if not self._is_chosen:
             self._choose()
         if self._process != os.getpid():

@@ -27,7 +27,7 @@ class PluginProvider:
 
     async def find(self) -> list[Target]:
         if self._made is None:
-            self._made = await asyncio.to_thread(self._make)
+            self._made = await asyncio.to_thread(self.make)
             self.pause = self._made[1].pause
         plugin, provider = self._made
         try:
@@ -42,7 +42,8 @@ class PluginProvider:
         if self._made is not None:
             await self._made[1].close()
 
-    def _make(self) -> tuple[Plugin, Provider]:
+    def make(self) -> tuple[Plugin, Provider]:
+        """The plugin and what it makes of the options. Raises PluginError."""
         try:
             plugin = find_plugin("discovery", self._settings.plugin)
         except UsageError as error:

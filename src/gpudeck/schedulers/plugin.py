@@ -22,7 +22,7 @@ class PluginScheduler:
 
     async def read(self) -> SchedulerState:
         if self._made is None:
-            self._made = await asyncio.to_thread(self._make)
+            self._made = await asyncio.to_thread(self.make)
             self.pause = self._made[1].pause
         plugin, scheduler = self._made
         try:
@@ -33,7 +33,8 @@ class PluginScheduler:
             raise Wrong(f"{plugin.label} returns something that is no SchedulerState.")
         return state
 
-    def _make(self) -> tuple[Plugin, Scheduler]:
+    def make(self) -> tuple[Plugin, Scheduler]:
+        """The plugin and what it makes of the options. Raises PluginError."""
         try:
             plugin = find_plugin("schedulers", self._settings.plugin)
         except UsageError as error:
