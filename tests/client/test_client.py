@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.certificates import Authority
+from gpudeck import here
 from gpudeck.client import Client
 from gpudeck.model.errors import Unreachable, UsageError
 
@@ -51,6 +52,12 @@ def test_arguments_that_cannot_be_meant_are_not_blamed_on_the_hub() -> None:
         client.get("api/v1/fleet")
     with pytest.raises(Unreachable, match="connection refused"):
         client.totals()
+
+
+@pytest.mark.parametrize("gpus", [0, -1])
+def test_here_takes_at_least_one_gpu(gpus: int) -> None:
+    with pytest.raises(UsageError, match="at least one"):
+        here().take(gpus)
 
 
 def test_bytes_that_are_no_text_are_not_blamed_on_the_hub() -> None:
