@@ -61,7 +61,9 @@ def record(folder: Path, plans: list[list[Stay]], settings: HistorySettings) -> 
             while stays[places[gpu]][1] < at:
                 places[gpu] += 1
             _, _, state, user = stays[places[gpu]]
-            running = (ProcessSample(ord(user[0]), T0, user, "python", None, None, 2**34, None),) if user else ()
+            # Each process is on one GPU.
+            pid = 1000 * gpu + ord(user[:1] or "-")
+            running = (ProcessSample(pid, T0, user, "python", None, None, 2**34, None),) if user else ()
             gpus.append(GpuSample(f"GPU-{gpu}", str(gpu), "NVIDIA H200", STATE_NUMBERS[state], metrics, running))
         # The agent is restarted now and then.
         if number % 1440 not in range(700, 703):
@@ -73,7 +75,7 @@ def record(folder: Path, plans: list[list[Stay]], settings: HistorySettings) -> 
 
 
 @pytest.mark.slow
-def test_a_dry_run_saves_what_is_true_within_one_percent(tmp_path: Path) -> None:
+def test_a_dry_run_saves_what_is_true_within_half_a_percent(tmp_path: Path) -> None:
     rng = random.Random(30)
     plans = [plan(rng) for _ in range(GPUS)]
     saved, acts = find_truth(plans)
@@ -87,9 +89,8 @@ def test_a_dry_run_saves_what_is_true_within_one_percent(tmp_path: Path) -> None
     finally:
         store.close()
     told = f"{found.total.saved_hours:.1f} GPU-hours and {found.total.acted} acts, {saved:.1f} and {acts} are true"
-    assert found.total.saved_hours == pytest.approx(saved, rel=0.01), told
-    # Of stays that idled for nearly as long as the rule allows some are on the other side of a sample.
-    assert found.total.acted == pytest.approx(acts, rel=0.02), told
+    assert found.total.saved_hours == pytest.approx(saved, rel=0.005), told
+    assert found.total.acted == acts, told
     assert sum(row.saved_hours for row in found.users) == pytest.approx(found.total.saved_hours)
 
 
