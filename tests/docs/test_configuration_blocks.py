@@ -37,6 +37,12 @@ def check(settings: str, folder: Path) -> None:
     assert answer.exit_code == 0, answer.exception
 
 
+@pytest.fixture(autouse=True)
+def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the documents name are installed by tests/plugins, which checks their options."""
+    monkeypatch.setattr("gpudeck.cli.doctor._find_plugin_mistakes", lambda _: [])
+
+
 def test_every_block_of_yaml_is_found() -> None:
     assert len(BLOCKS) == sum(len(_YAML.findall(document.text)) for document in all_documents())
     assert OURS
