@@ -244,19 +244,20 @@ def test_what_somebody_does_not_want_to_hear_is_theirs_to_choose(guarded: HubPro
     page = opened(guarded.url)
     log_in(page, "uli")
     boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
-    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(7)
-    for at in range(7):
+    expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(8)
+    for at in range(8):
         # Each is sent by itself, and until it is answered no other can be ticked.
         boxes.get_by_role("checkbox", disabled=False).nth(at).uncheck()
-    expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(7)
+    expect(boxes.get_by_role("checkbox", checked=False, disabled=False)).to_have_count(8)
     boxes.get_by_role("checkbox", name="free GPUs you asked for with “Notify me”").check()
-    expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(7)
+    expect(boxes.get_by_role("checkbox", disabled=False)).to_have_count(8)
     page.reload()
     boxes = choose(page, "uli", "Your account").get_by_role("group", name="Notify me about")
     expect(boxes.get_by_role("checkbox", checked=True)).to_have_count(1)
     mutes = page.evaluate("fetch('api/v1/me/mutes').then(answer => answer.json())")
     assert mutes["rules"] == [
         "ask",
+        "digest",
         "gpu_idle",
         "reservation_conflict",
         "reservation_no_show",

@@ -207,7 +207,7 @@ def test_a_phone_shows_what_runs(demo: RunningHub, host: dict[str, Any], visit: 
 def test_its_gpus_are_compared_in_one_chart(demo: RunningHub, host: dict[str, Any], visit: Visits) -> None:
     page = open_host(visit, demo, host, "?range=6h")
     page.get_by_role("link", name="Compare its GPUs").click()
-    expect(page).to_have_url(re.compile(r"#/compare\?kind=gpu&of=GPU.+&range=6h$"))
+    expect(page).to_have_url(re.compile(r"#/compare\?kind=gpu&of=(GPU|MIG).+&range=6h$"))
     rows = page.locator(".sheet tbody tr")
     expect(rows).to_have_count(min(8, len(host["gpus"])))
     expect(page.get_by_role("status").filter(has_text=re.compile("traggler"))).to_be_visible()

@@ -56,7 +56,7 @@ def test_a_phone_logs_in_with_ldap_behind_nginx_and_confirms_a_terminal(tmp_path
             me = httpx.get(f"{url}/api/v1/me", headers=token).json()
             assert (me["name"], me["role"], me["logins"]) == ("ada", "admin", ["ada"])
             page.goto(f"{url}/#/mine")
-            expect(page.get_by_role("heading", name="ada")).to_be_visible()
+            expect(page.get_by_role("heading", name="ada", exact=True)).to_be_visible()
             slapd.stop()
             page.context.clear_cookies()
             page.goto(f"{url}/#/people")
