@@ -117,10 +117,13 @@ def test_client_that_openapi_python_client_generates_asks_a_real_hub(
             absent = importlib.import_module("generated_hub.api.fleet.read_host").sync(client=client, host="nowhere")
             assert absent.error.code == "unknown_host"
         history = importlib.import_module("generated_hub.api.history.read_history")
-        found = asyncio.run(
-            history.asyncio(client=package.Client(base_url=hub.url), metric="power_watts", fleet=True, start="-1h")
-        )
-        assert found.unit
+
+        async def read() -> str:
+            async with package.Client(base_url=hub.url) as client:
+                found = await history.asyncio(client=client, metric="power_watts", fleet=True, start="-1h")
+            return str(found.unit)
+
+        assert asyncio.run(read())
 
 
 def test_page_shows_every_route_and_shape_and_needs_nothing_from_outside() -> None:

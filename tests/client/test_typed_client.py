@@ -120,9 +120,14 @@ def test_fleet_is_read_typed_and_what_is_not_there_is_an_error(client: Client, h
 def test_history_and_usage_are_of_what_was_reported(client: Client, host: PushedHost) -> None:
     found = client.history("gpus_free", "-10m")
     assert found.series[0].fleet
-    split = client.history(
-        "utilization_percent", datetime.now(timezone.utc) - timedelta(minutes=5), host=host.name, by="gpu"
-    )
+
+    def read() -> History | None:
+        with contextlib.suppress(NotFound):
+            start = datetime.now(timezone.utc) - timedelta(minutes=5)
+            return client.history("utilization_percent", start, host=host.name, by="gpu")
+        return None
+
+    split = wait_until(read, "a recorded host")
     assert {one.gpu for one in split.series} <= set(host.uuids)
     assert client.usage("host", "-1h").by == "host"
     assert [event.kind for event in client.events(kind="host_seen")] == ["host_seen"]

@@ -40,7 +40,7 @@ def check(settings: str, folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the documents name are installed by tests/plugins, which checks their options."""
-    monkeypatch.setattr("gpudeck.cli.doctor._find_plugin_mistakes", lambda _: [])
+    monkeypatch.setattr("gpudeck.cli.doctor.find_plugin_mistakes", lambda _: [])
 
 
 def test_every_block_of_yaml_is_found() -> None:

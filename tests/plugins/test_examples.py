@@ -149,20 +149,20 @@ def test_source_discovery_and_scheduler_beside_plugins_that_fail(hub: HubProcess
     wait_until(lambda: all(text in told() for text in wanted), "what the failing plugins did", 40)
 
 
-def test_check_shows_plugins_that_are_missing_or_refuse_their_options(tmp_path: Path) -> None:
+def test_check_shows_plugins_that_are_missing_or_refuse_their_options(installed: Path, tmp_path: Path) -> None:
     file = tmp_path / "gpudeck.yaml"
     file.write_text(
         "discovery: {plugins: [{plugin: inventory, options: {fil: a}}, {plugin: rack}]}\n"
         "schedulers: {plugins: [{plugin: allocations, options: {}}]}\n"
     )
-    done = gpudeck(tmp_path, "check", "--config", str(file))
+    done = gpudeck(tmp_path, "check", "--config", str(file), PYTHONPATH=str(installed))
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert "the plugin inventory (gpudeck-example-discovery 0.1.0): the options are `file`" in lines[0]
     assert "no plugin for discovery is called 'rack'. There are" in lines[1]
     assert "the plugin allocations" in lines[2]
     file.write_text("discovery: {plugins: [{plugin: inventory, options: {file: a}}]}")
-    assert gpudeck(tmp_path, "check", "--config", str(file)).returncode == 0
+    assert gpudeck(tmp_path, "check", "--config", str(file), PYTHONPATH=str(installed)).returncode == 0
 
 
 def test_a_report_that_is_not_written_any_more_is_late_and_not_free(hub: HubProcess) -> None:

@@ -124,7 +124,7 @@ def check_command(config: Path | None, login: str | None) -> None:
         from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - the same
 
         LdapDirectory(settings.login.ldap).close()
-    if is_installed("hub") and (mistakes := _find_plugin_mistakes(settings)):
+    if is_installed("hub") and (mistakes := find_plugin_mistakes(settings)):
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
@@ -133,7 +133,7 @@ def check_command(config: Path | None, login: str | None) -> None:
         check_login(settings, login)
 
 
-def _find_plugin_mistakes(settings: Settings) -> list[str]:
+def find_plugin_mistakes(settings: Settings) -> list[str]:
     """What the plugins say of their options. They open nothing until they are read."""
     from gpudeck.discovery.plugin import PluginProvider  # noqa: PLC0415 - comes with the hub
     from gpudeck.schedulers.plugin import PluginScheduler  # noqa: PLC0415 - the same

@@ -299,10 +299,11 @@ def find_collector_settings() -> "CollectorSettings":
 def _read_ssh(hosts: str, *, is_table: bool) -> FleetDocument:
     from gpudeck.discovery.static import read_option  # noqa: PLC0415 - the same
     from gpudeck.settings import load_settings  # noqa: PLC0415 - nothing else here needs it
-    from gpudeck.sources.ssh import ask_password, read_over_ssh  # noqa: PLC0415 - the same
+    from gpudeck.sources.registry import import_ssh  # noqa: PLC0415 - the same
 
     settings, _ = load_settings(None)
-    seen = read_over_ssh(read_option(hosts, "--ssh"), settings.ssh, ask_password)
+    ssh = import_ssh()
+    seen = ssh.read_over_ssh(read_option(hosts, "--ssh"), settings.ssh, ssh.ask_password)
     # A table says it by itself; who pipes JSON on looks at the standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)

@@ -226,8 +226,11 @@ class Connection:
         kind: str = "application/json",
         others: Mapping[str, str] = MappingProxyType({}),
     ) -> urllib3.BaseHTTPResponse:
-        """The answer of the hub, which has to be of that kind. `others` are further headers."""
+        """The answer of the hub, which has to be of that kind. `others` are further headers; a session's cookie takes
+        the place of the token."""
         headers = self._headers() | dict(others)
+        if "Cookie" in others:
+            headers.pop("Authorization", None)
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:

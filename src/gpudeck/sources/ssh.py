@@ -24,7 +24,6 @@ from gpudeck.model.errors import Absent, GpudeckError, PluginError, Temporary, U
 from gpudeck.model.target import Target
 from gpudeck.model.view import Fleet
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, MakeSource, Source, SshLoginRefused, SshSettings
-from gpudeck.sources.registry import import_ssh
 from gpudeck.sources.ssh_connector import Connector, end
 from gpudeck.sources.ssh_errors import Attempt, explain
 from gpudeck.wire import HOST_NAME
@@ -272,7 +271,6 @@ def ask_password(hosts: Sequence[str]) -> str | None:
 
 
 async def _read(targets: Sequence[Target], settings: SshSettings, ask: Ask) -> SshScan:
-    make = import_ssh().make
     deadline = settings.deadline + _SECONDS_A_HOST * len(targets)
     settings_for_all = msgspec.structs.replace(settings, deadline=deadline)
     results = await _read_all(make(settings_for_all), targets, deadline)
