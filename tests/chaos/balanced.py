@@ -98,7 +98,7 @@ class Viewer(Struct):
         last_id = ""
         while not ended.is_set():
             with contextlib.suppress(GpudeckError, *TROUBLE):
-                for event in Client(url).stream(last_id):
+                for event in Client(url).stream_events(last_id):
                     last_id = event.id
                     self._take(event.kind, msgspec.json.decode(event.data), time.monotonic())
                     if ended.is_set():

@@ -66,7 +66,7 @@ class Waiter(threading.Thread):
         self.told: list[str] = []
         self._url = hub.url
         self._host = host
-        self._line = HubQueueClient(hub.url, name, GpuRequest(**wanted), self.told.append)
+        self._line = HubQueueClient(Client(hub.url), name, GpuRequest(**wanted), self.told.append)
 
     def join_line(self) -> None:
         self._line.join()

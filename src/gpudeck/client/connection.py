@@ -137,10 +137,11 @@ class Connection:
         self.retries = max(0, retries)
         self._use(self._urls[0])
 
-    def with_timeout(self: C, timeout: float) -> C:
-        """The same hub, with the same token, asked with another timeout."""
+    def with_timeout(self: C, timeout: float, retries: int | None = None) -> C:
+        """The same hub, with the same token, asked with another timeout, and other retries if they are given."""
+        repeated = self.retries if retries is None else retries
         return type(self)(
-            ",".join(self._urls), timeout, token=self._token, retries=self.retries, find_token=self._find_token
+            ",".join(self._urls), timeout, token=self._token, retries=repeated, find_token=self._find_token
         )
 
     def close(self) -> None:

@@ -42,7 +42,8 @@ class HubQueueClient:
     is told, in a sentence, when that happens."""
 
     def __init__(self, hub: Connection, user: str, wanted: GpuRequest, note: Callable[[str], None]) -> None:
-        self._hub = hub.with_timeout(ANSWER_SECONDS)
+        # It asks again by itself, and says so.
+        self._hub = hub.with_timeout(ANSWER_SECONDS, retries=0)
         self._body = {**msgspec.to_builtins(wanted), "user": user, "key": secrets.token_hex(16)}
         self._note = note
         self._number: int | None = None
