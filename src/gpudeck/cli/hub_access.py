@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpudeck.cli.search import FleetDocument
 from gpudeck.client import Client, NotLoggedIn, ReservationTaken
-from gpudeck.client.answers import read_answer
+from gpudeck.client.answers import Identity, read_answer
 from gpudeck.client.client import this_user
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.extras import need_hub_python, pip_command
@@ -88,16 +88,20 @@ def find_owner(client: Client, named: str | None) -> str | None:
     admin without a name, and reserves as the login that they have here. None: as the hub knows them."""
     if named is not None:
         return named
-    me = client.me()
+    me = _find_me(client)
     is_nameless = me.kind == "local" or me.name.startswith("token ")
     return this_user() if is_nameless and me.may_administer else None
 
 
+def _find_me(client: Client) -> Identity:
+    """Where anybody may look, the hub asks for no token."""
+    me = client.me()
+    return client.me() if me.kind == "nobody" and client.learn_token() else me
+
+
 def find_name(client: Client) -> str:
     """The name of my reservations. Raises Forbidden where the hub does not know the caller."""
-    me = client.me()
-    if me.kind == "nobody" and client.learn_token():
-        me = client.me()
+    me = _find_me(client)
     if me.kind == "nobody":
         raise NotLoggedIn("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
     return find_owner(client, None) or me.name
