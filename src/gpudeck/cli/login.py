@@ -13,7 +13,7 @@ from gpudeck.cli.hub_access import ask
 from gpudeck.cli.hub_choice import find_hub
 from gpudeck.cli.options import hub_option
 from gpudeck.client import Client, Forbidden, LoginPending
-from gpudeck.client.answers import DeviceLogin, Identity, PersonalToken
+from gpudeck.client.answers import DeviceAuthorization, Identity, PersonalToken
 from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import SavedLogin, forget_login, load_login, save_login
 from gpudeck.model.address import is_same_hub
@@ -109,7 +109,7 @@ def _label() -> str:
     return f"gpudeck login on {host_name()}"
 
 
-def _page_of(client: Client, begun: DeviceLogin) -> str:
+def _page_of(client: Client, begun: DeviceAuthorization) -> str:
     told = begun.verification_uri or ""
     page = told if told.startswith(("https://", "http://")) else f"{client.shown}/#/device"
     return clean(f"{page}?code={begun.user_code}")

@@ -21,7 +21,7 @@ from gpudeck.cli.hub_choice import find_configured_hub
 from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted
 from gpudeck.cli.terminal import check_output
 from gpudeck.client.client import this_user
-from gpudeck.client.queue import POLL_SECONDS, HubQueueClient, KnownHost, are_here, find_this_host
+from gpudeck.client.queue import POLL_SECONDS, HostReference, HubQueueClient, are_here, find_this_host
 from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import HubChoice
 from gpudeck.model.address import mask_password
@@ -374,7 +374,7 @@ def _find_shared_hub() -> HubChoice | None:
     return configured if configured is not None and configured.named_by.startswith("agent.hub") else None
 
 
-def _find_this_host(hub: HubChoice, *, is_needed: bool) -> KnownHost | None:
+def _find_this_host(hub: HubChoice, *, is_needed: bool) -> HostReference | None:
     """This machine as the hub knows it; None where it does not. Raises GpudeckError where that `is_needed`, and
     Unreachable."""
     found = ask(hub.url, find_this_host)

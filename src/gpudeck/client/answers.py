@@ -38,7 +38,7 @@ class PersonalToken(Struct, frozen=True):
     expires_at: float
 
 
-class DeviceLogin(Struct, frozen=True):
+class DeviceAuthorization(Struct, frozen=True):
     """A login that waits for its confirmation on the page, for so many seconds. `device_code` is secret;
     `verification_uri` is the page's address, if the hub knows another one than that at which it was asked."""
 

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from gpudeck.client.answers import DeviceLogin, Identity, PersonalToken, explain_misfit
-from gpudeck.client.connection import Connection, StreamEvent, in_path
+from gpudeck.client.answers import DeviceAuthorization, Identity, PersonalToken, explain_misfit
+from gpudeck.client.connection import HubConnection, StreamEvent, in_path
 from gpudeck.client.history import History
 from gpudeck.client.live_fleet import Delta, FleetRows, LiveFleet, read_event
 from gpudeck.client.queue import HubQueueClient, are_here, await_turn, find_this_host, using
@@ -44,8 +44,8 @@ class _Next(msgspec.Struct):
     next_free: ShownSlot | None
 
 
-class Client(Connection):
-    """A hub. Blocks; see `Connection` for what it is opened with, and `AsyncClient` for asyncio."""
+class Client(HubConnection):
+    """A hub. Blocks; see `HubConnection` for what it is opened with, and `AsyncClient` for asyncio."""
 
     def me(self) -> Identity:
         """Whom the hub takes the caller for."""
@@ -327,11 +327,11 @@ class Client(Connection):
         self.send("POST", "/api/v1/logout", others=cookie)
         return self.read(made.data, PersonalToken)
 
-    def begin_login(self, label: str, seconds: float, port: int | None = None) -> DeviceLogin:
+    def begin_login(self, label: str, seconds: float, port: int | None = None) -> DeviceAuthorization:
         """A login that the user confirms on the page, with `redeem_login` for the token. With `port` the confirmation
         goes to that port of the browser's machine."""
         wanted = {"name": label[:128], "expire_seconds": seconds, "port": port}
-        return self.read(self.post("/api/v1/device", wanted), DeviceLogin)
+        return self.read(self.post("/api/v1/device", wanted), DeviceAuthorization)
 
     def redeem_login(self, device_code: str, code: str = "") -> PersonalToken:
         """The token of a login that was confirmed. Raises LoginPending until then, and UsageError where it was denied

@@ -26,7 +26,7 @@ from gpudeck.model.settings import is_loopback
 from gpudeck.model.text import clean
 
 T = TypeVar("T")
-C = TypeVar("C", bound="Connection")
+C = TypeVar("C", bound="HubConnection")
 
 _NAMED = "--hub, $GPUDECK_HUB or `gpudeck login URL` names the hub."
 _TRUST = "Set $SSL_CERT_FILE to the certificate of your CA, or use the name that the certificate is for."
@@ -103,7 +103,7 @@ def _join(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
-class Connection:
+class HubConnection:
     """Requests to a hub whose answers are the bytes that it sent. Of several addresses, separated by commas, the first
     that answers is used, until it does not answer.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpudeck.client.connection import Connection, in_path
+from gpudeck.client.connection import HubConnection, in_path
 from gpudeck.client.errors import Busy, Forbidden, ImpossibleRequest, NotFound, WaitTimeout
 from gpudeck.collectors.host import host_name, machine_id
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -30,7 +30,7 @@ KEEP_SECONDS = 20.0
 _PATH = "/api/v1/queue"
 
 
-class KnownHost(Struct, frozen=True):
+class HostReference(Struct, frozen=True):
     """Of a host its id and its name."""
 
     id: str
@@ -41,7 +41,7 @@ class HubQueueClient:
     """A position in the queue of a hub. If the hub goes away, it is asked again: its queue survives a restart. `note`
     is told, in a sentence, when that happens."""
 
-    def __init__(self, hub: Connection, user: str, wanted: GpuRequest, note: Callable[[str], None]) -> None:
+    def __init__(self, hub: HubConnection, user: str, wanted: GpuRequest, note: Callable[[str], None]) -> None:
         # It asks again by itself, and says so.
         self._hub = hub.with_timeout(ANSWER_SECONDS, retries=0)
         self._body = {**msgspec.to_builtins(wanted), "user": user, "key": secrets.token_hex(16)}
@@ -141,11 +141,11 @@ class HubQueueClient:
             self._note(f"{said}; retrying; your position in the queue is kept.")
 
 
-def find_this_host(hub: Connection) -> KnownHost | None:
+def find_this_host(hub: HubConnection) -> HostReference | None:
     """This machine as the hub knows it; None where it does not."""
     for known in own_ids():
         with contextlib.suppress(NotFound):
-            found = hub.read(hub.get(f"/api/v1/hosts/{in_path(known)}"), KnownHost)
+            found = hub.read(hub.get(f"/api/v1/hosts/{in_path(known)}"), HostReference)
             if found.id in own_ids():
                 return found
     return None

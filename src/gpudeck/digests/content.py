@@ -28,7 +28,7 @@ class Figure(Struct, frozen=True):
     note: str = ""
 
 
-class Section(Struct, frozen=True):
+class DigestSection(Struct, frozen=True):
     """`head` and `rows` are a table; its first column is text, the others are numbers."""
 
     title: str
@@ -42,7 +42,7 @@ class Digest(Struct, frozen=True):
     """`link` is a fragment of the page, `page` its address, if that is known."""
 
     title: str
-    sections: list[Section]
+    sections: list[DigestSection]
     footer: list[str]
     link: str
     page: str | None
@@ -73,17 +73,19 @@ class Style(Struct, frozen=True):
         return f"{datetime.fromtimestamp(at, self.zone):%Y-%m-%d %H:%M}"
 
 
-def describe_own(figures: PeriodFigures, use: OwnUse, runs: OwnRuns, style: Style, *, shows_commands: bool) -> Section:
+def describe_own(
+    figures: PeriodFigures, use: OwnUse, runs: OwnRuns, style: Style, *, shows_commands: bool
+) -> DigestSection:
     """A user's own figures, the best and the worst run, and one suggestion."""
     rows = _describe_use(figures.usage, use, style)
     rows.append(Figure("Runs", f"{MOST_RUNS} or more" if (count := runs.count) is None else str(count)))
     for name, run in (("Best run", runs.best), ("Worst run", runs.worst)):
         if run is not None:
             rows.append(_describe_run(name, run, style, shows_commands=shows_commands))
-    return Section("Your GPUs", rows, [*_suggest(runs), *_describe_coverage(figures.usage, style)])
+    return DigestSection("Your GPUs", rows, [*_suggest(runs), *_describe_coverage(figures.usage, style)])
 
 
-def describe_group(figures: PeriodFigures, group: str, members: Collection[str], style: Style) -> Section:
+def describe_group(figures: PeriodFigures, group: str, members: Collection[str], style: Style) -> DigestSection:
     """The members of a group, as its leads see them."""
     title, coverage = f"Group {clean(group)}", _describe_coverage(figures.usage, style)
     found = [(login, sum_use(figures, {login})) for login in sorted(members)]
@@ -91,20 +93,20 @@ def describe_group(figures: PeriodFigures, group: str, members: Collection[str],
     total = sum_use(figures, members)
     if total is None:
         nothing = ["No use of a GPU was recorded in this period."] if figures.is_known else []
-        return Section(title, texts=[*nothing, *coverage])
+        return DigestSection(title, texts=[*nothing, *coverage])
     used.sort(key=lambda one: -one[1].gpu_hours)
     rows = [_row(name, use, style) for name, use in used[:_MOST_MEMBERS]]
     more = [f"… and {len(used) - _MOST_MEMBERS} more."] if len(used) > _MOST_MEMBERS else []
     head = ("User", "GPU-hours", "Utilization", "Idle hours", style.cost_head)
-    return Section(title, _describe_use(figures.usage, total, style), [*more, *coverage], head, rows)
+    return DigestSection(title, _describe_use(figures.usage, total, style), [*more, *coverage], head, rows)
 
 
-def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, now: float) -> list[Section]:
+def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, now: float) -> list[DigestSection]:
     """As admins and channels see it."""
     usage, waste = figures.usage, figures.waste
     demand, reliability = _describe_demand(fleet, style, now), _describe_reliability(fleet, style)
     if not figures.is_known:
-        return [Section("The fleet", texts=_describe_coverage(usage, style)), demand, reliability]
+        return [DigestSection("The fleet", texts=_describe_coverage(usage, style)), demand, reliability]
     before = None if figures.before is None else [figures.before.total]
     total = describe_use([usage.total], [waste.total], before)
     monitored = usage.monitored_gpu_hours
@@ -116,7 +118,7 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
     rows.append(Figure("Users", str(sum(row.user is not None and row.gpu_hours > 0 for row in usage.rows))))
     texts = [] if waste.problem is None else [waste.problem]
     return [
-        Section("The fleet", rows, [*texts, *_describe_coverage(usage, style)]),
+        DigestSection("The fleet", rows, [*texts, *_describe_coverage(usage, style)]),
         demand,
         _describe_wasters(figures, style),
         reliability,
@@ -191,15 +193,15 @@ def _row(name: str, use: OwnUse, style: Style) -> tuple[str, ...]:
     return name, style.number(use.gpu_hours), style.percent(share), style.number(use.idle.hours), cost
 
 
-def _describe_demand(fleet: FleetFigures, style: Style, now: float) -> Section:
+def _describe_demand(fleet: FleetFigures, style: Style, now: float) -> DigestSection:
     hours = f"{fleet.none_free} of {fleet.free_known} recorded hours" if fleet.free_known else UNKNOWN
     waiting = UNKNOWN if fleet.waiting is None else show_count(len(fleet.waiting), "request")
     longest = max((now - one.created_at for one in fleet.waiting or ()), default=0.0)
     note = f"the longest for {show_span(longest)}" if fleet.waiting else ""
-    return Section("Demand", [Figure("Less than one GPU was free", hours), Figure("Waiting now", waiting, note)])
+    return DigestSection("Demand", [Figure("Less than one GPU was free", hours), Figure("Waiting now", waiting, note)])
 
 
-def _describe_wasters(figures: PeriodFigures, style: Style) -> Section:
+def _describe_wasters(figures: PeriodFigures, style: Style) -> DigestSection:
     waste = figures.waste
     kinds = {"Idle hours": "idle", "Not used": "unused", "Larger than needed": "oversized"}
     # Without a scheduler nobody has what is not used.
@@ -211,10 +213,10 @@ def _describe_wasters(figures: PeriodFigures, style: Style) -> Section:
         hours = (style.number(getattr(one, kind).hours) for kind in shown.values())
         rows.append((name, *hours, style.number(sum(costs), 2) if costs else "–"))
     texts = [] if rows else ["None are recorded."]
-    return Section("Most wasted GPU-hours", texts=texts, head=("User", *shown, style.cost_head), rows=rows)
+    return DigestSection("Most wasted GPU-hours", texts=texts, head=("User", *shown, style.cost_head), rows=rows)
 
 
-def _describe_reliability(fleet: FleetFigures, style: Style) -> Section:
+def _describe_reliability(fleet: FleetFigures, style: Style) -> DigestSection:
     found, rows = fleet.reliability, list[tuple[str, ...]]()
     for one in found.rows:
         evidence = "; ".join(f"{clean(each.title)} ({each.count})" for each in one.evidence[:2])
@@ -222,12 +224,12 @@ def _describe_reliability(fleet: FleetFigures, style: Style) -> Section:
         gpu = f"{clean(one.host)}:{clean(one.label or '?')}{model}: {evidence}"
         rows.append((gpu, style.number(one.score, 0)))
     texts = list(found.problems) if rows else ["No faults are recorded.", *found.problems]
-    return Section("Least reliable GPUs", texts=texts, head=("GPU and faults", "Score of 100"), rows=rows)
+    return DigestSection("Least reliable GPUs", texts=texts, head=("GPU and faults", "Score of 100"), rows=rows)
 
 
 def make_digest(
     period: DigestPeriod,
-    sections: Sequence[Section],
+    sections: Sequence[DigestSection],
     notes: Iterable[str],
     *,
     prefix: str,

@@ -8,7 +8,7 @@ from html import escape
 from itertools import zip_longest
 from typing import Final
 
-from gpudeck.digests.content import Digest, Section
+from gpudeck.digests.content import Digest, DigestSection
 from gpudeck.model.text import clean
 
 _WIDTH: Final = 600
@@ -45,7 +45,7 @@ def render_html(digest: Digest) -> str:
     )
 
 
-def _section_html(section: Section) -> str:
+def _section_html(section: DigestSection) -> str:
     figures = "".join(
         f'<tr><td valign="top" style="padding:5px 12px 5px 0;{_LINE};{_TEXT}">{_html(one.label)}'
         + (f'<br><span style="{_SMALL};word-break:break-word">{_html(one.note)}</span>' if one.note else "")
@@ -63,7 +63,7 @@ def _section_html(section: Section) -> str:
     )
 
 
-def _table_html(section: Section) -> str:
+def _table_html(section: DigestSection) -> str:
     def cells(tag: str, row: tuple[str, ...], style: str) -> str:
         return "".join(
             f'<{tag} valign="top" align="{"right" if at else "left"}" style="padding:4px 0 4px {8 if at else 0}px;'
@@ -104,14 +104,14 @@ def _label(head: tuple[str, ...], row: tuple[str, ...]) -> list[str]:
     return [f"{name} {value}" for name, value in zip(head[1:], row[1:], strict=True)]
 
 
-def _figure_lines(section: Section) -> list[str]:
+def _figure_lines(section: DigestSection) -> list[str]:
     width = max((len(one.label) for one in section.figures), default=0)
     return [
         f"{one.label:<{width}}  {one.value}" + (f"  ({clean(one.note)})" if one.note else "") for one in section.figures
     ]
 
 
-def _table_lines(section: Section) -> list[str]:
+def _table_lines(section: DigestSection) -> list[str]:
     if not section.rows:
         return []
     table = [section.head, *section.rows]

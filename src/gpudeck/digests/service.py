@@ -23,7 +23,7 @@ from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.digests.content import (
     Digest,
-    Section,
+    DigestSection,
     Style,
     describe_fleet,
     describe_group,
@@ -289,7 +289,7 @@ class DigestService(Service):
     ) -> Digest | None:
         zone: tzinfo = load_zone(one.zone)
         style = Style(one.numbers, zone, figures.usage.currency)
-        sections: list[Section] = []
+        sections: list[DigestSection] = []
         if (use := sum_use(figures, one.logins)) is not None:
             caller = Caller(kind="account", role=one.role, name=one.account, logins=one.logins)
             visibility = self._policy.visibility(caller)

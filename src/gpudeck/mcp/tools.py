@@ -42,7 +42,7 @@ class HubRoutes(Protocol):
         ...
 
 
-class Answer(Struct):
+class ToolAnswer(Struct):
     """`found` is what the hub knows; `evidence` are the questions that it was asked. A list of `unknown` that is empty
     means that nothing is known to be missing."""
 
@@ -84,14 +84,14 @@ class HubTool(Struct, frozen=True):
     title: str
     description: str
     arguments: type[Struct]
-    run: Callable[[Asker, Any], Awaitable[Answer]]
+    run: Callable[[Asker, Any], Awaitable[ToolAnswer]]
     changes: bool = False
 
 
 TOOLS: Final[dict[str, HubTool]] = {}
 
 
-async def call_tool(name: str, arguments: Mapping[str, Any], routes: HubRoutes) -> Answer:
+async def call_tool(name: str, arguments: Mapping[str, Any], routes: HubRoutes) -> ToolAnswer:
     """Raises GpudeckError for a tool or an argument that does not exist, and what the hub refuses."""
     tool = TOOLS.get(name)
     if tool is None:
@@ -121,8 +121,8 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
 
 def _tool(
     arguments: type[A], title: str, *, changes: bool = False
-) -> Callable[[Callable[[Asker, A], Awaitable[Answer]]], Callable[[Asker, A], Awaitable[Answer]]]:
-    def add(run: Callable[[Asker, A], Awaitable[Answer]]) -> Callable[[Asker, A], Awaitable[Answer]]:
+) -> Callable[[Callable[[Asker, A], Awaitable[ToolAnswer]]], Callable[[Asker, A], Awaitable[ToolAnswer]]]:
+    def add(run: Callable[[Asker, A], Awaitable[ToolAnswer]]) -> Callable[[Asker, A], Awaitable[ToolAnswer]]:
         name = run.__name__
         TOOLS[name] = HubTool(name, title, re.sub(r"\s+", " ", run.__doc__ or ""), arguments, run, changes)
         return run
@@ -154,7 +154,7 @@ class FreeGpus(_Wanted, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(FreeGpus, "Free GPUs")
-async def free_gpus(asker: Asker, wanted: FreeGpus) -> Answer:
+async def free_gpus(asker: Asker, wanted: FreeGpus) -> ToolAnswer:
     """Which GPUs can be used right now: free, healthy, not reserved by others and not claimed for the queue. `choice`
     is the best set of `gpus` of them, null if there are not enough."""
     fleet = read_columns(await asker.get_bytes("/api/v1/fleet", shape="columns"), "the hub")
@@ -170,7 +170,7 @@ async def free_gpus(asker: Asker, wanted: FreeGpus) -> Answer:
         "impossible": None if chosen else explain_impossible(request, known),
         "simulated": fleet.demo,
     }
-    return Answer(found, _unknown_in(fleet))
+    return ToolAnswer(found, _unknown_in(fleet))
 
 
 def _show_gpu(gpu: Any) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class WhoIsWhere(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(WhoIsWhere, "Who is where")
-async def who_is_where(asker: Asker, wanted: WhoIsWhere) -> Answer:
+async def who_is_where(asker: Asker, wanted: WhoIsWhere) -> ToolAnswer:
     """Who is on which GPUs now: each GPU in use or allocated with its processes, their user, container or job, and the
     evidence by which each was identified."""
     states = ["busy", "idle", "allocated", "reserved", "unknown"]
@@ -233,14 +233,14 @@ async def who_is_where(asker: Asker, wanted: WhoIsWhere) -> Answer:
         unknown.append(
             f"{answer['total'] - len(gpus)} more GPUs are not listed: narrow the question or raise the limit"
         )
-    return Answer({"gpus": gpus, "total": answer["total"]}, _shorten(unknown))
+    return ToolAnswer({"gpus": gpus, "total": answer["total"]}, _shorten(unknown))
 
 
 def _place(gpu: Mapping[str, Any]) -> str:
     return f"GPU {gpu['label']} of {gpu['host']}"
 
 
-class History(Struct, frozen=True, forbid_unknown_fields=True):
+class HistoryOf(Struct, frozen=True, forbid_unknown_fields=True):
     metric: Annotated[Name, Meta(description="Such as utilization_percent, power_watts, memory_used_bytes, gpus_free")]
     gpu: Annotated[Name | None, Meta(description="A GPU's UUID; give one of gpu, host, user, run or fleet")] = None
     host: Annotated[Name | None, Meta(description="A host's name")] = None
@@ -255,8 +255,8 @@ class History(Struct, frozen=True, forbid_unknown_fields=True):
     points: Annotated[int, Meta(ge=1, le=500, description="About so many points")] = 60
 
 
-@_tool(History, "History of a metric")
-async def history(asker: Asker, wanted: History) -> Answer:
+@_tool(HistoryOf, "History of a metric")
+async def history(asker: Asker, wanted: HistoryOf) -> ToolAnswer:
     """A metric over time. Each point is [time, mean, smallest, largest]; a time without a point was not observed."""
     found = await asker.get("/api/v1/history", **_given(wanted))
     span, step = found["end"] - found["start"], found["step"]
@@ -266,7 +266,7 @@ async def history(asker: Asker, wanted: History) -> Answer:
         f"{len(one['points']) * step / span:.0%} of the time"
         for one in empty
     ]
-    return Answer(found, _shorten(unknown if found["series"] else ["nothing was observed in this time"]))
+    return ToolAnswer(found, _shorten(unknown if found["series"] else ["nothing was observed in this time"]))
 
 
 def _given(wanted: Struct) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class UsageOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(UsageOf, "Usage")
-async def usage(asker: Asker, wanted: UsageOf) -> Answer:
+async def usage(asker: Asker, wanted: UsageOf) -> ToolAnswer:
     """GPU-hours, active and idle hours, energy and cost of a period, by user, group, host or model; allocated hours
     where a scheduler allocates GPUs."""
     found = await asker.get("/api/v1/usage", **_given(wanted))
@@ -296,10 +296,10 @@ async def usage(asker: Asker, wanted: UsageOf) -> Answer:
         unknown.append(f"{share} of the period was monitored; the other time is in no figure")
     if any(row.get("unknown") for row in found["rows"]):
         unknown.append("the row with `unknown` is of users who could not be identified")
-    return Answer(found, unknown)
+    return ToolAnswer(found, unknown)
 
 
-class Runs(Struct, frozen=True, forbid_unknown_fields=True):
+class RunsOf(Struct, frozen=True, forbid_unknown_fields=True):
     user: Name | None = None
     host: Name | None = None
     gpu: Annotated[Name | None, Meta(description="A GPU's UUID")] = None
@@ -309,12 +309,12 @@ class Runs(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
-@_tool(Runs, "Runs and their verdicts")
-async def runs(asker: Asker, wanted: Runs) -> Answer:
+@_tool(RunsOf, "Runs and their verdicts")
+async def runs(asker: Asker, wanted: RunsOf) -> ToolAnswer:
     """Programs that were on GPUs, newest first, each with a verdict: a rating, and suggestions with the evidence and
     the threshold of each."""
     found = await asker.get("/api/v1/runs", **_given(wanted), verdict=True)
-    return Answer(found, _shorten([text for run in found["runs"] for text in _unknown_of_run(run)]))
+    return ToolAnswer(found, _shorten([text for run in found["runs"] for text in _unknown_of_run(run)]))
 
 
 class RunOf(Struct, frozen=True, forbid_unknown_fields=True):
@@ -322,10 +322,10 @@ class RunOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(RunOf, "One run and its verdict")
-async def run(asker: Asker, wanted: RunOf) -> Answer:
+async def run(asker: Asker, wanted: RunOf) -> ToolAnswer:
     """One program from its start to its end: GPUs, utilization, memory, energy, and the verdict with its evidence."""
     found = await asker.get(f"/api/v1/runs/{wanted.run}")
-    return Answer(found, _unknown_of_run(found))
+    return ToolAnswer(found, _unknown_of_run(found))
 
 
 def _unknown_of_run(run: Mapping[str, Any]) -> list[str]:
@@ -348,24 +348,24 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(Events, "Events")
-async def events(asker: Asker, wanted: Events) -> Answer:
+async def events(asker: Asker, wanted: Events) -> ToolAnswer:
     """What happened, newest first: hosts down and up, lost GPUs, driver errors (XID), alerts, maintenance."""
     found = await asker.get("/api/v1/events", **_given(wanted))
     older = ["there are older events that are not listed: raise the limit or shorten the time"]
-    return Answer(found, older if found["next"] else [])
+    return ToolAnswer(found, older if found["next"] else [])
 
 
-class Health(Struct, frozen=True, forbid_unknown_fields=True):
+class HealthOf(Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[Name | None, Meta(description="Whether jobs may start there; without it the whole fleet")] = None
 
 
-@_tool(Health, "Health")
-async def health(asker: Asker, wanted: Health) -> Answer:
+@_tool(HealthOf, "Health")
+async def health(asker: Asker, wanted: HealthOf) -> ToolAnswer:
     """Whether a host is fit for jobs, with the reasons; or of the fleet its totals, unhealthy GPUs, hosts that do not
     report, and the alerts that fire."""
     if wanted.host is not None:
         found = await asker.get(f"/api/v1/hosts/{quote(wanted.host, safe='')}/health")
-        return Answer(found, _unknown_health(found))
+        return ToolAnswer(found, _unknown_health(found))
     fleet = read_columns(await asker.get_bytes("/api/v1/fleet", shape="columns"), "the hub")
     alerts = await asker.get("/api/v1/alerts")
     gpus = [
@@ -381,7 +381,7 @@ async def health(asker: Asker, wanted: Health) -> Answer:
         "alerts": alerts["alerts"],
         "simulated": fleet.demo,
     }
-    return Answer(found, _unknown_in(fleet))
+    return ToolAnswer(found, _unknown_in(fleet))
 
 
 def _unknown_health(found: Mapping[str, Any]) -> list[str]:
@@ -397,12 +397,12 @@ class JobOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(JobOf, "Job report")
-async def job_report(asker: Asker, wanted: JobOf) -> Answer:
+async def job_report(asker: Asker, wanted: JobOf) -> ToolAnswer:
     """What a scheduler's job was allocated and what it used: utilization, memory, energy and cost of each GPU, idle
     stretches, and a verdict with suggestions."""
     found = await asker.get(f"/api/v1/jobs/{quote(wanted.job)}", scheduler=wanted.scheduler)
     reasons = [one["verdict"]["reason"] for one in found["jobs"] if (one.get("verdict") or {}).get("reason")]
-    return Answer(found, reasons)
+    return ToolAnswer(found, reasons)
 
 
 class Reserve(Struct, frozen=True, forbid_unknown_fields=True):
@@ -415,12 +415,12 @@ class Reserve(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(Reserve, "Reserve GPUs", changes=True)
-async def reserve(asker: Asker, wanted: Reserve) -> Answer:
+async def reserve(asker: Asker, wanted: Reserve) -> ToolAnswer:
     """Reserve GPUs for the user of the token. Refused where others have reserved them; nobody's programs are
     stopped."""
     body = _given(wanted)
     body["for"] = body.pop("length")
-    return Answer(msgspec.json.decode(await asker.send("POST", "/api/v1/reservations", body)))
+    return ToolAnswer(msgspec.json.decode(await asker.send("POST", "/api/v1/reservations", body)))
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True):
@@ -428,18 +428,18 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @_tool(Release, "Release a reservation", changes=True)
-async def release(asker: Asker, wanted: Release) -> Answer:
+async def release(asker: Asker, wanted: Release) -> ToolAnswer:
     """End a reservation of the user of the token now."""
-    return Answer(msgspec.json.decode(await asker.send("DELETE", f"/api/v1/reservations/{wanted.reservation}")))
+    return ToolAnswer(msgspec.json.decode(await asker.send("DELETE", f"/api/v1/reservations/{wanted.reservation}")))
 
 
 @_tool(_Wanted, "Watch for free GPUs", changes=True)
-async def watch(asker: Asker, wanted: _Wanted) -> Answer:
+async def watch(asker: Asker, wanted: _Wanted) -> ToolAnswer:
     """Notify the user of the token once when such GPUs are free. This reserves nothing."""
     body = msgspec.to_builtins(wanted.request())
     made = msgspec.json.decode(await asker.send("POST", "/api/v1/watches", _without_none(body)))
     is_sent = made.get("is_sent")
-    return Answer(made, [] if is_sent else ["the hub has no way to write to this user: it only lists an event"])
+    return ToolAnswer(made, [] if is_sent else ["the hub has no way to write to this user: it only lists an event"])
 
 
 def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
