@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fakes.nats_server import NatsServer  # type: ignore[import-not-found]
     from fakes.prometheus import StoreProcess  # type: ignore[import-not-found]
 
-_LOOK_SECONDS = 0.005
+_CHECK_SECONDS = 0.005
 _CHANGES = 60
 _reference: dict[str, float] = {}
 
@@ -182,7 +182,7 @@ def _time_changes(hubs: list[HubUnderTest], token: str) -> list[float]:
             with contextlib.suppress(KeyError):
                 if _get(hubs[other], "/api/v1/hosts/changing")["cpu_percent"] == load:
                     break
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
         found.append(time.perf_counter() - begun)
     for sender in senders:
         sender.close()

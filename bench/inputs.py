@@ -350,13 +350,13 @@ def _small() -> Iterable[Case]:
     yield Case("slack: an envelope of empty lists", len(lists), *_decoding(lists, dict[str, object]))
     labels = b'{"name":"x","labels":{' + b",".join(b'"%d":""' % n for n in range(MIB // 48)) + b"}}"
     yield Case("API: a body of labels", len(labels), *_decoding(labels, dict[str, object]))
-    row = b'{"metric":{"a":"b"},"values":[%s]}' % b",".join([b'[1700000000.123,"1"]'] * promql.MOST_STEPS)
+    row = b'{"metric":{"a":"b"},"values":[%s]}' % b",".join([b'[1700000000.123,"1"]'] * promql.MAX_STEPS)
     yield _promql("long series", row)
     yield _promql("many series", b'{"metric":{"a":"b"},"values":[]}')
 
 
 def _promql(name: str, row: bytes) -> Case:
-    answer = b'{"data":{"result":[%s]}}' % b",".join([row] * (promql.MOST_BYTES // (len(row) + 1)))
+    answer = b'{"data":{"result":[%s]}}' % b",".join([row] * (promql.MAX_BYTES // (len(row) + 1)))
     grid = Grid(1_700_000_000, 10, 3)
 
     class Door:

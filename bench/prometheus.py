@@ -28,7 +28,7 @@ from bench.processes import all_cpu_seconds, disk_bytes, rss_mib
 from bench.scale_senders import INTERVAL, LabHost
 
 PROGRAM = "prometheus"
-MOST_HOSTS = 2000
+MAX_HOSTS = 2000
 """More take more memory than a usual machine has: 180 series each."""
 _PATIENCE = 120.0
 _SERIES = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.tables import Row, print_table
 from gpudeck.api.events import ReliabilityRanking
 from gpudeck.database.engine import open_database
-from gpudeck.events.store import MOST_EVENTS, EventQuery, EventStore
+from gpudeck.events.store import MAX_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event, make_event
@@ -51,7 +51,7 @@ async def rank(store: EventStore, start: float, end: float) -> int:
 
 async def read_all(store: EventStore, start: float, end: float) -> int:
     before, count = None, 0
-    while page := await store.find(EventQuery(start=start, end=end, limit=MOST_EVENTS, before=before)):
+    while page := await store.find(EventQuery(start=start, end=end, limit=MAX_EVENTS, before=before)):
         before, count = page[-1].id, count + len(page)
     return count
 

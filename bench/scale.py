@@ -106,7 +106,7 @@ def main() -> None:
         "--prometheus",
         action=argparse.BooleanOptionalAction,
         default=shutil.which(prometheus.PROGRAM) is not None,
-        help=f"measure also a Prometheus with as many hosts, at most {prometheus.MOST_HOSTS}; default: if there is one",
+        help=f"measure also a Prometheus with as many hosts, at most {prometheus.MAX_HOSTS}; default: if there is one",
     )
     parser.add_argument("--wire", type=int, choices=(1, 2), default=2, help="the newest version that hosts send")
     parser.add_argument("--senders", type=int, default=max(1, min(8, (os.cpu_count() or 2) - 2)), help="processes")
@@ -131,7 +131,7 @@ def main() -> None:
             seen = _measure(hosts, asked, hub.process.pid, hub.port, token, Path(name))
         figures = _figures(hosts, seen, bare)
         if asked.prometheus:
-            fitting = min(hosts, prometheus.MOST_HOSTS)
+            fitting = min(hosts, prometheus.MAX_HOSTS)
             figures |= _compare(seen, prometheus.measure(fitting, asked.seconds, WARM_UP))
         measured.append(figures | (_measure_restart(hosts, asked) if asked.restart else {}))
         growth.append((hosts, seen.cpu / seen.seconds, bare.cpu / bare.seconds))

@@ -16,7 +16,7 @@ import uvloop
 from msgspec.structs import replace
 
 from bench.reports import GIB, HOST_METRICS, make_reading
-from gpudeck.agent.push import FIRST_PAUSE, JITTER, LONGEST_PAUSE
+from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE
 from gpudeck.agent.run import Reporter
 from gpudeck.agent.spool import EncodedReport
 from gpudeck.model.backoff import Backoff
@@ -103,7 +103,7 @@ class Senders:
 
     async def _report(self, host: Reporter, due: float) -> None:
         streams: Streams | None = None
-        described, backoff = "", Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER)
+        described, backoff = "", Backoff(FIRST_PAUSE, MAX_PAUSE, JITTER)
         while due < self._until:
             await asyncio.sleep(max(0.0, due - time.time()))
             parcel = host.report(time.time(), INTERVAL)

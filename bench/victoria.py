@@ -75,7 +75,7 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
     from gpudeck.history.remote.client import PromClient  # noqa: PLC0415 - only with a store to talk to
     from gpudeck.history.remote.encoder import SeriesEncoder  # noqa: PLC0415 - the same
     from gpudeck.history.remote.writer import (  # noqa: PLC0415 - the same
-        MOST_VALUES,
+        MAX_VALUES,
         DiskQueue,
         RemoteWriteSender,
     )
@@ -91,7 +91,7 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
             begun = time.thread_time()
             queue.append([part for sample in tick for part in encoder.write(sample, sample.interval)])
             while not queue.is_empty():
-                assert sender.send(queue.peek(MOST_VALUES)) == 0.0, sender.sent.problem
+                assert sender.send(queue.peek(MAX_VALUES)) == 0.0, sender.sent.problem
             client_seconds += time.thread_time() - begun
         victoria.ask("/internal/force_flush")
         used = victoria.cpu_seconds()

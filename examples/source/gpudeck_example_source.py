@@ -15,7 +15,7 @@ from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, SourcePlugin
 
-INTERVAL, MOST_SECONDS = 5.0, 30.0
+INTERVAL, MAX_SECONDS = 5.0, 30.0
 
 
 class SpoolSource:
@@ -37,7 +37,7 @@ class SpoolSource:
             report = msgspec.json.decode(self._file.read_bytes(), type=Report)
         except (OSError, msgspec.DecodeError) as error:
             raise Temporary(f"{self._file.name} cannot be read: {error}.") from error
-        if now - written_at > MOST_SECONDS:
+        if now - written_at > MAX_SECONDS:
             # The host then is late, and later down. An old report must never show GPUs as free.
             raise Temporary(f"{self._file.name} was written {now - written_at:.0f} s ago.")
         return FetchedReport(self._envelopes.put(report, collected_at=written_at))

@@ -20,7 +20,7 @@ from gpudeck.model.errors import Temporary
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-BYTES_AT_MOST: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 _REAP_SECONDS: Final = 1.0
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -123,7 +123,7 @@ def run(
     command: Sequence[str],
     *,
     seconds: float,
-    bytes_at_most: int = BYTES_AT_MOST,
+    bytes_at_most: int = MAX_BYTES,
     body: bytes = b"",
     stderr: int | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 # It would log every question, with the whole address and the secrets in it.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
-BYTES_AT_MOST = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 _UNPACKED_AT_ONCE = 1024 * 1024
 _LOGGED = 120
 _NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError)
@@ -100,7 +100,7 @@ AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 _LANES: Final = {"known": 8, "new": 6, "failed": 2}
 """Lookups at once, of names that resolved before, of those that were never asked for, and of those that failed."""
 _FAILED_FOR: Final = 60.0
-_MOST_NAMES: Final = 100_000
+_MAX_NAMES: Final = 100_000
 
 
 class Lookups:
@@ -137,7 +137,7 @@ class Lookups:
         self._names.pop(host, None)
         until = asyncio.get_running_loop().time() + _FAILED_FOR
         self._names[host] = (until, error) if isinstance(error, OSError) else None
-        if len(self._names) > _MOST_NAMES:
+        if len(self._names) > _MAX_NAMES:
             del self._names[next(iter(self._names))]
 
 
@@ -203,7 +203,7 @@ class Fetcher:
         self,
         *,
         deadline: float,
-        bytes_at_most: int = BYTES_AT_MOST,
+        bytes_at_most: int = MAX_BYTES,
         trust: ssl.SSLContext | None = None,
         guard: AddressGuard | None = None,
     ) -> None:

@@ -126,7 +126,7 @@ MAX_DECODED_BYTES = 1024 * 1024
 of 500 bytes each need 0.8 MiB."""
 MAX_PROCESSES = 8192
 """Of one report: whatever looks at a host goes through all of them."""
-_LEAST_LIMIT, _MOST_RATIO = 256 * 1024, 200
+_MIN_LIMIT, _MAX_RATIO = 256 * 1024, 200
 """A report packs to a tenth, one of many equal processes to a fiftieth. What unpacks to more than this was made to."""
 CONTENT_TYPES = ("application/msgpack", "application/json")
 
@@ -245,7 +245,7 @@ def unpack(body: bytes, encoding: str) -> bytes:
 
 def _limit_of(body: bytes) -> int:
     """How much a packed body may unpack to: a bomb is refused before it has cost more than an honest report."""
-    return min(MAX_DECODED_BYTES, max(_LEAST_LIMIT, _MOST_RATIO * len(body)))
+    return min(MAX_DECODED_BYTES, max(_MIN_LIMIT, _MAX_RATIO * len(body)))
 
 
 def _unzstd(body: bytes) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from fakes.moody_hub import MoodyHub
 from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.push import FIRST_PAUSE, JITTER, LONGEST_PAUSE, Sender, read_token
+from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE, Sender, read_token
 from gpudeck.agent.spool import EncodedReport, ReportTime
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -220,7 +220,7 @@ def test_a_backlog_is_sent_at_a_bounded_pace_and_a_single_report_at_once(
 
 
 def make_backoff(seed: int) -> Backoff:
-    return Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER, random.Random(seed).random)
+    return Backoff(FIRST_PAUSE, MAX_PAUSE, JITTER, random.Random(seed).random)
 
 
 def test_pauses_grow_and_never_march_in_step() -> None:
@@ -229,8 +229,8 @@ def test_pauses_grow_and_never_march_in_step() -> None:
     others = [make_backoff(seed) for seed in range(50)]
     firsts = {round(other.fail(), 3) for other in others}
     assert max(pauses[:3]) <= 4.0
-    assert max(pauses) <= LONGEST_PAUSE
-    assert min(pauses[10:]) >= LONGEST_PAUSE * 0.2
+    assert max(pauses) <= MAX_PAUSE
+    assert min(pauses[10:]) >= MAX_PAUSE * 0.2
     assert len(firsts) > 40
 
 

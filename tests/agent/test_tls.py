@@ -66,7 +66,7 @@ def test_an_agent_answers_with_tls_and_keeps_the_connection(authority: Authority
 def test_an_agent_reads_its_certificate_again(
     authority: Authority, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(tls_module, "CHECK_SECONDS", 0.0)
     with listening(Tls(settings_of(pair))) as listener:
         first = shown_certificate(listener.port)
         make_pair(authority, tmp_path)

@@ -6,7 +6,7 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import SEED
 
 HOSTS = 8
-LONGEST_TEST = 600
+MAX_TEST = 600
 RULES = """
 alerts:
   group_wait: 1s
@@ -26,7 +26,7 @@ alerts:
 def is_gpu_lost() -> bool:
     """Whether a GPU of the lab is missing for as long as a test lasts. Every few days it is there for some minutes."""
     fleet, now = SimulatedFleet(HOSTS, SEED), time.time()
-    moments = range(int(now), int(now) + LONGEST_TEST, 20)
+    moments = range(int(now), int(now) + MAX_TEST, 20)
     reports = [[fleet.report(number, float(at)) for number in range(HOSTS)] for at in moments]
     return all(any(gpu.missing for report in all_hosts if report for gpu in report.gpus or []) for all_hosts in reports)
 

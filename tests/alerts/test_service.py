@@ -12,7 +12,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.alerts import service
 from gpudeck.alerts.notifiers.rendering import Message
-from gpudeck.alerts.service import MOST_SHOWN, AlertService
+from gpudeck.alerts.service import MAX_SHOWN, AlertService
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.database.schema import name_fleet
 from gpudeck.events.log import EventLog
@@ -106,7 +106,7 @@ def test_after_a_look_at_many_hosts_the_next_one_comes_later(tmp_path: Path, mon
 
 def test_counts_are_of_all_alerts_though_not_all_are_shown(tmp_path: Path) -> None:
     house = House(tmp_path)
-    hosts = [f"gpu{number:03}" for number in range(MOST_SHOWN + 30)]
+    hosts = [f"gpu{number:03}" for number in range(MAX_SHOWN + 30)]
 
     async def live() -> dict[str, int]:
         await house.alarm.open()
@@ -122,7 +122,7 @@ def test_counts_are_of_all_alerts_though_not_all_are_shown(tmp_path: Path) -> No
     fleet = msgspec.json.decode(house.hub.stream.document())
     counts = {"total": len(hosts), "needs_attention": len(hosts) - 25, "critical": 0}
     assert told == fleet["alert_counts"] == counts
-    assert len(fleet["alerts"]) == MOST_SHOWN
+    assert len(fleet["alerts"]) == MAX_SHOWN
 
 
 def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ pytestmark = [
 NEAR = ("agent-near", "sshd-near")
 SLOW = ("agent-slow", "sshd-slow")
 LOST = ("agent-cut", "sshd-mute")
-SHORTEST_DEADLINE = 5.0
+MIN_DEADLINE = 5.0
 """Seconds: that of `pull` here."""
 
 
@@ -90,6 +90,6 @@ def test_link_that_is_cut_and_one_that_is_mute_cost_their_own_hosts_alone(site: 
     assert {name: seen.statuses[name] for name in LOST} == {name: ["up", "late", "down", "up"] for name in LOST}
     assert [name for name in SLOW if "down" in seen.statuses[name]] == []
     # A dead host is waited for until its deadline, by nobody but itself.
-    assert {name: median(seen.gaps(name)) < SHORTEST_DEADLINE for name in NEAR} == dict.fromkeys(NEAR, True)
+    assert {name: median(seen.gaps(name)) < MIN_DEADLINE for name in NEAR} == dict.fromkeys(NEAR, True)
     # The end of a command whose answer the mute link cut off is known one reading later.
     wait_until(lambda: [hub.problems_of(name) for name in LOST] == ["", ""], "the problems to end")

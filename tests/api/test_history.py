@@ -15,7 +15,7 @@ from fakes.api_app import make_app, make_auth
 from fakes.store import RUN, FakeStore
 from fakes.waiting import until
 from gpudeck.api.access import Commands
-from gpudeck.api.history import AT_FULL_SPEED, MOST_WAITING, SHARE, HistoryQueries
+from gpudeck.api.history import AT_FULL_SPEED, MAX_WAITING, SHARE, HistoryQueries
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
@@ -263,7 +263,7 @@ def test_too_many_that_wait_are_told_to_come_back(hub: Place) -> None:
     async def flood() -> list[httpx.Response]:
         hub.store.may_answer.clear()
         async with hub.client() as client:
-            asked = [asyncio.create_task(client.get(GPU)) for _ in range(1 + MOST_WAITING + 3)]
+            asked = [asyncio.create_task(client.get(GPU)) for _ in range(1 + MAX_WAITING + 3)]
             await until(lambda: sum(task.done() for task in asked) == 3)
             live = await client.get("/api/v1/fleet")
             hub.store.may_answer.set()
@@ -280,7 +280,7 @@ def test_one_question_neither_waits_for_a_crowd_of_another_address_nor_finds_no_
     async def flood() -> tuple[list[int], int, int]:
         hub.store.may_answer.clear()
         async with hub.client("192.0.2.66") as greedy, hub.client() as honest:
-            crowd = [asyncio.create_task(greedy.get(GPU)) for _ in range(1 + MOST_WAITING + 1)]
+            crowd = [asyncio.create_task(greedy.get(GPU)) for _ in range(1 + MAX_WAITING + 1)]
             await until(lambda: sum(task.done() for task in crowd) == 1)
             asked = asyncio.create_task(honest.get(PAST))
             await until(lambda: sum(task.done() for task in crowd) == 2)

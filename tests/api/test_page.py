@@ -6,7 +6,7 @@ from typing import Any
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.api.login import Me
-from gpudeck.api.page import MOST_BYTES, embed_initial_state
+from gpudeck.api.page import MAX_BYTES, embed_initial_state
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING, HIDDEN, Visibility
 from gpudeck.wire import encode
@@ -58,7 +58,7 @@ def test_a_large_fleet_is_cut_and_keeps_its_totals_and_what_is_free() -> None:
     assert fleet["totals"]["hosts"] == 101
     assert fleet["hosts"][0]["name"] == "zfree"
     assert fleet["is_whole"] is False
-    assert len(json.dumps(fleet)) < 2 * MOST_BYTES
+    assert len(json.dumps(fleet)) < 2 * MAX_BYTES
 
 
 def test_no_name_can_become_part_of_the_page() -> None:

@@ -145,7 +145,7 @@ def test_request_that_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any]
 
 
 def test_line_that_is_full_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.queueing.queue.MOST_WAITING", 0)
+    monkeypatch.setattr("gpudeck.queueing.queue.MAX_WAITING", 0)
     answer = desk.call("ada", "POST", body={"key": "long enough"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "full")
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from fakes.clock import FakeClock
-from gpudeck.auth.audit import MOST_DETAILS, MOST_ENTRIES, Audit, AuditEntry
+from gpudeck.auth.audit import MAX_DETAILS, MAX_ENTRIES, Audit, AuditEntry
 from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, Caller
 from gpudeck.database import sqlite
 from gpudeck.database.engine import Database, open_database
@@ -76,7 +76,7 @@ def test_any_limit_is_answered(audit: Audit, asked: int, given: int) -> None:
         return len(await audit.list(limit=asked))
 
     assert run(playing()) == given
-    assert given <= MOST_ENTRIES
+    assert given <= MAX_ENTRIES
 
 
 def test_entries_older_than_asked_are_deleted_and_counted(audit: Audit, clock: FakeClock) -> None:
@@ -115,7 +115,7 @@ def test_text_from_outside_of_any_length_is_recorded_cut_and_clean(audit: Audit,
 
     entry = run(playing())
     texts = (entry.who, entry.action, entry.subject, entry.outcome, entry.address, entry.details)
-    assert [len(text) for text in texts] == [160, 64, 256, 16, 64, MOST_DETAILS]
+    assert [len(text) for text in texts] == [160, 64, 256, 16, 64, MAX_DETAILS]
     assert all(text.endswith("…") and text.isprintable() for text in texts)
 
 

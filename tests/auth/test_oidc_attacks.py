@@ -221,7 +221,7 @@ def test_another_key_of_the_same_name(auth: Auth, provider: HostileProvider) -> 
 
 
 def test_new_keys_are_found(auth: Auth, provider: HostileProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(oidc, "RETRY_SECONDS", 0.0)
 
     async def act(logins: OidcLogins) -> None:
         await finish(logins, *await begin(logins, provider))

@@ -8,7 +8,7 @@ from argon2 import PasswordHasher, Type, extract_parameters
 
 from fakes.passwords import CountingHasher, quick_hasher
 from fakes.waiting import wait_until
-from gpudeck.auth.accounts import HASHES_AT_ONCE, LONGEST_PASSWORD, Passwords
+from gpudeck.auth.accounts import HASHES_AT_ONCE, MAX_PASSWORD_LENGTH, Passwords
 from gpudeck.model.errors import UsageError
 
 GOOD = "correct horse battery"
@@ -24,7 +24,7 @@ def passwords() -> Passwords:
     [
         ("", "fewer than 10"),
         ("ninechars", "fewer than 10"),
-        ("x" * (LONGEST_PASSWORD + 1), "more than 1024"),
+        ("x" * (MAX_PASSWORD_LENGTH + 1), "more than 1024"),
         ("Ada.Lovelace", "the account's name"),
         ("lone half \ud800", "cannot be stored"),
         ("\0" * 10, "control characters"),
@@ -38,7 +38,7 @@ def test_a_bad_password_is_refused_with_the_rule_it_breaks(passwords: Passwords,
     assert "10 to 1024 characters" in refused.value.hint
 
 
-@pytest.mark.parametrize("password", ["tencharact", "word" * (LONGEST_PASSWORD // 4), "παράδειγμα", "ada.lovelace2"])
+@pytest.mark.parametrize("password", ["tencharact", "word" * (MAX_PASSWORD_LENGTH // 4), "παράδειγμα", "ada.lovelace2"])
 def test_a_good_password_passes(passwords: Passwords, password: str) -> None:
     passwords.check(password, "ada.lovelace")
     assert asyncio.run(passwords.verify(asyncio.run(passwords.hash(password)), password))
@@ -73,7 +73,7 @@ def test_letters_composed_in_another_way_are_the_same_password(passwords: Passwo
     assert asyncio.run(passwords.verify(kept, "une cle\u0301 tre\u0300s longue"))
 
 
-@pytest.mark.parametrize("password", ["x" * (LONGEST_PASSWORD + 1), "lone half \ud800"])
+@pytest.mark.parametrize("password", ["x" * (MAX_PASSWORD_LENGTH + 1), "lone half \ud800"])
 def test_what_cannot_be_a_password_is_wrong_and_not_hashed(passwords: Passwords, password: str) -> None:
     kept = asyncio.run(passwords.hash(GOOD))
     assert not asyncio.run(passwords.verify(kept, password))
@@ -92,7 +92,7 @@ def test_nobodys_password_costs_what_everybodys_does() -> None:
     kept = asyncio.run(passwords.hash(GOOD))
     asyncio.run(passwords.verify(kept, "something else"))
     asyncio.run(passwords.verify(None, "something else"))
-    asyncio.run(passwords.verify(kept, "x" * (LONGEST_PASSWORD + 1)))
+    asyncio.run(passwords.verify(kept, "x" * (MAX_PASSWORD_LENGTH + 1)))
     asyncio.run(passwords.waste_time())
     assert hasher.verified == [extract_parameters(kept)] * 4
 

@@ -12,7 +12,7 @@ from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
 from fakes.sessions import start_session
 from gpudeck.auth.accounts import Account, Accounts, Passwords
-from gpudeck.auth.sessions import AWAY_SECONDS, CACHE_SECONDS, MOST_EACH, SEEN_SECONDS, Sessions
+from gpudeck.auth.sessions import AWAY_SECONDS, CACHE_SECONDS, MAX_EACH, SEEN_SECONDS, Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database
 from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble
@@ -264,10 +264,10 @@ def test_one_account_has_a_bounded_number_of_sessions(stage: Stage) -> None:
     graces = stage.start(stage.grace)
     oldest = stage.start()
     stage.find(oldest)
-    for _ in range(MOST_EACH):
+    for _ in range(MAX_EACH):
         stage.clock.advance(0.01)
         newest = stage.start()
-    assert len(run(stage.sessions.list(stage.ada.id))) == MOST_EACH
+    assert len(run(stage.sessions.list(stage.ada.id))) == MAX_EACH
     assert (stage.find(oldest), stage.find(newest), stage.find(graces)) == (None, stage.ada, stage.grace)
 
 

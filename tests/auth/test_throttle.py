@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fakes.clock import FakeClock
 from gpudeck.auth import login as module
-from gpudeck.auth.login import FORGET_AFTER, FREE_TRIES, LONGEST_WAIT, NAME_BURST, NAME_WAIT, LoginThrottle
+from gpudeck.auth.login import FORGET_AFTER, FREE_TRIES, MAX_WAIT, NAME_BURST, NAME_WAIT, LoginThrottle
 
 HOME, OFFICE = "198.51.100.7", "203.0.113.9"
 HOUR = 3600.0
@@ -51,7 +51,7 @@ def test_each_further_failure_doubles_the_wait_up_to_five_minutes(throttle: Logi
         waits.append(throttle.wait_before("ada", HOME))
         clock.advance(waits[-1])
         assert throttle.wait_before("ada", HOME) == 0
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, LONGEST_WAIT, LONGEST_WAIT]
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_WAIT, MAX_WAIT]
 
 
 def test_a_wait_is_the_same_for_every_way_to_write_the_name(throttle: LoginThrottle) -> None:
@@ -139,7 +139,7 @@ def test_a_name_tried_from_everywhere_makes_strangers_wait_a_little_and_then_go(
 
 
 def test_when_too_many_wait_for_one_name_nobody_does(throttle: LoginThrottle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_KEPT", 50)
+    monkeypatch.setattr(module, "MAX_KEPT", 50)
     flood(throttle, "ada", 200)
     waits = [throttle.wait_before("ada", f"192.0.2.{number}") for number in range(60)]
     assert waits == [NAME_WAIT] * 50 + [0.0] * 10
@@ -158,12 +158,12 @@ PAUSES = st.floats(0, 4000)
 def test_any_input_is_counted_in_bounded_memory(tries: list[tuple[str, str, float, bool]]) -> None:
     clock = FakeClock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_KEPT", 3)
+        patch.setattr(module, "MAX_KEPT", 3)
         patch.setattr(module, "NAME_BURST", 1)
         throttle = LoginThrottle(clock)
         for name, address, pause, is_right in tries:
             clock.advance(pause)
-            assert 0 <= throttle.wait_before(name, address) <= 90 * len(tries) + LONGEST_WAIT
+            assert 0 <= throttle.wait_before(name, address) <= 90 * len(tries) + MAX_WAIT
             throttle.note_failure(name, address)
             [lambda *_: None, throttle.note_success][is_right](name, address)
     assert len(throttle) <= 3

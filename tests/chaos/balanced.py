@@ -35,7 +35,7 @@ from gpudeck.wire import encode
 _EVERY = 2
 """Seconds between two reports: the agents' default."""
 _GPUS = 2
-_MOST_KILLS = 12
+_MAX_KILLS = 12
 _RETRY = 2.0
 """Seconds after which a browser opens a stream that has ended: the hub tells it."""
 _PAGE_SAYS_SO = 1.5
@@ -132,7 +132,7 @@ def run(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
     outcome = Outcome("three hubs behind HAProxy")
     if NO_COMPILER:
         return Outcome(outcome.scenario, not_run=NO_COMPILER)
-    number, kills = (20, 3) if short else (100, max(3, min(kills, _MOST_KILLS)))
+    number, kills = (20, 3) if short else (100, max(3, min(kills, _MAX_KILLS)))
     viewer, takeovers = Viewer(), list[float]()
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(_running_cluster(folder))

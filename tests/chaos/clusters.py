@@ -216,7 +216,7 @@ _LONG_STOP = 300.0
 _MANY_FAULTS = 60
 """From so many on, the first hub that is stopped is stopped for five minutes."""
 _MANY_HOSTS = 60
-_MOST_OFF = 0.1
+_MAX_OFF = 0.1
 """Percent of the GPU-hours."""
 
 
@@ -316,7 +316,7 @@ def run(
         *([Figure("partitions", f"not run: {no_network}")] if no_network else []),
         at_most("lost decisions: alerts that did not fire", lost, 0),
         at_most("double decisions: alerts that fired twice", doubled, 0),
-        at_most("GPU-hours against the truth, largest difference of a hub", max(off), _MOST_OFF, "%"),
+        at_most("GPU-hours against the truth, largest difference of a hub", max(off), _MAX_OFF, "%"),
         at_most(f"wrong states in {truth.looks} looks of a viewer", len(truth.wrong), 0),
         Figure("usage by user, longest answer of a hub", f"{max(seconds for _, seconds in found):.1f} s"),
         Figure("messages, of which repeated", f"{messages.total()}, {sum(count - 1 for count in messages.values())}"),
@@ -325,7 +325,7 @@ def run(
     ]
     outcome.notes = [
         *notes,
-        *(log if notes or truth.wrong or max(off) > _MOST_OFF else ()),
+        *(log if notes or truth.wrong or max(off) > _MAX_OFF else ()),
         *truth.wrong[:10],
         *(f"usage of hub{at}: {value:.2f} % off" for at, value in enumerate(off)),
     ]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fakes.slack_shapes import check_blocks, check_markup
 from gpudeck.chat.blocks import (
     BUTTON_VALUE,
-    MOST_LINES,
+    MAX_LINES,
     ChatAnswer,
     attach,
     button,
@@ -38,8 +38,8 @@ def test_what_is_cut_is_whole_markup(text: str, most: int) -> None:
 
 
 def test_a_phone_gets_lines_and_more_of_them_are_a_snippet() -> None:
-    assert list_answer("t", ["line"] * MOST_LINES, lambda: "sheet", "all").snippet is None
-    long = list_answer("t", ["line"] * (MOST_LINES + 1), lambda: "sheet", "all").snippet
+    assert list_answer("t", ["line"] * MAX_LINES, lambda: "sheet", "all").snippet is None
+    long = list_answer("t", ["line"] * (MAX_LINES + 1), lambda: "sheet", "all").snippet
     assert long is not None
     assert (long.text, long.name) == ("sheet", "gpudeck-all.txt")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_markup
-from gpudeck.chat.blocks import LONGEST_NAME, escape, unescape
+from gpudeck.chat.blocks import MAX_NAME_LENGTH, escape, unescape
 from gpudeck.model.text import clean
 
 HOSTILE = st.text(st.sampled_from("<>!@#&|`*_~\n\r\x00\u202e abcUC0:/;")) | st.text()
@@ -43,7 +43,7 @@ def test_attacks_become_text(attack: str) -> None:
 
 
 def test_long_names_are_cut() -> None:
-    assert escape("x" * 500) == "x" * (LONGEST_NAME - 1) + "…"
+    assert escape("x" * 500) == "x" * (MAX_NAME_LENGTH - 1) + "…"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from fakes.nvml.driver import NO_COMPILER, FakeGpu, find_compiler
 from fakes.nvml.station import Station, an_h200
 from fakes.reports import make_envelope
-from gpudeck.collectors.nvml import AGAIN_SECONDS, ASLEEP, IDLE_SECONDS, REST_SECONDS, SleepWatch
+from gpudeck.collectors.nvml import ASLEEP, IDLE_SECONDS, REST_SECONDS, RETRY_SECONDS, SleepWatch
 from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.availability import FleetSettings
@@ -165,8 +165,8 @@ def test_gpu_that_does_not_fall_asleep_is_read_again_and_not_tried_for_an_hour(l
     assert laptop.calls_until(now, now + REST_SECONDS - BEAT) == []
     awake = now + REST_SECONDS
     assert laptop.read(awake).metrics["temperature_celsius"] == 53
-    assert "nvmlShutdown" not in laptop.calls_until(awake, awake + AGAIN_SECONDS - BEAT)
-    assert "nvmlShutdown" in laptop.calls_until(awake + AGAIN_SECONDS, awake + AGAIN_SECONDS + 10)
+    assert "nvmlShutdown" not in laptop.calls_until(awake, awake + RETRY_SECONDS - BEAT)
+    assert "nvmlShutdown" in laptop.calls_until(awake + RETRY_SECONDS, awake + RETRY_SECONDS + 10)
 
 
 @pytest.mark.parametrize("kind", ["compute", "graphics"])

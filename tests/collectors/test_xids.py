@@ -6,7 +6,7 @@ import pytest
 
 from fakes.nvml.driver import NO_COMPILER, FakeGpu, find_compiler, make_instance
 from fakes.nvml.station import Station, an_h200
-from gpudeck.collectors.xids import KEPT_AT_MOST, KEPT_SECONDS, KernelLog, XidWatch
+from gpudeck.collectors.xids import KEPT_SECONDS, MAX_KEPT, KernelLog, XidWatch
 from gpudeck.model.report import GpuReading
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
@@ -90,7 +90,7 @@ def test_a_storm_does_not_push_out_another_fault(logged: Station) -> None:
     for number in range(40):
         log_fault(logged, 31, pid=number, seconds=120.0 * number)
     codes = codes_of(logged.read(NOW)["GPU-a"])
-    assert codes == [79, *[31] * (KEPT_AT_MOST - 1)]
+    assert codes == [79, *[31] * (MAX_KEPT - 1)]
 
 
 def test_a_program_that_fails_all_the_time_is_one_event_in_ten_minutes(logged: Station) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compat.nodes import GPU_STATS, xmlrpc_node
-from gpudeck.compat.gpumonitor import BYTES_AT_MOST, CALL, GpumonitorSource, read_answer
+from gpudeck.compat.gpumonitor import CALL, MAX_BYTES, GpumonitorSource, read_answer
 from gpudeck.compat.gpumonitor import read as read_config
 from gpudeck.compat.importing import HostStep, ImportContext, SkippedEntry
 from gpudeck.compat.settings import GpumonitorSettings
@@ -210,7 +210,7 @@ FAULT = b"""<methodResponse><fault><value><struct>
         (wrap('{"gpus": 3}'), "no gpu_stats() in JSON"),
         (wrap('{"gpus": ' + "[" * 5000 + "]" * 5000 + "}"), "no gpu_stats() in JSON"),
         (wrap('{"gpus": []}'), "lists no GPU"),
-        (b"x" * (BYTES_AT_MOST + 1), "more than 1 MiB"),
+        (b"x" * (MAX_BYTES + 1), "more than 1 MiB"),
     ],
     ids=[
         "laughs",

@@ -141,7 +141,7 @@ def test_help_names_every_kind() -> None:
 
 
 def test_file_that_is_too_large_is_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.compat.importing.BYTES_AT_MOST", 10)
+    monkeypatch.setattr("gpudeck.compat.importing.MAX_BYTES", 10)
     (tmp_path / "x").write_bytes(b"x" * 11)
     with pytest.raises(UsageError, match="something else"):
         read_small_file(tmp_path / "x")

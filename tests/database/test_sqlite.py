@@ -241,7 +241,7 @@ def test_watched_file_on_a_full_disk_says_so_and_can_still_be_read(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
-    monkeypatch.setattr(sqlite, "LEAST_ROOM_BYTES", 1 << 17)
+    monkeypatch.setattr(sqlite, "MIN_ROOM_BYTES", 1 << 17)
     make(small_disk)
 
     async def playing(database: Database) -> None:
@@ -258,7 +258,7 @@ def test_watched_file_on_a_full_disk_says_so_and_can_still_be_read(
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "LOCKED_SECONDS", 0.05)
-    for name in ("PROBE_FILE_SECONDS", "AGAIN_SECONDS"):
+    for name in ("PROBE_FILE_SECONDS", "RETRY_SECONDS"):
         monkeypatch.setattr(engine, name, 0.02)
 
 

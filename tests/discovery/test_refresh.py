@@ -8,7 +8,7 @@ import pytest
 
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
-from gpudeck.discovery.service import CONFIRM_PAUSE, LONGEST_PAUSE, SHORTEST_PAUSE, ProviderRefresh
+from gpudeck.discovery.service import CONFIRM_PAUSE, MAX_PAUSE, MIN_PAUSE, ProviderRefresh
 from gpudeck.model.errors import Refused, Temporary
 from gpudeck.model.target import Target
 
@@ -82,7 +82,7 @@ def test_trouble_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
 def test_pauses_grow_with_failures_and_stay_bounded() -> None:
     pauses = play(ScriptedProvider(*[Temporary("no.")] * 20, ["a"], Temporary("no.")), 22).pauses
     assert all(limit / 2 <= pause <= limit for pause, limit in zip(pauses, [1, 2, 4, 8, 16, 30, 30], strict=False))
-    assert all(LONGEST_PAUSE / 2 <= pause <= LONGEST_PAUSE for pause in pauses[5:20])
+    assert all(MAX_PAUSE / 2 <= pause <= MAX_PAUSE for pause in pauses[5:20])
     assert len(set(pauses[5:20])) > 10
     assert pauses[21] <= 1
 
@@ -106,7 +106,7 @@ def test_list_that_was_lost_for_a_moment_never_vanishes() -> None:
 
 def test_provider_that_waits_for_changes_by_itself_is_asked_again_at_once_but_not_in_a_hurry() -> None:
     watch = play(ScriptedProvider(["a"], [], [], pause=0.0), 3)
-    assert watch.pauses == [SHORTEST_PAUSE] * 3
+    assert watch.pauses == [MIN_PAUSE] * 3
     assert watch.lists == [["a"], []]
 
 

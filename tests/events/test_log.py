@@ -222,7 +222,7 @@ def test_events_wait_on_the_disk_where_there_is_one_and_survive_the_hub(
 
 
 def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MOST_WAITING", 3)
+    monkeypatch.setattr(log, "MAX_WAITING", 3)
 
     async def work() -> None:
         events = EventLog(database, EventSettings())

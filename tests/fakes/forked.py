@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _IMPORTED_LATE = (
     "gpudeck.collectors.machine",
     "gpudeck.config.schema",
@@ -174,7 +174,7 @@ def main() -> None:
 def _serve(asked: socket.socket) -> bool:
     """True in each process that is to become a hub."""
     while True:
-        message, files, _, _ = socket.recv_fds(asked, _MOST_BYTES, 2)
+        message, files, _, _ = socket.recv_fds(asked, _MAX_BYTES, 2)
         if not message:
             return False
         request = json.loads(message)

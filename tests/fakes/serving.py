@@ -10,7 +10,7 @@ import uvloop
 
 from fakes.waiting import wait_until
 from gpudeck.server.admission import HOLD_SECONDS
-from gpudeck.server.connections import LEAST_CONNECTIONS, ConnectionLimiter, DirectRoute
+from gpudeck.server.connections import MIN_CONNECTIONS, ConnectionLimiter, DirectRoute
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 
@@ -43,7 +43,7 @@ def serving(
     plain: Sequence[socket.socket] = (),
     hold: float = HOLD_SECONDS,
     direct: DirectRoute | None = None,
-    batch_from: int = LEAST_CONNECTIONS,
+    batch_from: int = MIN_CONNECTIONS,
 ) -> Iterator[int]:
     """The port of a server behind that limiter."""
     with socket.create_server(("127.0.0.1", 0)) as listening:

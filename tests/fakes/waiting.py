@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 SECONDS = 60.0
 """Long enough for a loaded machine: a test that passes does not wait for it."""
-_LONGEST_PAUSE = 0.2
+_MAX_PAUSE = 0.2
 
 
 def wait_until(
@@ -21,7 +21,7 @@ def wait_until(
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
         time.sleep(every)
-        every = max(every, min(1.1 * every, _LONGEST_PAUSE))
+        every = max(every, min(1.1 * every, _MAX_PAUSE))
     return result
 
 

@@ -9,7 +9,7 @@ from fakes.maintenance import make_window
 from fakes.reports import HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.views import View, show
 from gpudeck.events.detector import EventDetector
-from gpudeck.fleet.late_reports import BACKLOG_PAUSE, MOST_RANGES, MissingReports
+from gpudeck.fleet.late_reports import BACKLOG_PAUSE, MAX_RANGES, MissingReports
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.history.sample import STATES
@@ -332,16 +332,16 @@ def test_missing_reports_are_closed_in_any_order() -> None:
 
 def test_missing_reports_are_bounded() -> None:
     missing = MissingReports()
-    for number in range(3 * MOST_RANGES):
+    for number in range(3 * MAX_RANGES):
         missing.add(RUN, 10 * number, 10 * number + 5)
-    assert len(missing.ranges) == MOST_RANGES
-    assert missing.close(RUN, 30 * MOST_RANGES - 10)
+    assert len(missing.ranges) == MAX_RANGES
+    assert missing.close(RUN, 30 * MAX_RANGES - 10)
 
 
 def test_missing_reports_of_a_backlog_with_many_gaps_are_bounded() -> None:
     missing = MissingReports()
     missing.add(RUN, 1, 10**6)
-    assert all(missing.close(RUN, sequence) for sequence in range(2, 6 * MOST_RANGES, 2))
-    assert len(missing.ranges) == MOST_RANGES
+    assert all(missing.close(RUN, sequence) for sequence in range(2, 6 * MAX_RANGES, 2))
+    assert len(missing.ranges) == MAX_RANGES
     assert not missing.close(RUN, 1)
     assert missing.close(RUN, 10**6 - 1)

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from gpudeck.history.codec import (
     MATRIX_VERSION,
-    MOST_VALUES,
+    MAX_VALUES,
     Damaged,
     Floats,
     decode_columns,
@@ -118,7 +118,7 @@ def test_gaps_in_a_counter_cost_little_more_than_their_bits() -> None:
 
 def test_more_than_any_hour_has_is_not_packed() -> None:
     with pytest.raises(ValueError, match="more than"):
-        encode_matrix(np.broadcast_to(np.float64(1.0), (MOST_VALUES, 2)), 1.0)
+        encode_matrix(np.broadcast_to(np.float64(1.0), (MAX_VALUES, 2)), 1.0)
 
 
 @pytest.mark.parametrize("precision", [0.0, -1.0, float("nan"), float("inf")])
@@ -138,10 +138,10 @@ def rough() -> bytes:
 def read_or_refuse(blob: bytes) -> None:
     """Whatever it is: a matrix of bounded size, or Damaged."""
     with suppress(Damaged):
-        assert decode_matrix(blob).size <= MOST_VALUES
+        assert decode_matrix(blob).size <= MAX_VALUES
     for place in (-1, 0, 17):
         with suppress(Damaged):
-            assert len(decode_columns([blob], [place])) <= MOST_VALUES
+            assert len(decode_columns([blob], [place])) <= MAX_VALUES
 
 
 @given(matrices(-1e6, 1e6), st.sampled_from([1.0, 0.1, 1024.0]), st.data())
@@ -202,7 +202,7 @@ def test_a_later_version_is_named() -> None:
         decode_matrix(b"\x02" + rough()[1:])
 
 
-@pytest.mark.parametrize("shape", [(MOST_VALUES, 2), (2, MOST_VALUES), (65_536, 65_536)])
+@pytest.mark.parametrize("shape", [(MAX_VALUES, 2), (2, MAX_VALUES), (65_536, 65_536)])
 def test_a_blob_that_claims_to_be_huge_is_refused_before_anything_is_made(shape: tuple[int, int]) -> None:
     with pytest.raises(Damaged, match="larger than any that was written"):
         decode_matrix(bytes([MATRIX_VERSION]) + msgspec.msgpack.encode((1, *shape, 1)))

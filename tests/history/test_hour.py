@@ -136,7 +136,7 @@ def test_metrics_that_nobody_tells_cost_next_to_nothing() -> None:
 def test_more_runs_than_one_table_holds_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     hour = make_hour(2, 40)
     hour.runs = [make_run(hour, number, number % 2, number % 30, 40) for number in range(50)]
-    monkeypatch.setattr(hours, "MOST_VALUES", 40 * 7)
+    monkeypatch.setattr(hours, "MAX_VALUES", 40 * 7)
     assert_same_hour(decode_hour(encode_hour(hour)), hour)
 
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.history.base import MOST_POINTS, HistoryRefused
+from gpudeck.history.base import MAX_POINTS, HistoryRefused
 from gpudeck.history.time_range import DAY, LONGEST, STEPS, align, check_points, check_range, choose_grid
 
 moments = st.floats(0, 4e9)
 lengths = st.floats(1, LONGEST)
 
 
-@given(moments, lengths, st.integers(1, MOST_POINTS))
+@given(moments, lengths, st.integers(1, MAX_POINTS))
 def test_steps_cover_the_range_and_are_about_as_many_as_asked_for(start: float, length: float, points: int) -> None:
     grid = choose_grid(start, start + length, points)
     assert grid.start <= start

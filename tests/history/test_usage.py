@@ -291,7 +291,7 @@ def test_what_has_no_answer_is_refused(asked: dict[str, Any], code: str) -> None
 
 
 def test_too_many_days_in_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.usage.MOST_DAYS_IN_ROWS", 200)
+    monkeypatch.setattr("gpudeck.history.usage.MAX_DAYS_IN_ROWS", 200)
     facts = [fact(24 * day, f"user{at}") for at in range(10) for day in range(21)]
     with pytest.raises(HistoryRefused, match="21 days of 10 rows"):
         ask_for(FakePast(facts), end=T0 + 21 * DAY, daily=True, now=T0 + 300 * DAY)

@@ -1,6 +1,6 @@
 """An event's id: where it stands in time, and what it is."""
 
-from gpudeck.model.event import MOST_TITLE, id_at, make_event
+from gpudeck.model.event import MAX_TITLE, id_at, make_event
 
 
 def test_ids_are_in_the_order_of_time() -> None:
@@ -24,5 +24,5 @@ def test_all_before_a_moment_have_smaller_ids() -> None:
 
 def test_words_of_any_length_and_kind_make_an_event() -> None:
     made = make_event(10.0, "xid", "x" * 5000, host="\ud800", detail="y" * 50_000)
-    assert len(made.title) == MOST_TITLE
+    assert len(made.title) == MAX_TITLE
     assert made.title.endswith("…")

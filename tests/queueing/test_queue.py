@@ -304,7 +304,7 @@ def test_what_is_kept_for_the_first_is_told_to_all(database: Database) -> None:
 
 def test_line_is_only_so_long(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_OF_ONE", 1)
-    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
 
     async def story(line: Line) -> None:
         await line.join("ada")

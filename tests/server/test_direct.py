@@ -27,9 +27,9 @@ from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import Response
 from gpudeck.server.connections import (
-    LEAST_CONNECTIONS,
     MAX_DIRECT_BYTES,
     MAX_DIRECT_HEAD_BYTES,
+    MIN_CONNECTIONS,
     READ_SECONDS,
     ConnectionLimiter,
     RequestReader,
@@ -40,7 +40,7 @@ PATH = "/api/v1/reports"
 ANY_HOST = Token(1, "any host", "agent", None, None, 0.0, "", None, None, None)
 
 
-@pytest.fixture(autouse=True, scope="module", params=[LEAST_CONNECTIONS, 0], ids=["alone", "together"])
+@pytest.fixture(autouse=True, scope="module", params=[MIN_CONNECTIONS, 0], ids=["alone", "together"])
 def _reading(request: pytest.FixtureRequest) -> None:
     """Connections are read by themselves, or as those of many agents are."""
     Serving.batch_from = request.param

@@ -25,7 +25,7 @@ from gpudeck.server.tls import Tls
 
 @pytest.fixture(autouse=True)
 def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(tls_module, "CHECK_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_an_empty_page_is_named_as_one(page: bytes) -> None:
 
 
 def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape_tables, "SERIES_AT_MOST", 10)
+    monkeypatch.setattr(scrape_tables, "MAX_SERIES", 10)
     page = parse_page("".join(f'util{{gpu="{n}"}} 1\n' for n in range(25)).encode(), WANTED)
     assert len(page.samples) == 10
     assert page.problems == ["its page has more than 10 series about GPUs; 15 are left out"]
@@ -124,7 +124,7 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_different_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are what takes long; the same ones again do not."""
-    monkeypatch.setattr(scrape_tables, "TEXT_AT_MOST", 100)
+    monkeypatch.setattr(scrape_tables, "MAX_TEXT", 100)
     text = "".join(f'util{{gpu="{n}"}} 1\ntemp{{gpu="{n}"}} 1\n' for n in range(10, 35))
     page = parse_page(text.encode(), WANTED)
     assert len(page.samples) == 2 * (100 // len('gpu="10"'))

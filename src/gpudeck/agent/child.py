@@ -17,7 +17,7 @@ from gpudeck.model.backoff import Backoff
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 60.0
+MAX_PAUSE = 60.0
 _PATIENCE = 3.0
 
 
@@ -46,12 +46,12 @@ class ChildAgent:
             await end(process, _PATIENCE)
 
     async def _keep_running(self) -> None:
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
         while True:
             started = asyncio.get_running_loop().time()
             self._process = await start(self._arguments, stdout=DEVNULL)
             code = await self._process.wait()
-            if asyncio.get_running_loop().time() - started > LONGEST_PAUSE:
+            if asyncio.get_running_loop().time() - started > MAX_PAUSE:
                 backoff.succeed()
             pause = backoff.fail()
             level = logging.DEBUG if code == 0 else logging.WARNING

@@ -31,7 +31,7 @@ from gpudeck.wire import SHORT_VERSION
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 60.0
+MAX_PAUSE = 60.0
 FIRST_PAUSE = 1.0
 JITTER = 0.8
 AVOID_FIRST, AVOID_LONGEST, AVOID_JITTER = 30.0, 1800.0, 0.5
@@ -118,7 +118,7 @@ class Sender:
         self._boottime = boottime
         self._takes_late = False
         self._is_replaced = False
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, JITTER)
+        self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, JITTER)
         self.refused = 0
 
     def run(self, stop: threading.Event) -> None:

@@ -166,7 +166,7 @@ class ReportLoop(Struct, eq=False):
 log = logging.getLogger(__name__)
 EVERY = 60.0
 """How often a crontab can call, at most."""
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 MakePosts = Callable[[Callable[[], "Envelope | None"]], "dict[str, Post]"]
 """Makes paths that an agent answers beside its own, of the newest report."""
@@ -467,7 +467,7 @@ def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
     with contextlib.closing(reporter):
         # Rates, such as how busy the CPU is, lie between two looks.
         machine.collect(time.time())
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_CHECK_SECONDS)
         report = reporter.report(time.time(), settings.interval)
     if report is None:
         raise GpudeckError(f"{reporter.host} cannot be read; the line above gives the reason.")

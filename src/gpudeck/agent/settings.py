@@ -11,8 +11,8 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address, Duration, Size, TlsSettings
 from gpudeck.wire import HOST_NAME
 
-SHORTEST_INTERVAL = 0.1
-LONGEST_INTERVAL = 3600.0
+MIN_INTERVAL = 0.1
+MAX_INTERVAL = 3600.0
 _NAME_WORDS = "at most 253 letters, digits, dots, dashes and underscores, the first and the last a letter or digit"
 # Without a pattern: msgspec 0.22 crashes on a union of a list and text with one. The addresses are checked below.
 _HubUrl = Annotated[str, Meta(extra={"config_words": f"a URL such as {DEFAULT_HUB} or https://host/path"})]
@@ -38,7 +38,7 @@ class AgentSettings(CollectorSettings, frozen=True):
     """The proxy to the hub: that of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, none, or a URL."""
     name: Annotated[str, Meta(pattern=HOST_NAME, extra={"config_words": _NAME_WORDS})] | None = None
     """The name this host reports under; its host name if none is given."""
-    interval: Annotated[Duration, Meta(ge=SHORTEST_INTERVAL, le=LONGEST_INTERVAL)] = 2.0
+    interval: Annotated[Duration, Meta(ge=MIN_INTERVAL, le=MAX_INTERVAL)] = 2.0
     """How often this machine is read."""
     outbox_dir: Annotated[str, Meta(extra={"config_words": "a folder, or none"})] | None = None
     """Where reports that the hub has not taken within seconds are kept across a restart of the agent: `outbox` in

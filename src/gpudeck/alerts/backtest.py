@@ -24,7 +24,7 @@ from gpudeck.model.past import Answer, Series
 from gpudeck.model.text import clean
 
 POINTS: Final = 5_000
-_MOST_SHARE: Final = 0.5
+_MAX_SHARE: Final = 0.5
 _STATES: Final = {name.removeprefix("gpus_"): name for name in STATE_METRICS if name != "gpus_unknown"}
 
 
@@ -69,7 +69,7 @@ class _Values:
                 inside += share
             else:
                 outside += share
-        return inside > _MOST_SHARE, outside > _MOST_SHARE
+        return inside > _MAX_SHARE, outside > _MAX_SHARE
 
 
 def choose_rule(engine: AlertEngine, rule: str | None, expr: str | None) -> ChosenRule:

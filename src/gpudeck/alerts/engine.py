@@ -32,7 +32,7 @@ from gpudeck.model.view import Gpu, Host
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
 _CARE_SECONDS: Final = 30.0
-_MOST_TOLD: Final = 100
+_MAX_TOLD: Final = 100
 """Up to so many alerts that end with their hosts, or are acknowledged together, have an event each; more of them have
 one event for all."""
 _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
@@ -275,9 +275,9 @@ class AlertEngine(AlertStateMachine):
         for record in firing:
             record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by
             self._note(record)
-            if len(firing) <= _MOST_TOLD:
+            if len(firing) <= _MAX_TOLD:
                 self._emit_event(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
-        if len(firing) > _MOST_TOLD:
+        if len(firing) > _MAX_TOLD:
             self._emit(make_event(now, "alert_acknowledged", f"{by} acknowledged {len(firing)} alerts"))
         return len(firing)
 
@@ -287,11 +287,11 @@ class AlertEngine(AlertStateMachine):
         for record in own:
             record.state, record.acknowledged_at, record.acknowledged_by = "firing", None, None
             self._note(record)
-            if len(own) <= _MOST_TOLD:
+            if len(own) <= _MAX_TOLD:
                 self._emit_event(
                     record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now
                 )
-        if len(own) > _MOST_TOLD:
+        if len(own) > _MAX_TOLD:
             self._emit(make_event(now, "alert_unacknowledged", f"{by} withdrew {len(own)} acknowledgements"))
         return own
 
@@ -308,7 +308,7 @@ class AlertEngine(AlertStateMachine):
         firing = [record for record in records if record.is_firing]
         for record in records:
             if record.is_firing:
-                self._resolve(record, "the host was removed", is_told=len(firing) <= _MOST_TOLD)
+                self._resolve(record, "the host was removed", is_told=len(firing) <= _MAX_TOLD)
             else:
                 self._drop(record)
         self._emit_removed(len(firing), now)
@@ -316,7 +316,7 @@ class AlertEngine(AlertStateMachine):
 
     def _emit_removed(self, count: int, now: float) -> None:
         """So many alerts have ended with their hosts."""
-        if count > _MOST_TOLD:
+        if count > _MAX_TOLD:
             self._emit(make_event(now, "alert_resolved", f"Resolved: {count} alerts (their hosts were removed)"))
 
     def refresh_mutes(self, now: float) -> None:
@@ -447,7 +447,7 @@ class AlertEngine(AlertStateMachine):
                 if host_id not in self._known:
                     self._note_unknown(record, _NOT_HEARD)
                 elif record.is_firing:
-                    self._resolve(record, "the host is no longer in the fleet", is_told=firing <= _MOST_TOLD)
+                    self._resolve(record, "the host is no longer in the fleet", is_told=firing <= _MAX_TOLD)
                 else:
                     self._drop(record)
             yield

@@ -34,8 +34,8 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "model": (),
 }
 """The texts that it may compare, all of GPUs, and what they can be; nothing for any text."""
-MOST_CHARACTERS: Final = 1000
-_MOST_DEPTH = 40
+MAX_CHARACTERS: Final = 1000
+_MAX_DEPTH = 40
 _ANY: Final = "any"
 """The unit of a product or a ratio, which may be compared with everything."""
 _SIMPLE_UNITS: Final = {
@@ -140,8 +140,8 @@ def parse_expression(text: str) -> Expression:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        if len(text) > MOST_CHARACTERS:
-            raise self._error(f"more than {MOST_CHARACTERS} characters", 0, 1)
+        if len(text) > MAX_CHARACTERS:
+            raise self._error(f"more than {MAX_CHARACTERS} characters", 0, 1)
         self._tokens = list(self._read())
         self._at = 0
         self._depth = 0
@@ -387,8 +387,8 @@ class _Parser:
 
     def _enter(self, start: int) -> None:
         self._depth += 1
-        if self._depth > _MOST_DEPTH:
-            raise self._error(f"nested more than {_MOST_DEPTH} deep", start, start + 1)
+        if self._depth > _MAX_DEPTH:
+            raise self._error(f"nested more than {_MAX_DEPTH} deep", start, start + 1)
 
     def _error(self, message: str, start: int, end: int) -> ExpressionError:
         return ExpressionError(message, self._text, start, end)

@@ -20,7 +20,7 @@ from gpudeck.model.event import SEVERITIES
 from gpudeck.model.text import show_span
 
 WINDOW: Final = 600.0
-MOST_WAITS: Final = 6.0
+MAX_WAITS: Final = 6.0
 """A group that keeps growing is closed after so many times its waiting time."""
 _NAMES: Final = 10
 _LINES: Final = 20
@@ -148,7 +148,7 @@ class MessageGrouping:
 
     def _is_closed(self, group: Sequence[AlertRecord], now: float) -> bool:
         times = [record.ready_at for record in group]
-        return now - max(times) >= self._wait or now - min(times) >= MOST_WAITS * self._wait or min(times) > now
+        return now - max(times) >= self._wait or now - min(times) >= MAX_WAITS * self._wait or min(times) > now
 
     def _take(self, message: Message, records: Sequence[AlertRecord], *, is_end: bool) -> OutgoingMessage:
         for record in records:

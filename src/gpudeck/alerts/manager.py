@@ -23,7 +23,7 @@ from gpudeck.model.event import SEVERITIES, Event, make_event
 log = logging.getLogger(__name__)
 
 _TRIM_SECONDS: Final = 86_400.0
-MOST_MUTES: Final = 1000
+MAX_MUTES: Final = 1000
 
 Send = Callable[[Message], None]
 Settle = Callable[[], Awaitable[None]]

@@ -35,9 +35,9 @@ from gpudeck.reservations.rules import name_gpus
 
 log = logging.getLogger(__name__)
 
-MOST_SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 HOSTS_A_SECOND: Final = 1000
-MOST_SECONDS: Final = 10
+MAX_SECONDS: Final = 10
 """After a look at more hosts than that, the next one comes as many times later, but within these seconds."""
 _NOW_AND_THEN: Final = 60.0
 
@@ -176,7 +176,7 @@ class AlertService(Service):
         self._care(now)
         engine.begin(self._make_context(now))
         chosen = self._selector.choose(engine.preselect(fleet.table), engine.active_hosts(), now)
-        self._pause = min(len(chosen) // HOSTS_A_SECOND, MOST_SECONDS)
+        self._pause = min(len(chosen) // HOSTS_A_SECOND, MAX_SECONDS)
         budget = LoopBudget()
         for host_id, uuids in chosen.items():
             await budget.checkpoint()
@@ -197,7 +197,7 @@ class AlertService(Service):
             firing = engine.firing()
             waiting = [record.severity for record in firing if record.needs_attention]
             counts = AlertCounts(len(firing), len(waiting), waiting.count("critical"))
-            shown = ShownAlerts([record.show() for record in firing[:MOST_SHOWN]], counts)
+            shown = ShownAlerts([record.show() for record in firing[:MAX_SHOWN]], counts)
             self._hub.fleet.show_alerts(shown.alerts, shown.counts)
             if self._share is not None:
                 self._share(shown)

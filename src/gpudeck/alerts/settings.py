@@ -20,8 +20,8 @@ _MINUTE = 60.0
 _HOUR = 3600.0
 _DAY = 86_400.0
 _Glob = Annotated[str, Meta(min_length=1, max_length=256)]
-_MOST_KEPT: Final = 50_000
-_MOST_REACHED: Final = 2_000
+_MAX_KEPT: Final = 50_000
+_MAX_REACHED: Final = 2_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ class Thresholds:
         kept = self._kept.get((host, model))
         if kept is not None and kept[0] == labels:
             return kept[1]
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= _MAX_KEPT:
             self._kept.clear()
         made = self._make(host, labels, model)
         self._kept[host, model] = (dict(labels), made)
@@ -285,7 +285,7 @@ class Thresholds:
             # An override counts together with any of those before it, or without them.
             values = RuleChange(above=change.above, clear=change.clear)
             reached |= {change_limits(limits, values) for limits in reached}
-            if len(reached) > _MOST_REACHED:
+            if len(reached) > _MAX_REACHED:
                 return replace(base, is_on=True, above=float("-inf"), clear=float("-inf"), clear_after=float("inf"))
         return replace(
             base,

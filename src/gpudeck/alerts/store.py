@@ -16,8 +16,8 @@ from gpudeck.database.schema import alert_mutes, alerts
 from gpudeck.model.alert import Alert, Mute
 from gpudeck.model.text import clean
 
-MOST_LISTED: Final = 1000
-MOST_FIRING: Final = 10_000
+MAX_LISTED: Final = 1000
+MAX_FIRING: Final = 10_000
 KEEP: Final = 90 * 86_400.0
 """How long resolved alerts stay; the events of its record stay longer."""
 HOUR: Final = 3600.0
@@ -68,14 +68,14 @@ class AlertStore(FleetStore):
         if query.rule is not None:
             conditions.append(alerts.c.rule == clean(query.rule))
         wanted = select(alerts.c.body).where(*conditions).order_by(alerts.c.resolved_at.desc())
-        rows = (await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_LISTED))))).scalars().all()
+        rows = (await self._database.execute(wanted.limit(max(1, min(query.limit, MAX_LISTED))))).scalars().all()
         return [record.show() for row in rows if (record := _read(row)) is not None]
 
     async def find_firing(self, at: float) -> list[AlertRecord]:
         """Those that fired at that moment, of those that are kept."""
         is_later = or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at > at)
         wanted = select(alerts.c.body).where(alerts.c.fleet == self._fleet, alerts.c.fired_at <= at, is_later)
-        rows = (await self._database.execute(wanted.limit(MOST_FIRING))).scalars().all()
+        rows = (await self._database.execute(wanted.limit(MAX_FIRING))).scalars().all()
         return [record for row in rows if (record := _read(row)) is not None and (record.fired_at or at + 1) <= at]
 
     async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
@@ -84,7 +84,7 @@ class AlertStore(FleetStore):
         wanted = select(alerts.c.body).where(
             alerts.c.fleet == self._fleet, alerts.c.rule.in_(rules), alerts.c.fired_at < end, is_later
         )
-        rows = (await self._database.execute(wanted.limit(MOST_FIRING))).scalars().all()
+        rows = (await self._database.execute(wanted.limit(MAX_FIRING))).scalars().all()
         return [record for row in rows if (record := _read(row)) is not None and record.fired_at is not None]
 
     async def trim(self, now: float) -> None:

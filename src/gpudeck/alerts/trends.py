@@ -16,7 +16,7 @@ HOUR: Final = 3600.0
 WINDOWS: Final = {"ecc_corrected_count": HOUR, "nvlink_error_count": HOUR, "remapped_rows_count": 24 * HOUR}
 """Over how many seconds the growth of each counter is added up."""
 LOADED_PERCENT: Final = 90.0
-_FEWEST_PEERS: Final = 4
+_MIN_PEERS: Final = 4
 
 
 class CounterGrowth(Struct, frozen=True):
@@ -88,5 +88,5 @@ def find_usual_clocks(table: FleetTable) -> dict[str, float]:
     found, counts = np.unique(models[is_peer], return_counts=True)
     return {
         names[model]: float(np.median(clocks[is_peer & (models == model)]))
-        for model in found[counts >= _FEWEST_PEERS].tolist()
+        for model in found[counts >= _MIN_PEERS].tolist()
     }

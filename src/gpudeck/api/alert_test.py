@@ -27,7 +27,7 @@ from gpudeck.history.time_range import check_range
 from gpudeck.model.alert import AlertTest
 from gpudeck.model.text import clean
 
-MOST_FIRINGS: Final = 1_000
+MAX_FIRINGS: Final = 1_000
 _SECONDS: Final = 20.0
 """A test of a large fleet ends after so long, and says how many hosts are left."""
 _Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
@@ -84,7 +84,7 @@ async def try_alert_rule(
         hosts=tested,
         hosts_left=len(hosts) - tested,
         count=len(firings),
-        firings=firings[:MOST_FIRINGS],
+        firings=firings[:MAX_FIRINGS],
     )
     return await answer_json(request, msgspec.json.encode(found))
 

@@ -15,11 +15,11 @@ from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.alerts.manager import MOST_MUTES, AlertManager
+from gpudeck.alerts.manager import MAX_MUTES, AlertManager
 from gpudeck.alerts.notifiers.settings import TOPICS
-from gpudeck.alerts.notifiers.store import MOST_PERSONAL_MUTES, PersonalMuteStore
+from gpudeck.alerts.notifiers.store import MAX_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
-from gpudeck.alerts.store import MOST_LISTED, AlertQuery
+from gpudeck.alerts.store import MAX_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import (
     HubRequest,
@@ -109,7 +109,7 @@ async def list_alerts(
     severity: Annotated[str | None, word_list(SEVERITIES)] = None,
     host: Annotated[str | None, QueryParameter(max_length=384, description="A host's name or id")] = None,
     rule: Annotated[str | None, QueryParameter(max_length=64, description="The name of a rule")] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST_LISTED, description="At most so many")] = MOST_LISTED,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
 ) -> Response[bytes]:
     """What is wrong now. With `state=resolved`, what was."""
     states, severities = read_words("state", wanted, ALERT_STATES), read_words("severity", severity, SEVERITIES)
@@ -197,8 +197,8 @@ async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth,
     """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""
     caller, now = caller_of(request), clock.wall()
     wanted = _read_mute(data, caller.name, now, alerts.engine.rule_names)
-    if len(alerts.mutes()) >= MOST_MUTES:
-        raise RequestRefused(409, "full", f"there are {MOST_MUTES} mutes already.", "End some of them.")
+    if len(alerts.mutes()) >= MAX_MUTES:
+        raise RequestRefused(409, "full", f"there are {MAX_MUTES} mutes already.", "End some of them.")
     made = await alerts.mute(wanted)
     details = f"{describe(made)}, for {made.end - made.start:.0f} s: {made.reason}"
     await auth.audit.record(caller, "add mute", f"mute {made.id}", details=details)
@@ -260,7 +260,7 @@ ThePersonalMutes = NamedDependency[PersonalMuteStore]
 class PersonalMuteChange(Struct, frozen=True, forbid_unknown_fields=True):
     """The names of rules, such as `gpu_idle`; `watch` are your own watches."""
 
-    rules: Annotated[list[RuleName], Meta(max_length=MOST_PERSONAL_MUTES)]
+    rules: Annotated[list[RuleName], Meta(max_length=MAX_PERSONAL_MUTES)]
 
 
 class PersonalMutes(Struct, frozen=True):

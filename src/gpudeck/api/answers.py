@@ -30,11 +30,11 @@ from gpudeck.model.times import LAST, LONGEST, parse_duration, parse_time
 from gpudeck.server.admission import checkpoint
 from gpudeck.server.asgi import ErrorBody, encode_error
 
-MOST_KEPT = 16 * 2**20
+MAX_KEPT = 16 * 2**20
 """Bytes of an answer that is kept for others who ask within the same second."""
 PART_BYTES = 2**18
 """Smaller parts of an answer are sent together: sending one takes as long as making some of them."""
-LEAST_PACKED = 2_048
+MIN_PACKED = 2_048
 """Bytes of an answer that are worth compressing."""
 
 HubRequest = Request[None, None, State]
@@ -77,7 +77,7 @@ def _spec(body: Any, description: str) -> ResponseSpec:
 
 async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
     """Large bodies are compressed in a thread: eight thousand GPUs are several megabytes."""
-    if len(body) > LEAST_PACKED and takes_gzip(request):
+    if len(body) > MIN_PACKED and takes_gzip(request):
         return await _answer_packed([body])
     return answer_bytes(body)
 
@@ -130,7 +130,7 @@ async def _serve(
     number, part = 0, parts.get(0)[0]
     while part is not None:
         yield part
-        if parts.size > MOST_KEPT and kept.get(key) is parts:
+        if parts.size > MAX_KEPT and kept.get(key) is parts:
             # Those who share it already keep it until they have it.
             del kept[key]
         if is_new:

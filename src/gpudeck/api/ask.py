@@ -28,7 +28,7 @@ from gpudeck.model.text import clean, show_length, show_span
 from gpudeck.server.rate_limits import RateLimiter
 
 TOPIC: Final = "ask"
-MOST_MESSAGE: Final = 500
+MAX_MESSAGE: Final = 500
 _SENDER_BURST: Final = 5
 _OWNER_BURST: Final = 5
 _PER_SECOND: Final = 1 / 600
@@ -63,7 +63,7 @@ class OwnerQuestion(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     host: Annotated[str, Meta(min_length=1, max_length=384, pattern=r"\S")]
     gpu: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
-    message: Annotated[str, Meta(max_length=MOST_MESSAGE)] = ""
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE)] = ""
 
 
 class NotAsked(Struct, frozen=True):

@@ -19,7 +19,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.view import Fleet
 from gpudeck.views.badge import (
     EMBED_POLICY,
-    LONGEST_LABEL,
+    MAX_LABEL_LENGTH,
     Curve,
     FleetCount,
     count_gpus,
@@ -48,7 +48,9 @@ async def read_badge(
     request: HubRequest,
     q: _Words = "",
     model: _Model = "",
-    label: Annotated[str, QueryParameter(max_length=LONGEST_LABEL, description="The text on the left")] = "free GPUs",
+    label: Annotated[
+        str, QueryParameter(max_length=MAX_LABEL_LENGTH, description="The text on the left")
+    ] = "free GPUs",
 ) -> Response[bytes]:
     """How many GPUs are free, as a badge."""
     try:

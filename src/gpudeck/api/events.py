@@ -12,12 +12,12 @@ from litestar.params import QueryParameter
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
-from gpudeck.alerts.store import MOST_FIRING
+from gpudeck.alerts.store import MAX_FIRING
 from gpudeck.api.access import access
 from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, read_words, word_list
 from gpudeck.api.services import TheServices
 from gpudeck.events.log import EventLog
-from gpudeck.events.store import MOST_EVENTS, EventQuery, FaultCount, LostTime
+from gpudeck.events.store import MAX_EVENTS, EventQuery, FaultCount, LostTime
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.event import SEVERITIES, EventList, FaultEvidence, RankedBy, Reliability, ReliabilityRow
@@ -47,7 +47,7 @@ async def list_events(
     kind: _Words = None,
     severity: Annotated[str | None, word_list(SEVERITIES)] = None,
     q: Annotated[str | None, QueryParameter(max_length=256, description="In title, detail, host or user")] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST_EVENTS, description="At most so many")] = 100,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_EVENTS, description="At most so many")] = 100,
     before: Annotated[str | None, QueryParameter(max_length=32, description="Only events older than this id")] = None,
     format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
 ) -> Response[bytes]:
@@ -244,6 +244,6 @@ async def rank_reliability(
         problems.append("Throttling and ECC alerts are included only if they were resolved within the last 90 days.")
     if begin < now - events.kept_seconds:
         problems.append("Events of the beginning of this time range are no longer kept.")
-    if len(alerts) >= MOST_FIRING:
-        problems.append(f"Only {MOST_FIRING:,} alerts are included.")
+    if len(alerts) >= MAX_FIRING:
+        problems.append(f"Only {MAX_FIRING:,} alerts are included.")
     return ranking.finish(fleet, limit, problems)

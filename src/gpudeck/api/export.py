@@ -24,7 +24,7 @@ from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
 from gpudeck.events.log import EventLog
-from gpudeck.events.store import MOST_EVENTS, EventQuery
+from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import RunsQuery, SamplePage, SamplesQuery, Store, UsageQuery
 from gpudeck.history.export import Column, Field, Format, Kind, TableEncoder, make_encoder, sample_fields
@@ -239,7 +239,7 @@ async def export_events(
 ) -> Stream:
     """Events as a file, the newest first."""
     begin, until = _read_span(start, end, clock.wall())
-    query = EventQuery(start=begin, end=until, host=host, gpu=gpu, user=user, limit=MOST_EVENTS)
+    query = EventQuery(start=begin, end=until, host=host, gpu=gpu, user=user, limit=MAX_EVENTS)
     encoder = make_encoder(form, _EVENT_FIELDS)
 
     async def read() -> AsyncIterator[_Part]:
@@ -250,7 +250,7 @@ async def export_events(
 
         while True:
             found = await _persist(ask)
-            is_last = len(found) < MOST_EVENTS
+            is_last = len(found) < MAX_EVENTS
             before = found[-1].id if found else None
             columns = _turn([_event_row(event) for event in found])
             last = found[-1].at if found else begin

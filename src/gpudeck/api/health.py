@@ -13,7 +13,7 @@ from gpudeck.api.services import TheServices
 from gpudeck.model import clock
 from gpudeck.model.preflight import HostHealth, judge_host
 
-MOST_GPUS = 256
+MAX_GPUS = 256
 
 
 @get(
@@ -28,7 +28,7 @@ async def read_host_health(
     gpu: Annotated[
         list[str] | None,
         QueryParameter(
-            max_items=MOST_GPUS, description="Only these GPUs, by number or UUID; may be given several times"
+            max_items=MAX_GPUS, description="Only these GPUs, by number or UUID; may be given several times"
         ),
     ] = None,
 ) -> Response[bytes]:

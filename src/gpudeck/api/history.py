@@ -22,7 +22,7 @@ from gpudeck.api.access import access
 from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, respond
 from gpudeck.api.login import TheJobs
 from gpudeck.history.base import (
-    MOST_POINTS,
+    MAX_POINTS,
     Heat,
     HeatQuery,
     HistoryRefused,
@@ -41,7 +41,7 @@ from gpudeck.model.view import By, Usage, UsageBy
 from gpudeck.server.admission import exclude_wait
 from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
-MOST_WAITING: Final = 32
+MAX_WAITING: Final = 32
 SHARE, AT_FULL_SPEED = 0.25, 0.5
 """The part of one processor that questions have when they do not end, and the seconds of work for which they have all
 of it: pages with a dozen charts do not notice, and a flood of questions is not noticed by the live fleet."""
@@ -82,7 +82,7 @@ class HistoryQueries:
         self._usage = RateLimiter(
             "seconds of work", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=MAX_DEBT / FORGOTTEN_PER_SECOND
         )
-        self._queue = FairQueue(self._usage, MOST_WAITING)
+        self._queue = FairQueue(self._usage, MAX_WAITING)
         self._budget = CpuBudget(share, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:
@@ -180,8 +180,8 @@ async def read_history(
     points: Annotated[
         int,
         QueryParameter(
-            description=f"About so many points, at most {MOST_POINTS}: the step is a round one",
-            schema_extra={"minimum": 1, "maximum": MOST_POINTS},
+            description=f"About so many points, at most {MAX_POINTS}: the step is a round one",
+            schema_extra={"minimum": 1, "maximum": MAX_POINTS},
         ),
     ] = 500,
     gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
@@ -221,8 +221,8 @@ async def read_overview(
     points: Annotated[
         int,
         QueryParameter(
-            description=f"About so many points of each curve, at most {MOST_POINTS}",
-            schema_extra={"minimum": 1, "maximum": MOST_POINTS},
+            description=f"About so many points of each curve, at most {MAX_POINTS}",
+            schema_extra={"minimum": 1, "maximum": MAX_POINTS},
         ),
     ] = 300,
     zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",

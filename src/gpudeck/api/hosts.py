@@ -62,7 +62,7 @@ _GONE_SECONDS = 5.0
 _ADDRESS = re.compile(r"\w(?:[\w.-]*\w)?\.?|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*(?:%[\w.-]+)?")
 """A name, or an address of IPv4 or IPv6. Names of other scripts are left to the name service."""
 _USER = re.compile(r"[\w.@\\][\w.@$\\-]*")
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 NOT_KEPT = {"Cache-Control": "no-store"}
 
 
@@ -462,7 +462,7 @@ async def remove_hosts(
         await auth.audit.record(
             caller_of(request), "remove hosts", str(wanted), details=f"{len(found)} host{'s' * (len(found) != 1)}"
         )
-    return RemovedHosts(len(found), [host.name for host in found[:_MOST_NAMED]], kept)
+    return RemovedHosts(len(found), [host.name for host in found[:_MAX_NAMED]], kept)
 
 
 def explain_missing(host: str) -> str:

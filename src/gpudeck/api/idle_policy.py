@@ -32,14 +32,14 @@ from gpudeck.idle_policy.report import JobSpan, PastFacts, simulate, sum_up
 from gpudeck.idle_policy.service import IdlePolicyService, find_owners
 from gpudeck.idle_policy.store import KeepDraft, KeepRefused, check_length
 from gpudeck.model import clock
-from gpudeck.model.idle_policy import MOST_REASON, IdlePolicyState, Keep, KeepList, PolicyReport
+from gpudeck.model.idle_policy import MAX_REASON, IdlePolicyState, Keep, KeepList, PolicyReport
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.text import clean, show_length
 from gpudeck.reservations.store import ReservationQuery
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobQuery
 
-_MOST_JOBS = 100_000
+_MAX_JOBS = 100_000
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
 _Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 
@@ -50,7 +50,7 @@ class NewKeep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1, max_length=384, pattern=r"\S")]
     gpu: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
     length: Length = field(name="for")
-    reason: Annotated[str, Meta(min_length=1, max_length=MOST_REASON, pattern=r"\S")]
+    reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON, pattern=r"\S")]
 
 
 def on_keep_refused(_: Request[Any, Any, Any], error: KeepRefused) -> Response[bytes]:
@@ -118,7 +118,7 @@ async def _read_facts(
             reservations.setdefault(gpu.uuid, []).append(one)
     of_jobs: dict[str, list[JobSpan]] = {}
     if jobs.service.has_jobs:
-        records = await jobs.service.store.find(JobQuery(since=start, before=end, limit=_MOST_JOBS))
+        records = await jobs.service.store.find(JobQuery(since=start, before=end, limit=_MAX_JOBS))
         by_id = {one.id: one for one in records}
         for on in await jobs.service.store.gpus_of(list(by_id)):
             job = by_id[on.job_id]

@@ -20,7 +20,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import MOST_IMPORTED, ImportedJob, JobImport, JobList, JobReports
+from gpudeck.model.job import MAX_IMPORTED, ImportedJob, JobImport, JobList, JobReports
 from gpudeck.schedulers.job_report import add_stretches
 from gpudeck.schedulers.job_store import JobQuery, import_jobs
 
@@ -112,7 +112,7 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Jobs of one scheduler, which need not be configured."""
 
     scheduler: Annotated[str, Meta(min_length=1, max_length=256)]
-    jobs: Annotated[list[ImportedJob], Meta(max_length=MOST_IMPORTED)]
+    jobs: Annotated[list[ImportedJob], Meta(max_length=MAX_IMPORTED)]
 
 
 @post(

@@ -41,7 +41,7 @@ TheJobs = NamedDependency[JobReporter]
 AuthRequest = Request[Any, Any, State]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
-_MOST_NOTE, _NOTE_SECONDS = 1_000, 60
+_MAX_NOTE, _NOTE_SECONDS = 1_000, 60
 _D = TypeVar("_D", bound=Struct)
 
 
@@ -381,7 +381,7 @@ async def _find_provider(request: AuthRequest, auth: Auth) -> "tuple[OidcProvide
 
 def write_note(request: AuthRequest, note: str) -> Cookie:
     """Why a login did not succeed, for the page that is opened next; an empty one takes it back."""
-    body = base64.urlsafe_b64encode(note.encode()[:_MOST_NOTE]).decode()
+    body = base64.urlsafe_b64encode(note.encode()[:_MAX_NOTE]).decode()
     cookie = _cookie(request, body, max_age=_NOTE_SECONDS if note else 0)
     cookie.key = _note_name(request)
     return cookie
@@ -390,7 +390,7 @@ def write_note(request: AuthRequest, note: str) -> Cookie:
 def _read_note(request: AuthRequest) -> str | None:
     body = read_cookie(request.headers.get("cookie", ""), _note_name(request))
     try:
-        return clean(base64.urlsafe_b64decode(body[: 2 * _MOST_NOTE].encode()).decode("utf-8", "ignore")) or None
+        return clean(base64.urlsafe_b64decode(body[: 2 * _MAX_NOTE].encode()).decode("utf-8", "ignore")) or None
     except (ValueError, UnicodeError):
         return None
 

@@ -14,11 +14,11 @@ from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import Length, Moment, documented, read_length, read_moment, respond
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.services import TheServices
-from gpudeck.maintenance.service import MOST_NOTE, HostNotes
+from gpudeck.maintenance.service import MAX_NOTE, HostNotes
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.maintenance import (
-    MOST_REASON,
+    MAX_REASON,
     MaintenanceChange,
     MaintenanceList,
     MaintenanceWindow,
@@ -45,7 +45,7 @@ class NewMaintenance(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     start: Moment | None = None
     end: Moment | None = None
     length: Length | None = field(default=None, name="for")
-    reason: Annotated[str, Meta(min_length=1, max_length=MOST_REASON, pattern=r"\S")]
+    reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON, pattern=r"\S")]
 
 
 def on_maintenance_refused(_: Request[Any, Any, Any], error: MaintenanceRefused) -> Response[bytes]:
@@ -109,7 +109,7 @@ TheNotes = NamedDependency[HostNotes]
 class NewNote(Struct, frozen=True, forbid_unknown_fields=True):
     """An empty text removes the note."""
 
-    text: Annotated[str, Meta(max_length=MOST_NOTE)]
+    text: Annotated[str, Meta(max_length=MAX_NOTE)]
 
 
 class NoteAnswer(Struct, frozen=True):

@@ -21,7 +21,7 @@ from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, Trial, check_pla
 from gpudeck.model.errors import Refused, Temporary
 
 BEGUN_COOKIE = "gpudeck_oidc"
-MOST_LOGOUT_BYTES = 32 * 1024
+MAX_LOGOUT_BYTES = 32 * 1024
 TRIED = "This login was a trial, so nobody was logged in. Its result is shown where it was begun."
 _ANSWERS = ("code", "state", "iss", "error")
 _Provider = Annotated[str, PathParameter(description="The provider's name in the configuration", max_length=64)]
@@ -86,7 +86,7 @@ async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAu
     """Back-channel logout: the provider ends sessions, with a signed logout token in a form."""
     logins, body = _find(auth, name), await request.body()
     try:
-        tokens = parse_qs(body[:MOST_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
+        tokens = parse_qs(body[:MAX_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
         await logins.end_sessions(name, tokens[0])
     except (Refused, ValueError) as error:
         raise RequestRefused(400, "invalid_request", str(error)) from error

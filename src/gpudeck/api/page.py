@@ -50,14 +50,14 @@ from gpudeck.views.table import LEAST
 from gpudeck.views.text import NO_HOST, render_fleet
 from gpudeck.views.users import render_users
 
-MOST_BYTES = 400_000
+MAX_BYTES = 400_000
 """Of hosts, before compression: all of some thirty, of more the first screens."""
 _PLACE = b"</body>"
 _ESCAPES = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 _WIDEST, _USUAL = 1000, 100
 """Columns of a terminal. The hub does not know how wide that of curl is."""
 _LONGEST = 256
-_LONGEST_PAUSE = 86_400
+_MAX_PAUSE = 86_400
 _NOTHING_FITS = "Nothing matches."
 TEXT_PARAMETERS = ("detail", "users", "free", "user", "q", "at", "columns", "color", "term", "refresh")
 _FLAGS = {"detail", "users", "free", "term"}
@@ -79,7 +79,7 @@ _TYPES = {
     ".woff2": "font/woff2",
     ".ico": "image/x-icon",
 }
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 _NOT_BUILT = "The page has not been built into this installation. Run `make page`, or install gpudeck again with pip.\n"
 
 
@@ -102,7 +102,7 @@ def embed_initial_state(html: bytes, me: Me, hub: Hub, visibility: Visibility | 
 def _encode_first_hosts(hub: Hub, visibility: Visibility) -> bytes:
     """As in `GET /api/v1/fleet`, with as many hosts as there is room for; `is_whole` says whether these are all."""
     fleet, stream = hub.fleet, hub.stream
-    hosts, room = [], MOST_BYTES
+    hosts, room = [], MAX_BYTES
     for host in _rank(fleet):
         encoded = host.encoded(visibility)
         room -= len(encoded)
@@ -179,8 +179,8 @@ def read_refresh(text: str | None) -> int | None:
     """Seconds after which a browser is to ask again; None where it is not. Raises NotUnderstood."""
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _LONGEST_PAUSE:
-        raise NotUnderstood(f"refresh has to be 1 to {_LONGEST_PAUSE} seconds, not {clean(text[:40])!r}")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MAX_PAUSE:
+        raise NotUnderstood(f"refresh has to be 1 to {_MAX_PAUSE} seconds, not {clean(text[:40])!r}")
     return int(text)
 
 
@@ -287,7 +287,7 @@ async def read_asset(request: HubRequest, name: FromPath[str]) -> Response[bytes
     file = PAGE / "assets" / name
     media = _TYPES.get(file.suffix)
     # A name holds no slash here, but may be "..", or on a strange route hold one encoded: only direct children count.
-    if media is None or len(name) > _LONGEST_NAME or file.parent != PAGE / "assets" or not file.is_file():
+    if media is None or len(name) > _MAX_NAME_LENGTH or file.parent != PAGE / "assets" or not file.is_file():
         raise NotFoundException("no such file belongs to the page")
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     if file.suffix == ".js":

@@ -12,7 +12,7 @@ import msgspec
 from gpudeck import __version__
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.api.services import ApiServices
-from gpudeck.events.store import MOST_EVENTS, EventQuery
+from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import HistoryRefused, MomentQuery, Store
@@ -26,7 +26,7 @@ from gpudeck.model.health import FAULT_SECONDS, find_xid
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.view import Host, PastFleet, show_event
 from gpudeck.reservations.calendar import show_at_gpu
-from gpudeck.reservations.store import MOST_LISTED as MOST_RESERVATIONS
+from gpudeck.reservations.store import MAX_LISTED as MAX_RESERVATIONS
 from gpudeck.reservations.store import ReservationQuery
 
 _XID: Final = re.compile(r"XID (\d{1,9}) ")
@@ -65,8 +65,8 @@ async def read_context(services: ApiServices, at: float, now: float) -> PastCont
 async def _add_reservations(context: PastContext, services: ApiServices, at: float, now: float) -> None:
     found = await services.reservations.search(ReservationQuery(start=at, end=math.nextafter(at, math.inf)))
     context.reservations |= {gpu.uuid: show_at_gpu(one) for one in found for gpu in one.gpus}
-    if len(found) >= MOST_RESERVATIONS:
-        context.problems.append(f"Only {MOST_RESERVATIONS:,} reservations of that moment are shown.")
+    if len(found) >= MAX_RESERVATIONS:
+        context.problems.append(f"Only {MAX_RESERVATIONS:,} reservations of that moment are shown.")
 
 
 async def _add_alerts(context: PastContext, services: ApiServices, at: float, now: float) -> None:
@@ -77,7 +77,7 @@ async def _add_alerts(context: PastContext, services: ApiServices, at: float, no
 
 
 async def _add_faults(context: PastContext, services: ApiServices, at: float, now: float) -> None:
-    ask = EventQuery(start=at - FAULT_SECONDS, end=at + 0.001, kinds=("xid",), limit=MOST_EVENTS)
+    ask = EventQuery(start=at - FAULT_SECONDS, end=at + 0.001, kinds=("xid",), limit=MAX_EVENTS)
     found = await services.events.find(ask)
     for event in reversed(found):
         code = _XID.match(event.title)
@@ -85,8 +85,8 @@ async def _add_faults(context: PastContext, services: ApiServices, at: float, no
             text = event.detail.removesuffix(find_xid(int(code[1])).action).rstrip(" .")
             fault = GpuEvent(at=event.at, code=int(code[1]), text=text)
             context.faults.setdefault(event.gpu, []).append(show_event(fault, event.user))
-    if len(found) >= MOST_EVENTS:
-        context.problems.append(f"Only the newest {MOST_EVENTS:,} driver errors of the day before are shown.")
+    if len(found) >= MAX_EVENTS:
+        context.problems.append(f"Only the newest {MAX_EVENTS:,} driver errors of the day before are shown.")
     if at - FAULT_SECONDS < now - services.events.kept_seconds:
         context.problems.append("Driver errors of that time are no longer kept.")
 

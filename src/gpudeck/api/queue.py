@@ -19,7 +19,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.model.gpu_request import GpuRequest, Watch, WatchList, WatchView
 from gpudeck.model.queue import QueueList, QueuePosition
 from gpudeck.model.text import clean
-from gpudeck.queueing.queue import LONGEST_POLL, QueueFull, WaitQueue
+from gpudeck.queueing.queue import MAX_POLL, QueueFull, WaitQueue
 from gpudeck.server.admission import exclude_wait
 
 TheQueue = NamedDependency[WaitQueue]
@@ -73,7 +73,7 @@ async def read_queue_position(
     request: AuthRequest,
     number: _Number,
     queue: TheQueue,
-    wait: Annotated[float, QueryParameter(ge=0, le=LONGEST_POLL, description="Seconds to wait for news")] = 0.0,
+    wait: Annotated[float, QueryParameter(ge=0, le=MAX_POLL, description="Seconds to wait for news")] = 0.0,
     seen: Annotated[str, QueryParameter(max_length=200, description="The `version` that is no news")] = "",
 ) -> QueuePosition:
     """One request, and that its client is still there. Answers as soon as its version is another than `seen`."""

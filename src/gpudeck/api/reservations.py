@@ -42,7 +42,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.availability import Availability
-from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.reservation import (
     GpuReservation,
     Reservation,
@@ -58,7 +58,7 @@ from gpudeck.reservations.ics import CONTENT_TYPE, write_calendar
 from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
 from gpudeck.reservations.rules import FURTHEST, Requester, ReservationChanged, ReservationRefused, describe
 from gpudeck.reservations.service import observe
-from gpudeck.reservations.store import MOST_LISTED, USER_LENGTH, ReservationQuery, tidy
+from gpudeck.reservations.store import MAX_LISTED, USER_LENGTH, ReservationQuery, tidy
 from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import ErrorDetail
 from gpudeck.server.rate_limits import RateLimiter
@@ -76,10 +76,10 @@ STRANGERS_PER_SECOND = 1 / 60
 """How much is reserved, changed and given back from one address without an account."""
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]
-_Uuids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=MOST_GPUS)]
+_Uuids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=MAX_GPUS)]
 _Indexes = Annotated[
     list[Annotated[int, Meta(ge=0, le=9999)] | Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4})?$")]],
-    Meta(min_length=1, max_length=MOST_GPUS),
+    Meta(min_length=1, max_length=MAX_GPUS),
 ]
 _Host = Annotated[str, Meta(min_length=1, max_length=256)]
 _Note = Annotated[str, Meta(max_length=1000)]
@@ -87,7 +87,7 @@ _User = Annotated[str, Meta(min_length=1, max_length=160, pattern=r"\S")]
 _SPAN = "^[1-9][0-9]{0,2}[hd]$"
 """For the API's document: one way to write a length."""
 _Number = Annotated[int, PathParameter(ge=1, le=2**53 - 1, description="The reservation's number")]
-MOST_BESIDE = 50
+MAX_BESIDE = 50
 """How many other reservations a preview lists."""
 KEPT_SECONDS = 31 * 86_400.0
 """How far back a calendar goes."""
@@ -184,8 +184,8 @@ class ReservationHandler:
             start=plan.span.start,
             end=plan.span.end,
             gpus=[_show_gpu(known[gpu.uuid], current.get(gpu.uuid)) for gpu in plan.gpus],
-            reservations=self.show_all(plan.beside[:MOST_BESIDE]),
-            is_cut=len(plan.beside) > MOST_BESIDE,
+            reservations=self.show_all(plan.beside[:MAX_BESIDE]),
+            is_cut=len(plan.beside) > MAX_BESIDE,
             time=self.now(),
         )
 
@@ -283,7 +283,7 @@ class AnyGpus(Struct, frozen=True, forbid_unknown_fields=True):
     """So many GPUs, whichever: chosen when they are reserved. `model` is any part of its name. MIG slices only with
     `mig` (nothing else) or, given `memory`, with `allow_mig`."""
 
-    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] = 1
+    gpus: Annotated[int, Meta(ge=1, le=MAX_GPUS)] = 1
     memory: Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": AMOUNT})] | None = None
     model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     host: _Host | None = None
@@ -355,7 +355,7 @@ async def list_reservations(
     host: Annotated[str | None, QueryParameter(max_length=256, description="A host's name")] = None,
     gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
     user: _Name = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST_LISTED, description="At most so many")] = MOST_LISTED,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
 ) -> Response[bytes]:
     """Who has which GPUs when. Without a range, from now on."""
     now = reservations.now()
@@ -471,7 +471,7 @@ async def find_next_free(
             name="for", max_length=64, description="For how long: 4h, 1d 6h", schema_extra={"pattern": _SPAN}
         ),
     ],
-    gpus: Annotated[int, QueryParameter(ge=1, le=MOST_GPUS, description="How many")] = 1,
+    gpus: Annotated[int, QueryParameter(ge=1, le=MAX_GPUS, description="How many")] = 1,
     memory: Annotated[
         str | None,
         QueryParameter(

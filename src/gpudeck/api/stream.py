@@ -17,7 +17,7 @@ from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error
 MAX_VIEWERS = 2_000
 MAX_SUBSCRIBED = 200
 """Hosts in one request: proxies refuse addresses of more than 8 kB."""
-_LONGEST_ID = 512
+_MAX_ID_LENGTH = 512
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -125,8 +125,8 @@ def read_hosts(query: bytes) -> Hosts:
     except UnicodeDecodeError:
         raise ValueError("an id is not UTF-8") from None
     for host_id in hosts:
-        if not 0 < len(host_id) <= _LONGEST_ID:
-            raise ValueError(f"an id has {len(host_id)} characters; 1 to {_LONGEST_ID} are possible")
+        if not 0 < len(host_id) <= _MAX_ID_LENGTH:
+            raise ValueError(f"an id has {len(host_id)} characters; 1 to {_MAX_ID_LENGTH} are possible")
     return hosts if values else None
 
 

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from gpudeck.api.history import HistoryQueries
 from gpudeck.events.log import EventLog
-from gpudeck.events.store import MOST_EVENTS, EventQuery
+from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.history.base import Fault, HistoryRefused, VerdictQuery
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import JobReport
 from gpudeck.model.past import Run
 
-MOST_JOBS: Final = 20
+MAX_JOBS: Final = 20
 """Of an array's tasks the newest are judged."""
 _CODE: Final = re.compile(r"XID (\d{1,4})\b")
 _FaultsByGpu = dict[str, list[Fault]]
@@ -47,7 +47,7 @@ async def judge_runs(history: HistoryQueries, events: EventLog, runs: Sequence[R
 
 async def judge_jobs(history: HistoryQueries, events: EventLog, jobs: Sequence[JobReport]) -> None:
     """Write the verdicts into the first of these jobs. Where the history does not answer, they have none."""
-    now, some = clock.wall(), jobs[:MOST_JOBS]
+    now, some = clock.wall(), jobs[:MAX_JOBS]
     ends = [now if job.ended_at is None else job.ended_at for job in some]
     faults = await _find_faults(events, min(job.start for job in some), max(ends)) if some else {}
     queries = [
@@ -79,7 +79,7 @@ async def _find_faults(events: EventLog, start: float, end: float) -> _FaultsByG
     """Of that time the newest; none where the log does not answer."""
     found: _FaultsByGpu = {}
     with contextlib.suppress(Temporary):
-        for event in await events.find(EventQuery(start=start, end=end, kinds=("xid",), limit=MOST_EVENTS)):
+        for event in await events.find(EventQuery(start=start, end=end, kinds=("xid",), limit=MAX_EVENTS)):
             code = _CODE.match(event.title)
             if event.gpu is not None and code is not None:
                 found.setdefault(event.gpu, []).append(Fault(event.at, int(code[1])))

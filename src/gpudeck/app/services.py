@@ -26,7 +26,7 @@ from gpudeck.database.schema import REAL, name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
-from gpudeck.demo.story import SHORTEST_DAYS, priced
+from gpudeck.demo.story import MIN_DAYS, priced
 from gpudeck.digests.figures import SHARE as DIGEST_SHARE
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
@@ -122,7 +122,7 @@ class HubServices:
         self.history = HistoryService(
             hub,
             settings.history,
-            usage if demo is None or plan.demo_days < SHORTEST_DAYS else priced(usage),
+            usage if demo is None or plan.demo_days < MIN_DAYS else priced(usage),
             data_dir,
             add_event=events.add,
             demo=demo,
@@ -136,7 +136,7 @@ class HubServices:
         )
         of_jobs = fence("schedulers") or auth.database
         readers: list[Scheduler] = [*make_schedulers(settings.schedulers)]
-        if demo is not None and plan.demo_days >= SHORTEST_DAYS:
+        if demo is not None and plan.demo_days >= MIN_DAYS:
             readers.append(DemoScheduler(SimulatedFleet(demo, SEED)))
         jobs = JobService(
             hub,

@@ -23,13 +23,13 @@ from gpudeck.database.engine import Database
 from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
 
-SHORTEST_PASSWORD = 10
-LONGEST_PASSWORD = 1024
-FEWEST_DIFFERENT = 4
+MIN_PASSWORD_LENGTH = 10
+MAX_PASSWORD_LENGTH = 1024
+MIN_DIFFERENT = 4
 HASHES_AT_ONCE = 2
 """Each takes 64 MiB and all it can get of several cores for some hundredths of a second."""
 
-_HINT = f"It needs {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters; four random words are a good one."
+_HINT = f"It needs {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters; four random words are a good one."
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -50,16 +50,16 @@ class Passwords:
 
     def check(self, password: str, name: str) -> None:
         """Raises UsageError when the account of that name cannot have that password."""
-        if len(password) < SHORTEST_PASSWORD:
-            raise UsageError(f"the password has fewer than {SHORTEST_PASSWORD} characters.", _HINT)
-        if len(password) > LONGEST_PASSWORD:
-            raise UsageError(f"the password has more than {LONGEST_PASSWORD} characters.", _HINT)
+        if len(password) < MIN_PASSWORD_LENGTH:
+            raise UsageError(f"the password has fewer than {MIN_PASSWORD_LENGTH} characters.", _HINT)
+        if len(password) > MAX_PASSWORD_LENGTH:
+            raise UsageError(f"the password has more than {MAX_PASSWORD_LENGTH} characters.", _HINT)
         if password.casefold() == name.casefold():
             raise UsageError("the password is the account's name.", _HINT)
         if any(unicodedata.category(character) == "Cc" for character in password):
             raise UsageError("the password holds control characters, which most forms do not take.", _HINT)
-        if len(set(password)) < FEWEST_DIFFERENT:
-            raise UsageError(f"the password has fewer than {FEWEST_DIFFERENT} different characters.", _HINT)
+        if len(set(password)) < MIN_DIFFERENT:
+            raise UsageError(f"the password has fewer than {MIN_DIFFERENT} different characters.", _HINT)
         if _prepare(password) is None:
             raise UsageError("the password holds characters that cannot be stored.", _HINT)
 
@@ -101,7 +101,7 @@ class Passwords:
 
 def _prepare(password: str) -> bytes | None:
     """The bytes that are hashed; None for text that is longer than any password, or that is no text."""
-    if len(password) > LONGEST_PASSWORD:
+    if len(password) > MAX_PASSWORD_LENGTH:
         return None
     try:
         return unicodedata.normalize("NFC", password).encode()

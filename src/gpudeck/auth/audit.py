@@ -16,11 +16,11 @@ from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
 
-MOST_DETAILS = 2000
+MAX_DETAILS = 2000
 """Characters. What is longer is cut, here and in every other column: names that people try may be of any length."""
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 _TEXTS = ("who", "action", "subject", "outcome", "address", "details")
-_LENGTHS = {name: getattr(table.c[name].type, "length", None) or MOST_DETAILS for name in _TEXTS}
+_LENGTHS = {name: getattr(table.c[name].type, "length", None) or MAX_DETAILS for name in _TEXTS}
 
 
 class AuditEntry(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Audit:
 
     async def list(self, limit: int = 100, before_id: int | None = None) -> list[AuditEntry]:
         """The newest first; `before_id` goes on below an entry. Raises Temporary."""
-        wanted = select(table).order_by(table.c.id.desc()).limit(max(0, min(limit, MOST_ENTRIES)))
+        wanted = select(table).order_by(table.c.id.desc()).limit(max(0, min(limit, MAX_ENTRIES)))
         if before_id is not None:
             wanted = wanted.where(table.c.id < before_id)
         return [AuditEntry(**row) for row in (await self._database.execute(wanted)).mappings()]

@@ -17,8 +17,8 @@ from gpudeck.model.text import clean
 Claims = Mapping[str, object]
 """As in the JSON of a token; the attributes of an LDAP entry have the same form."""
 
-MOST_GROUPS = 5_000
-MOST_GROUP_LENGTH = 512
+MAX_GROUPS = 5_000
+MAX_GROUP_LENGTH = 512
 _SHOWN = 5
 _NAME_HINT = "An admin of this hub can set `name_claim` and `name_pattern`."
 MISSING_HINT = "Ask the provider's administrator to send it, or correct `groups_claim`."
@@ -104,12 +104,12 @@ def read_groups(claims: Claims, path: str) -> tuple[str, ...] | None:
     found = find_claim(claims, path)
     if isinstance(found, str):
         found = [found]
-    if not isinstance(found, Sequence) or len(found) > MOST_GROUPS:
+    if not isinstance(found, Sequence) or len(found) > MAX_GROUPS:
         return None
     groups = [group for group in found if isinstance(group, str)]
     if len(groups) < len(found):
         return None
-    return tuple(dict.fromkeys(clean(group[:MOST_GROUP_LENGTH]) for group in groups))
+    return tuple(dict.fromkeys(clean(group[:MAX_GROUP_LENGTH]) for group in groups))
 
 
 def is_overage(claims: Claims, path: str) -> bool:
@@ -137,7 +137,7 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
         raise Refused(f"the provider does not send the claim {claim}, which names the account.", _NAME_HINT)
     if claim == "email" and _is_unverified(claims):
         raise Refused("the provider has not verified the mail address, which names the account.", "Verify it there.")
-    found = re.fullmatch(mapping.name_pattern, value, re.IGNORECASE) if len(value) <= MOST_GROUP_LENGTH else None
+    found = re.fullmatch(mapping.name_pattern, value, re.IGNORECASE) if len(value) <= MAX_GROUP_LENGTH else None
     taken = None if found is None else found[1] if found.groups() else found[0]
     name = read_name(taken or "")
     shown = clean(value[:80])

@@ -28,7 +28,7 @@ from gpudeck.server.rate_limits import RateLimiter
 VALID_SECONDS: Final = 600.0
 POLL_SECONDS: Final = 2.0
 """How long a program waits between two questions."""
-MOST_PENDING: Final = 1000
+MAX_PENDING: Final = 1000
 CODE_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
 """No vowels, so that no code is a word, and nothing that looks like a digit."""
 CODE_LENGTH: Final = 8
@@ -109,7 +109,7 @@ class DeviceLogins:
         async with self._database.begin() as connection:
             await connection.execute(delete(_table).where(_table.c.expires_at <= wall))
             pending = (await connection.execute(select(func.count()).select_from(_table))).scalar_one()
-            if pending >= MOST_PENDING:
+            if pending >= MAX_PENDING:
                 raise TooManyLogins("too many logins wait for their confirmation.", VALID_SECONDS / 10)
             await connection.execute(insert(_table).values(values))
         return DeviceLogin(device_code, show_code(user_code), VALID_SECONDS, POLL_SECONDS)

@@ -26,7 +26,7 @@ from ldap3.utils.conv import escape_filter_chars
 from ldap3.utils.dn import escape_rdn
 from msgspec import Struct
 
-from gpudeck.auth.claims import MOST_GROUPS
+from gpudeck.auth.claims import MAX_GROUPS
 from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.fetch import trust_from
@@ -36,9 +36,9 @@ from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
 
-MOST_DEPTH: Final = 10
+MAX_DEPTH: Final = 10
 """Of groups in groups."""
-AGAIN_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 """While no server answers it is asked again this often, and everything else is refused at once."""
 _THREADS: Final = 8
 _GROUPS_AT_ONCE: Final = 50
@@ -132,7 +132,7 @@ class LdapDirectory:
         if self.problem is None:
             log.warning("%s %s", problem, _HINT)
         self.problem = problem
-        self._down_until = time.monotonic() + AGAIN_SECONDS
+        self._down_until = time.monotonic() + RETRY_SECONDS
         return DirectoryAway(problem, _HINT)
 
     def _ask_one_of(self, work: "Callable[[_Link], _T]", deadline: float, links: "list[_Link]") -> _T:
@@ -251,7 +251,7 @@ class LdapDirectory:
                 wanted = f"(member:{_IN_CHAIN}:={escape_filter_chars(dn)})"
                 return _names(link.search(base, wanted, [settings.group_attribute]), settings.group_attribute)
             members = [_is_member(dn), f"(memberUid={escape_filter_chars(name)})"]
-            for depth in range(MOST_DEPTH if settings.nested == "walk" else 1):
+            for depth in range(MAX_DEPTH if settings.nested == "walk" else 1):
                 fresh: dict[str, str] = {}
                 for start in range(0, len(members), _GROUPS_AT_ONCE):
                     part = members[start : start + _GROUPS_AT_ONCE]
@@ -259,10 +259,10 @@ class LdapDirectory:
                     fresh |= {one: _first(values, settings.group_attribute) or one for one, values in entries}
                 members = [_is_member(one) for one in fresh if one not in found]
                 found |= fresh
-                if not members or len(found) > MOST_GROUPS:
+                if not members or len(found) > MAX_GROUPS:
                     break
-                if depth == MOST_DEPTH - 1:
-                    log.warning("groups of %s are nested deeper than %s: the rest is left out", clean(dn), MOST_DEPTH)
+                if depth == MAX_DEPTH - 1:
+                    log.warning("groups of %s are nested deeper than %s: the rest is left out", clean(dn), MAX_DEPTH)
         except _Unreadable as error:
             log.warning("the groups of %s cannot be read: %s", clean(dn[:200]), error)
             return None
@@ -348,7 +348,7 @@ class _Link:
             raise _Broken(f"it takes nobody without bind_dn ({self._words()})")
 
     def search(
-        self, base: str, wanted: str, attributes: Iterable[str], most: int = MOST_GROUPS
+        self, base: str, wanted: str, attributes: Iterable[str], most: int = MAX_GROUPS
     ) -> list[tuple[str, _Attributes]]:
         """DN and attributes of each entry. Raises _Unreadable where some are missing."""
         self._check_time()

@@ -27,7 +27,7 @@ from gpudeck.server.rate_limits import RateLimiter
 
 FREE_TRIES = 5
 """Of one name from one address, before any wait."""
-LONGEST_WAIT = 300.0
+MAX_WAIT = 300.0
 FORGET_AFTER = 3600.0
 """How long after the last failure of a name from one address nothing is left of it."""
 ADDRESS_BURST = 20
@@ -38,7 +38,7 @@ NAME_REFILL_SECONDS = 30.0
 NAME_WAIT = 3.0
 TURN_SECONDS = 30.0
 """How long it is remembered at least that an address has waited for a name."""
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 """Of each kind of counter. When there are more, that which changed longest ago goes."""
 
 _ROUNDING = 0.001
@@ -71,9 +71,9 @@ class LoginThrottle:
         self._now = now
         self._streaks: dict[_Pair, _Streak] = {}
         self._addresses = RateLimiter(
-            "failed logins of an address", 1 / ADDRESS_REFILL_SECONDS, ADDRESS_BURST, max_callers=MOST_KEPT
+            "failed logins of an address", 1 / ADDRESS_REFILL_SECONDS, ADDRESS_BURST, max_callers=MAX_KEPT
         )
-        self._names = RateLimiter("failed logins of a name", 1 / NAME_REFILL_SECONDS, NAME_BURST, max_callers=MOST_KEPT)
+        self._names = RateLimiter("failed logins of a name", 1 / NAME_REFILL_SECONDS, NAME_BURST, max_callers=MAX_KEPT)
         self._told: dict[_Pair, float] = {}
         self._friends: dict[_Pair, None] = {}
 
@@ -112,7 +112,7 @@ class LoginThrottle:
         streak = self._live_streak(pair, now)
         if streak is None or streak.count < FREE_TRIES:
             return 0.0
-        wait = pause_after(streak.count - FREE_TRIES + 1, 1.0, LONGEST_WAIT)
+        wait = pause_after(streak.count - FREE_TRIES + 1, 1.0, MAX_WAIT)
         return max(0.0, streak.at + wait - now)
 
     def _live_streak(self, pair: _Pair, now: float) -> _Streak | None:
@@ -135,7 +135,7 @@ class LoginThrottle:
 
     def _may_record_failure(self, now: float) -> bool:
         """No turn is forgotten to note another one: in such a flood a name's own limit is of no use any more."""
-        while len(self._told) >= MOST_KEPT:
+        while len(self._told) >= MAX_KEPT:
             oldest = next(iter(self._told))
             if self._told[oldest] > now - TURN_SECONDS:
                 return False
@@ -150,7 +150,7 @@ def _pair_of(name: str, address: str) -> _Pair:
 def _put(kept: dict[_K, _V], key: _K, value: _V) -> None:
     """Puts it behind all others; the first goes when there are too many."""
     kept.pop(key, None)
-    if len(kept) >= MOST_KEPT:
+    if len(kept) >= MAX_KEPT:
         del kept[next(iter(kept))]
     kept[key] = value
 

@@ -35,16 +35,16 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 DEADLINE_SECONDS: Final = 8.0
-MOST_BYTES: Final = 512 * 1024
+MAX_BYTES: Final = 512 * 1024
 LEEWAY_SECONDS: Final = 120
 """How far the clocks of hub and provider may differ."""
 DOCUMENT_SECONDS: Final = 300.0
 """How long a discovery document counts; an older one still does while the provider does not answer."""
 KEYS_SECONDS: Final = 3600.0
-AGAIN_SECONDS: Final = 15.0
+RETRY_SECONDS: Final = 15.0
 """The provider is asked for its document or its keys so seldom at most while something is wrong with them."""
 AT_ONCE: Final = 8
-_MOST_KEYS: Final = 50
+_MAX_KEYS: Final = 50
 _METHODS: Final = ("client_secret_basic", "client_secret_post")
 _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 ALGORITHMS: Final = frozenset(
@@ -126,7 +126,7 @@ class OidcProvider:
             age = time.monotonic() - self._document_at
             if self._document is not None and age < DOCUMENT_SECONDS:
                 return self._document
-            if self.problem is not None and time.monotonic() - self._failed_at < AGAIN_SECONDS:
+            if self.problem is not None and time.monotonic() - self._failed_at < RETRY_SECONDS:
                 return self._known()
             try:
                 self._document = await self._discover()
@@ -264,7 +264,7 @@ class OidcProvider:
             is_named = parts.hostname == urlsplit(self.settings.issuer).hostname
             guard = None if is_named else AddressGuard(parts.hostname or "", ())
             self._fetchers[origin] = Fetcher(
-                deadline=DEADLINE_SECONDS, bytes_at_most=MOST_BYTES, trust=self._trust, guard=guard
+                deadline=DEADLINE_SECONDS, bytes_at_most=MAX_BYTES, trust=self._trust, guard=guard
             )
         return self._fetchers[origin]
 
@@ -372,7 +372,7 @@ class OidcProvider:
         try:
             return _decode(text, self._keys, allowed)
         except Refused:
-            if was_asked or not await self._load_keys(document, at_least=AGAIN_SECONDS):
+            if was_asked or not await self._load_keys(document, at_least=RETRY_SECONDS):
                 raise
         return _decode(text, self._keys, allowed)
 
@@ -411,7 +411,7 @@ def redirect_uri(public_url: str, name: str) -> str:
 
 
 def _decode(text: str, keys: KeySet | None, algorithms: list[str]) -> jwt.Token:
-    if keys is None or len(text) > MOST_BYTES:
+    if keys is None or len(text) > MAX_BYTES:
         raise Refused("the token is too long.")
     try:
         return jwt.decode(text, keys, algorithms=algorithms)
@@ -427,7 +427,7 @@ def _read_keys(body: bytes) -> KeySet:
     found = _read(body, dict[str, Any], "key set").get("keys")
     wanted = [
         key
-        for key in (found if isinstance(found, list) else [])[:_MOST_KEYS]
+        for key in (found if isinstance(found, list) else [])[:_MAX_KEYS]
         if isinstance(key, dict) and key.get("kty") in {"RSA", "EC", "OKP"} and key.get("use", "sig") == "sig"
     ]
     try:

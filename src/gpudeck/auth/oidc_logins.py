@@ -42,14 +42,14 @@ BEGUN_SECONDS: Final = 600
 """So long a login may take between its two ends."""
 MOST_AT_ONCE: Final = 32
 """Callbacks under way. More are refused at once, and may be tried again."""
-MOST_USED: Final = 20_000
-MOST_TRIALS: Final = 20
-MOST_PLACE: Final = 2_000
+MAX_USED: Final = 20_000
+MAX_TRIALS: Final = 20
+MAX_PLACE: Final = 2_000
 CHECK_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 60.0
 """After so long a provider that did not answer is asked again about a session."""
 _CHECKS_AT_ONCE: Final = 8
-_MOST_CHECKS: Final = 200
+_MAX_CHECKS: Final = 200
 _HIDDEN = frozenset({"at_hash", "c_hash", "s_hash", "nonce", "jti", "sid"})
 _sessions, _table = schema.sessions, schema.provider_sessions
 
@@ -116,7 +116,7 @@ class OidcLogins:
         """Raises UsageError for a file that cannot be read."""
         self.public_url = public_url.rstrip("/")
         self.providers = {one.name: OidcProvider(one, redirect_uri(public_url, one.name), now) for one in settings}
-        self.trials: deque[Trial] = deque(maxlen=MOST_TRIALS)
+        self.trials: deque[Trial] = deque(maxlen=MAX_TRIALS)
         self._database = database
         self._identities = identities
         self._sessions_store = sessions
@@ -223,7 +223,7 @@ class OidcLogins:
     def _use(self, mark: str) -> bool:
         """Whether it is used for the first time."""
         now = self._now()
-        while self._used and (len(self._used) >= MOST_USED or next(iter(self._used.values())) < now - BEGUN_SECONDS):
+        while self._used and (len(self._used) >= MAX_USED or next(iter(self._used.values())) < now - BEGUN_SECONDS):
             del self._used[next(iter(self._used))]
         if mark in self._used:
             return False
@@ -295,7 +295,7 @@ class OidcLogins:
 
     def _change_trial(self, id_: str, **changes: Any) -> None:
         self.trials = deque(
-            (replace(trial, **changes) if trial.id == id_ else trial for trial in self.trials), maxlen=MOST_TRIALS
+            (replace(trial, **changes) if trial.id == id_ else trial for trial in self.trials), maxlen=MAX_TRIALS
         )
 
     def _show_claims(self, id_: str, read: ProviderAnswer) -> None:
@@ -334,7 +334,7 @@ class OidcLogins:
 
     async def check_sessions(self) -> None:
         """Ask the providers about all sessions that are due. Raises Temporary."""
-        due = select(_table).where(_table.c.due_at <= self._now()).order_by(_table.c.due_at).limit(_MOST_CHECKS)
+        due = select(_table).where(_table.c.due_at <= self._now()).order_by(_table.c.due_at).limit(_MAX_CHECKS)
         rows = (await self._database.execute(due)).all()
         turns = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
@@ -349,7 +349,7 @@ class OidcLogins:
         is_it = _table.c.hash == row.hash
         claim = update(_table).where(is_it, _table.c.due_at == row.due_at)
         async with self._database.begin() as connection:
-            claimed = await connection.execute(claim.values(due_at=self._now() + AGAIN_SECONDS))
+            claimed = await connection.execute(claim.values(due_at=self._now() + RETRY_SECONDS))
         if not claimed.rowcount:
             return
         provider = self._of_issuer(row.provider)
@@ -408,7 +408,7 @@ def check_place(place: str) -> str:
     becomes the page's beginning."""
     if not place:
         return ""
-    is_inside = place[0] in "?#" and len(place) <= MOST_PLACE and place.isascii() and place.isprintable()
+    is_inside = place[0] in "?#" and len(place) <= MAX_PLACE and place.isascii() and place.isprintable()
     if not is_inside or " " in place or "\\" in place:
         log.warning("a login leads to %s, which is not on this page: it goes to its beginning", repr(clean(place[:80])))
         return ""

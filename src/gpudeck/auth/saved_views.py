@@ -9,7 +9,7 @@ from sqlalchemy import select
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import saved_views as table
 
-MOST_VIEWS: Final = 50
+MAX_VIEWS: Final = 50
 
 
 class SavedView(Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class SavedView(Struct, frozen=True, forbid_unknown_fields=True):
 class SavedViews(Struct, frozen=True, forbid_unknown_fields=True):
     """In the order in which they were saved, each with a name of its own."""
 
-    views: Annotated[list[SavedView], Meta(max_length=MOST_VIEWS)]
+    views: Annotated[list[SavedView], Meta(max_length=MAX_VIEWS)]
 
     def __post_init__(self) -> None:
         if len({view.name for view in self.views}) < len(self.views):

@@ -20,9 +20,9 @@ AWAY_SECONDS = 3600.0
 """The same while the database does not answer: logged-in users still see the fleet."""
 SEEN_SECONDS = 60.0
 """How exactly the last use is known: writing it down at each request would cost more than the request."""
-MOST_EACH = 50
+MAX_EACH = 50
 """Sessions of one account: past that many the one that was used least lately ends."""
-_MOST_CACHED = 10_000
+_MAX_CACHED = 10_000
 _ID_LENGTH = 16
 """Of the characters of its hash; 64 random bits."""
 
@@ -159,7 +159,7 @@ class Sessions:
         self._cache.pop(secret_hash, None)
         if read is None or forgotten != self._forgotten:
             return
-        if len(self._cache) >= _MOST_CACHED:
+        if len(self._cache) >= _MAX_CACHED:
             del self._cache[next(iter(self._cache))]  # that read longest ago
         self._cache[secret_hash] = read
 
@@ -177,4 +177,4 @@ def _is_of(account_id: int | None) -> ColumnElement[bool]:
 def _end_of_surplus(account_id: int) -> Any:
     own = _table.c.account_id == account_id
     latest = select(_table.c.hash).where(own).order_by(_table.c.seen_at.desc(), _table.c.created_at.desc())
-    return delete(_table).where(own, _table.c.hash.not_in(latest.limit(MOST_EACH)))
+    return delete(_table).where(own, _table.c.hash.not_in(latest.limit(MAX_EACH)))

@@ -51,8 +51,8 @@ SIGNS: Final[dict[Availability, str]] = {
     "unknown": "⚪",
 }
 _STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never_seen": "⚪"}
-_MOST_USERS: Final = 6
-_MOST_PROCESSES: Final = 20
+_MAX_USERS: Final = 6
+_MAX_PROCESSES: Final = 20
 _WIDTH: Final = 160
 """Columns of a snippet: people turn their phones for those."""
 _HELP = (
@@ -129,7 +129,7 @@ def who_lines(gpu: Gpu, now: float) -> list[str]:
     if processes is None:
         return [f"{head}: {escape(gpu.reasons.get('processes', 'its processes are not known'))}"]
     lines = [head]
-    for process in processes[:_MOST_PROCESSES]:
+    for process in processes[:_MAX_PROCESSES]:
         user = "unknown user" if process.user is None else escape(process.user)
         age = "" if process.started_at is None else f", {show_span(now - process.started_at)}"
         lines.append(f"      *{user}*  {show_gib(process.memory_used_bytes)} GiB, pid {process.pid}{age}")
@@ -146,8 +146,8 @@ def user_line(activity: UserActivity) -> str:
 
 
 def _users(users: Sequence[str]) -> str:
-    more = f" and {len(users) - _MOST_USERS} more" if len(users) > _MOST_USERS else ""
-    return f"  *{', '.join(map(escape, users[:_MOST_USERS]))}*{more}" if users else ""
+    more = f" and {len(users) - _MAX_USERS} more" if len(users) > _MAX_USERS else ""
+    return f"  *{', '.join(map(escape, users[:_MAX_USERS]))}*{more}" if users else ""
 
 
 def _reserved_by(gpu: Gpu) -> str:

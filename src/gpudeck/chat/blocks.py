@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpudeck.model.text import clean
 
-LONGEST_NAME = 120
+MAX_NAME_LENGTH = 120
 """Characters of one name. Longer ones are cut: a phone shows forty on a line."""
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "ˋ"})
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "\u00a0": " "})
@@ -22,18 +22,18 @@ _DASH = re.compile(r"(?<!\S)[—–](?=[a-z])")
 """What a phone makes of two hyphens."""
 Block = dict[str, Any]
 SECTION: Final = 3000
-MOST_BLOCKS: Final = 50
+MAX_BLOCKS: Final = 50
 BUTTON_VALUE: Final = 2000
-MOST_URL: Final = 3000
-MOST_LINES: Final = 25
+MAX_URL: Final = 3000
+MAX_LINES: Final = 25
 """In the message itself. More is a snippet, which is folded up."""
-MOST_TEXT: Final = 6000
+MAX_TEXT: Final = 6000
 _FALLBACK: Final = 300
 _DATE: Final = re.compile(r"<!date\^\d+\^[^<>|]*\|([^<>|]*)>")
 _HALF: Final = re.compile(r"(?:&[a-z]*|<[^<>]*)\Z")
 
 
-def escape(text: str, longest: int = LONGEST_NAME) -> str:
+def escape(text: str, longest: int = MAX_NAME_LENGTH) -> str:
     """Text that Slack shows as it is: no mention, no link, no markup that begins or ends within it, on one line.
 
     A backtick, for which Slack has no escape, becomes a letter that looks like one.
@@ -73,7 +73,7 @@ class ChatAnswer(Struct, frozen=True):
 def text_answer(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> ChatAnswer:
     """A few lines, escaped already. What is too much for a message is cut."""
     blocks = [*_sections(lines), *([{"type": "actions", "elements": list(buttons[:5])}] if buttons else [])]
-    return ChatAnswer(_fallback(lines[0]), tuple(blocks[:MOST_BLOCKS]), is_private=is_private)
+    return ChatAnswer(_fallback(lines[0]), tuple(blocks[:MAX_BLOCKS]), is_private=is_private)
 
 
 def list_answer(
@@ -83,7 +83,7 @@ def list_answer(
 
     `notes` stand below in small print.
     """
-    if len(lines) > MOST_LINES or sum(map(len, lines)) > MOST_TEXT:
+    if len(lines) > MAX_LINES or sum(map(len, lines)) > MAX_TEXT:
         return attach(title, sheet(), name, notes)
     return ChatAnswer(_fallback(title), (*_sections([f"*{title}*", *lines]), *_small(notes)))
 
@@ -94,7 +94,7 @@ def attach(title: str, text: str, name: str, notes: Iterable[str] = ()) -> ChatA
 
 
 def add_note(blocks: Sequence[Block], note: str) -> list[Block]:
-    return [*blocks[: MOST_BLOCKS - 1], *_small([note])]
+    return [*blocks[: MAX_BLOCKS - 1], *_small([note])]
 
 
 def button(text: str, action: str, value: str, *, sure: str | None = None, primary: bool = False) -> Block | None:
@@ -116,7 +116,7 @@ def button(text: str, action: str, value: str, *, sure: str | None = None, prima
 
 def link_button(text: str, url: str) -> Block:
     """One that opens an address of ours. Slack reports that it was pressed; that is ignored."""
-    return {"type": "button", "text": _plain(text), "action_id": "open_page", "url": url[:MOST_URL]}
+    return {"type": "button", "text": _plain(text), "action_id": "open_page", "url": url[:MAX_URL]}
 
 
 def show_time(at: float) -> str:

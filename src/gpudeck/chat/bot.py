@@ -35,7 +35,7 @@ from gpudeck.chat.commands import (
     read_reservation,
     split_clauses,
 )
-from gpudeck.chat.runs import MOST_RUNS, answer_runs
+from gpudeck.chat.runs import MAX_RUNS, answer_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
@@ -52,7 +52,7 @@ from gpudeck.reservations.store import ReservationQuery
 FROM = "Slack"
 """In the audit log, where the address stands."""
 Read = Literal["everyone", "users"]
-MOST_RESERVATIONS = 200
+MAX_RESERVATIONS = 200
 _WEEK = 7 * 86_400.0
 _WRITING = {"reserve", "release", "watch", "watches", "unwatch"}
 """Commands that need the role user."""
@@ -273,7 +273,7 @@ class CommandHandler:
             return text_answer(explain_unknown_user(self._user), is_private=True)
         now = self._services.reservations.now()
         found = await self._services.reservations.calendar.search(
-            ReservationQuery(start=now, host=host, user=user, limit=MOST_RESERVATIONS)
+            ReservationQuery(start=now, host=host, user=user, limit=MAX_RESERVATIONS)
         )
         return answers.answer_reservations(self._services.reservations.show_all(found), now)
 
@@ -314,11 +314,9 @@ class CommandHandler:
         found = [
             run
             for login in logins
-            for run in (
-                await history.ask(partial(_find_runs, RunsQuery(now - _WEEK, user=login, limit=MOST_RUNS)))
-            ).runs
+            for run in (await history.ask(partial(_find_runs, RunsQuery(now - _WEEK, user=login, limit=MAX_RUNS)))).runs
         ]
-        newest = sorted(found, key=lambda run: run.seen_at, reverse=True)[:MOST_RUNS]
+        newest = sorted(found, key=lambda run: run.seen_at, reverse=True)[:MAX_RUNS]
         return answer_runs(await judge_runs(history, self._services.events, newest), now)
 
     async def _watch(self, words: tuple[str, ...]) -> ChatAnswer:

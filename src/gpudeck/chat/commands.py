@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gpudeck.chat.blocks import unescape
 from gpudeck.history.base import UsageQuery
 from gpudeck.model.errors import UsageError
-from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import AMOUNT, parse_memory
 from gpudeck.model.times import parse_duration, parse_time, read_moment, read_span
 from gpudeck.model.view import By
@@ -35,7 +35,7 @@ _COMMANDS: Final[dict[str, Name]] = {
     "book": "reserve",
     "bookings": "reservations",
 }
-_MOST_WORDS: Final[dict[Name, int]] = {
+_MAX_WORDS: Final[dict[Name, int]] = {
     **dict.fromkeys(("hosts", "all", "all_cmd", "all_detail", "users", "runs", "watches", "help"), 0),
     **dict.fromkeys(("who", "where", "alerts", "release", "reservations", "unwatch"), 1),
 }
@@ -94,7 +94,7 @@ def is_conversation(command: Command) -> bool:
         return len(command.words) != 1
     if command.name == "reserve":
         return not {"for", "until", "--for", "--until"} & {word.lower() for word in command.words}
-    return len(command.words) > _MOST_WORDS.get(command.name, _FEW)
+    return len(command.words) > _MAX_WORDS.get(command.name, _FEW)
 
 
 def near_commands(word: str) -> list[str]:
@@ -220,15 +220,15 @@ def read_named(place: str) -> ReservationRequest:
         return ReservationRequest(gpus=(place,))
     host, colon, labels = place.partition(":")
     named = tuple(label.strip() for label in labels.split(",") if label.strip())
-    if not host or (colon and not named) or len(named) > MOST_GPUS:
+    if not host or (colon and not named) or len(named) > MAX_GPUS:
         raise UsageError(f"{place[:80]!r} is not HOST or HOST:GPU,GPU.", "Such as gpu07:0,1.")
     return ReservationRequest(host=host, labels=named)
 
 
 def _wanted(found: dict[str, str], *, same_host: bool, mig: bool, allow_mig: bool) -> GpuRequest:
     count = found.get("gpus", "1")
-    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MOST_GPUS:
-        raise UsageError(f"how many GPUs must be a number from 1 to {MOST_GPUS}, not {count[:20]!r}.")
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MAX_GPUS:
+        raise UsageError(f"how many GPUs must be a number from 1 to {MAX_GPUS}, not {count[:20]!r}.")
     try:
         memory = parse_memory(_least(found["memory"])) if "memory" in found else None
     except ValueError as error:

@@ -8,13 +8,13 @@ from gpudeck.model.job import RATING_WORDS, Rating
 from gpudeck.model.past import Run
 from gpudeck.model.text import show_span
 
-MOST_RUNS: Final = 10
+MAX_RUNS: Final = 10
 _SIGNS: Final[dict[Rating, str]] = {"good": "🟢", "could_be_better": "🟡", "poor": "🔴", "unknown": "⚪"}
 
 
 def answer_runs(runs: Sequence[Run], now: float) -> ChatAnswer:
     """The newest first. Only the asker sees it."""
-    lines = [line for run in runs[:MOST_RUNS] for line in _lines(run, now)]
+    lines = [line for run in runs[:MAX_RUNS] for line in _lines(run, now)]
     title = "*Your newest runs*" if lines else "You had no runs in the last seven days."
     return text_answer(title, *lines, is_private=True)
 

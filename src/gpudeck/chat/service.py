@@ -30,8 +30,8 @@ from gpudeck.reservations.calendar import ReservationCalendar
 if TYPE_CHECKING:
     from gpudeck.chat.slack import SlackBot
 
-_MOST_LINES: Final = 20
-_MOST_LINE: Final = 400
+_MAX_LINES: Final = 20
+_MAX_LINE: Final = 400
 _TITLE: Final = 200
 _WATCH: Final = "They are not reserved: `reserve` does that."
 
@@ -68,10 +68,10 @@ class DirectMessageChannel:
 
 
 def answer_message(message: Message, page: str | None) -> ChatAnswer:
-    lines = [escape(line, _MOST_LINE) for line in message.lines[:_MOST_LINES]]
-    more = len(message.lines) - _MOST_LINES
+    lines = [escape(line, _MAX_LINE) for line in message.lines[:_MAX_LINES]]
+    more = len(message.lines) - _MAX_LINES
     lines += [f"… and {more} more"] if more > 0 else []
-    action = _WATCH if message.kind == "watch" else escape(message.action, _MOST_LINE)
+    action = _WATCH if message.kind == "watch" else escape(message.action, _MAX_LINE)
     said = [f"*{escape(message.title, _TITLE)}*", *lines, *([action] if action else [])]
     return text_answer(
         *said, buttons=() if page is None else [link_button("Open the page", f"{page.rstrip('/')}/{message.link}")]

@@ -35,20 +35,20 @@ HEARTBEAT_SECONDS: Final = 15.0
 LEAVING_SECONDS: Final = 30.0
 """How long an old socket is listened to after Slack has asked for a new one."""
 CLOSE_SECONDS: Final = 1.0
-_MOST_BYTES: Final = 2**18
+_MAX_BYTES: Final = 2**18
 Envelope = dict[str, Any]
 Handle = Callable[[Envelope], Awaitable[None]]
 _SUBTYPES: Final = {None, "file_share", "thread_broadcast"}
 """Of messages that a person has written: others tell of edits, joins and the like."""
 FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSES: Final = 60
+MAX_PAUSES: Final = 60
 REFUSED_PAUSES: Final = 30
 """So many times the first: after a refusal a person has to act."""
 STEADY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 60.0
 AT_ONCE: Final = 4
 _GOODBYE_SECONDS: Final = 1.0
-MOST_WAITING: Final = 64
+MAX_WAITING: Final = 64
 MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
 Work = Callable[[Bot, Delivery], Awaitable[None]]
@@ -76,7 +76,7 @@ class Socket:
                 self._socket = await self._session.ws_connect(
                     self._url,
                     heartbeat=HEARTBEAT_SECONDS,
-                    max_msg_size=_MOST_BYTES,
+                    max_msg_size=_MAX_BYTES,
                     proxy=self._proxy,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
@@ -172,7 +172,7 @@ class SlackBot:
 
     async def run(self) -> None:
         """Each turn a socket: a new one takes over while the old one still delivers."""
-        backoff = Backoff(self._first_pause, self._first_pause * LONGEST_PAUSES, jitter=0.4)
+        backoff = Backoff(self._first_pause, self._first_pause * MAX_PAUSES, jitter=0.4)
         socket: Socket | None = None
         loop = asyncio.get_running_loop()
         async with aiohttp.ClientSession() as session:
@@ -236,7 +236,7 @@ class SlackBot:
         body = envelope.get("payload")
         if self._bot is None or not isinstance(body, dict) or self._is_repeated(envelope, body):
             return
-        if len(self._tasks) >= MOST_WAITING:
+        if len(self._tasks) >= MAX_WAITING:
             log.warning("the Slack bot is asked more than it can answer: a question was dropped")
             return
         try:

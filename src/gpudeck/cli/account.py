@@ -35,7 +35,7 @@ Examples:
 _PASSWORD_FILE = click.option(
     "--password-file", metavar="FILE", help="Read the password from the first line of FILE; - is standard input."
 )
-_LONGEST_LINE = 16_384
+_MAX_LINE_LENGTH = 16_384
 _COLUMNS = (
     Column("NAME", keep=100, widest=64),
     Column("ROLE", keep=99, widest=8),
@@ -192,7 +192,7 @@ def _read_password(file: str | None) -> str:
         return typed
     try:
         with click.open_file(file, "rb") as opened:
-            line = opened.readline(_LONGEST_LINE)
+            line = opened.readline(_MAX_LINE_LENGTH)
         return bytes(line).rstrip(b"\r\n").decode()
     except OSError as error:
         raise UsageError(f"the password file {file} cannot be read: {error.strerror}.") from error

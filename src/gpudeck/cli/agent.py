@@ -177,11 +177,11 @@ def _read_address(text: str) -> Address:
 
 def _read_interval(text: str) -> float:
     """Raises ValueError."""
-    from gpudeck.agent.settings import LONGEST_INTERVAL, SHORTEST_INTERVAL  # noqa: PLC0415
+    from gpudeck.agent.settings import MAX_INTERVAL, MIN_INTERVAL  # noqa: PLC0415
     from gpudeck.model.times import format_duration, parse_duration  # noqa: PLC0415
 
     seconds = parse_duration(text, allow_plain_seconds=True)
-    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
-        limits = f"{format_duration(SHORTEST_INTERVAL)} and {format_duration(LONGEST_INTERVAL)}"
+    if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
+        limits = f"{format_duration(MIN_INTERVAL)} and {format_duration(MAX_INTERVAL)}"
         raise ValueError(f"--interval must be between {limits}")
     return seconds

@@ -22,7 +22,7 @@ from gpudeck.views.text import join_places
 if TYPE_CHECKING:
     from gpudeck.database.engine import Database
 
-MOST_HOSTS = 1500
+MAX_HOSTS = 1500
 T = TypeVar("T")
 
 
@@ -63,7 +63,7 @@ def ask_past_fleet(hub: str, at: float) -> FleetDocument:
 def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
     """The fleet without processes and driver faults, which takes a fraction of the time where it is large.
 
-    With them if `words` search in these; text that may be anywhere does so in fleets of up to `MOST_HOSTS`, as on the
+    With them if `words` search in these; text that may be anywhere does so in fleets of up to `MAX_HOSTS`, as on the
     page.
     """
     from gpudeck.client.answers import read_columns  # noqa: PLC0415 - not every command shows the fleet
@@ -73,7 +73,7 @@ def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
     if places & {"command", "xid"}:
         return ask_fleet(hub)
     table = FleetDocument(read_columns(ask(hub, lambda client: client.get("/api/v1/fleet", {"shape": "columns"})), hub))
-    return ask_fleet(hub) if "any" in places and len(table.fleet.hosts) <= MOST_HOSTS else table
+    return ask_fleet(hub) if "any" in places and len(table.fleet.hosts) <= MAX_HOSTS else table
 
 
 def open_client(hub: str, config: Path | None = None, timeout: float = 10.0) -> Client:

@@ -18,7 +18,7 @@ from gpudeck.model.times import read_span, show_moment
 from gpudeck.views.table import Cell, Column, render
 
 _PATIENCE = 120.0
-_MOST_STEPS = 20
+_MAX_STEPS = 20
 _EXAMPLES = """\b
 Examples:
   gpudeck policy                                 the idle GPUs, what was done, and what comes next
@@ -156,7 +156,7 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
     lines += ["", *render(columns, rows if report.users else rows[-1:], terminal_width(), wants_colour())]
     if report.steps:
         lines += ["", f"The newest of {report.step_count:,} steps:"]
-        lines += [_describe_step(step, now, zone) for step in report.steps[:_MOST_STEPS]]
+        lines += [_describe_step(step, now, zone) for step in report.steps[:_MAX_STEPS]]
     coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
     told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, {report.exempt_hours:,.1f} without a rule or an owner."
     return "\n".join([*lines, "", told, f"Coverage {coverage}."])

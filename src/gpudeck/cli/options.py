@@ -8,7 +8,7 @@ import click
 
 from gpudeck.model.address import DEFAULT_HUB
 from gpudeck.model.errors import UsageError
-from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import parse_memory
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -87,8 +87,8 @@ def read_wanted(
         raise UsageError("--allow-mig needs --memory.", "--mig asks for any slice.")
     if mig and allow_mig:
         raise UsageError("--mig and --allow-mig exclude each other.")
-    if not 1 <= gpus <= MOST_GPUS:
-        raise UsageError(f"--gpus must be between 1 and {MOST_GPUS}.")
+    if not 1 <= gpus <= MAX_GPUS:
+        raise UsageError(f"--gpus must be between 1 and {MAX_GPUS}.")
     for option, text in (("--model", model), ("--host", host)):
         if text is not None and not 1 <= len(text) <= 256:
             raise UsageError(f"{option} must have between 1 and 256 characters.")

@@ -32,7 +32,7 @@ Examples:
 """
 _PATH = "/api/v1/reservations"
 _LABEL = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4})?")
-_LONGEST_NOTE = 1000
+_MAX_NOTE_LENGTH = 1000
 
 
 @click.command("reservations", epilog=_EXAMPLES)
@@ -142,8 +142,8 @@ def _read_reservation(options: dict[str, Any], now: float, zone: "tzinfo") -> di
     """The hub's question. Raises UsageError."""
     if (options["span"] is None) == (options["end"] is None):
         raise UsageError("a reservation needs either --for or --until.", "Such as --for 4h.")
-    if len(options["note"]) > _LONGEST_NOTE:
-        raise UsageError(f"--note has {len(options['note'])} characters.", f"The most is {_LONGEST_NOTE}.")
+    if len(options["note"]) > _MAX_NOTE_LENGTH:
+        raise UsageError(f"--note has {len(options['note'])} characters.", f"The most is {_MAX_NOTE_LENGTH}.")
     body: dict[str, Any] = _read_place(options) | {"note": options["note"]}
     if options["begin"] is not None:
         body["start"] = read_moment("--from", options["begin"], now, zone)

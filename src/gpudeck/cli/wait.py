@@ -35,7 +35,7 @@ from gpudeck.views.table import shorten
 if TYPE_CHECKING:
     from gpudeck.views.this_machine import LocalWatch
 
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 WARN_SECONDS = 86_400.0
 """Maintenance that begins within this time is worth a warning."""
 
@@ -81,7 +81,7 @@ class LocalQueueClient:
 
     def poll(self, seconds: float) -> QueuePosition | None:
         if not self._is_first:
-            time.sleep(min(LOOK_SECONDS, seconds))
+            time.sleep(min(CHECK_SECONDS, seconds))
         self._is_first = False
         return self._line.poll()
 
@@ -102,7 +102,7 @@ class LocalQueueClient:
             from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
             from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - a hub's queue needs none of it
 
-            self._watch = watch_locally(find_collector_settings(), LOOK_SECONDS)
+            self._watch = watch_locally(find_collector_settings(), CHECK_SECONDS)
         return candidates(self._watch.read().hosts)
 
     def _end_watch(self) -> None:

@@ -16,7 +16,7 @@ from gpudeck.model.view import Fleet
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MOST_THREADS = 32
+MAX_THREADS = 32
 """So many requests of one client run at a time; further ones wait."""
 
 
@@ -48,7 +48,7 @@ class AsyncClient:
         self, hub: str | None = None, timeout: float = 10.0, *, token: str | None = None, retries: int = 2
     ) -> None:
         self.blocking = Client(hub, timeout, token=token, retries=retries)
-        self._threads = ThreadPoolExecutor(MOST_THREADS, "gpudeck-client")
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "gpudeck-client")
 
     async def close(self) -> None:
         """Close the connections that are kept. Does not wait for requests that still run."""

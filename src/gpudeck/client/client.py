@@ -37,7 +37,7 @@ from gpudeck.model.view import Fleet, GpuList, GpuOfHost, Host, HostList, PastFl
 
 Time = float | str | datetime
 Memory = int | str
-_LONGEST_PAUSE = 15.0
+_MAX_PAUSE = 15.0
 
 
 class _Next(msgspec.Struct):
@@ -287,7 +287,7 @@ class Client(HubConnection):
             yield read
 
     def _repeat_stream(self) -> Iterator[StreamEvent]:
-        last, backoff, failures = "", Backoff(0.5, _LONGEST_PAUSE), 0
+        last, backoff, failures = "", Backoff(0.5, _MAX_PAUSE), 0
         while True:
             trouble: Exception | None = None
             try:

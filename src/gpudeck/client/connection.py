@@ -37,7 +37,7 @@ _OTHER_SERVER = "Check the port, and whether the address begins with http:// or 
 _NO_ROUTE = "not_found"
 """The code of an answer about a path that the hub does not serve."""
 _CHUNK = 262_144
-MOST_CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 """So many are kept open between requests of several threads."""
 FIRST_PAUSE = 0.2
 """Seconds before the first repetition; each further one waits twice as long."""
@@ -306,7 +306,7 @@ class HubConnection:
 
     def _use(self, url: str) -> None:
         self.url, self.shown = url, mask_password(url)
-        self._pool, self._process = open_pool(url, connections=MOST_CONNECTIONS), os.getpid()
+        self._pool, self._process = open_pool(url, connections=MAX_CONNECTIONS), os.getpid()
 
     def _headers(self) -> dict[str, str]:
         headers = {"User-Agent": f"gpudeck/{__version__}", "Accept": "application/json"}

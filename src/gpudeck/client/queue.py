@@ -21,7 +21,7 @@ from gpudeck.model.text import clean
 POLL_SECONDS = 5.0
 """How often a hub is asked for the position. A grant is reported at once."""
 FIRST_SECONDS = 1.5
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """How soon a hub that does not answer is asked again."""
 ANSWER_SECONDS = 40.0
 """Longer than a question about a position in the queue is kept open."""
@@ -67,7 +67,7 @@ class HubQueueClient:
             raise
         except GpudeckError as error:
             self._lose(error)
-            time.sleep(min(AGAIN_SECONDS, seconds))
+            time.sleep(min(RETRY_SECONDS, seconds))
             return None
         if self._is_lost:
             self._is_lost = False
@@ -106,7 +106,7 @@ class HubQueueClient:
             try:
                 self._seen = self._read_position(KEEP_SECONDS).version
             except (Unreachable, Busy):
-                is_over.wait(AGAIN_SECONDS)
+                is_over.wait(RETRY_SECONDS)
             except GpudeckError:
                 # The terminal belongs to the command: nothing is printed there.
                 return

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 LOST_SECONDS: Final = 5.0
 """A hub whose own messages have not come back for so long is cut off from the bus."""
-MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
+MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
 """Of messages that wait for the bus: about half an hour of 1,000 hosts."""
 _AT_ONCE: Final = 16
 """Messages that are published before the first of them is acknowledged."""
@@ -105,7 +105,7 @@ class Bus:
         self._is_published.clear()
         self._waiting.append(body)
         self._waiting_bytes += len(body)
-        while self._waiting_bytes > MOST_WAITING_BYTES:
+        while self._waiting_bytes > MAX_WAITING_BYTES:
             self._waiting_bytes -= len(self._waiting.popleft())
             self.dropped += 1
         self._wake.set()

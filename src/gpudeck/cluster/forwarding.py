@@ -12,8 +12,8 @@ from gpudeck.model.errors import Temporary
 from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
 
 ANSWER_SECONDS: Final = 20.0
-_MOST_BODY: Final = 512 * 1024
-_MOST_ANSWER: Final = 64 * 1024 * 1024
+_MAX_BODY: Final = 512 * 1024
+_MAX_ANSWER: Final = 64 * 1024 * 1024
 _ROUTES: Final = (
     ("/api/v1/alerts", "alerts"),
     ("/api/v1/mutes", "alerts"),
@@ -82,7 +82,7 @@ class DutyRouter:
                 body,
             )
             packed = await self._cluster.bus.request(owner, _encode(asked), ANSWER_SECONDS)
-            plain = zstandard.decompress(packed, max_output_size=_MOST_ANSWER)
+            plain = zstandard.decompress(packed, max_output_size=_MAX_ANSWER)
             answer = _read_response(plain)
         except (Temporary, zstandard.ZstdError, msgspec.DecodeError) as error:
             told, hint = (error.message, error.hint) if isinstance(error, Temporary) else ("no answer came", "")
@@ -138,7 +138,7 @@ async def _read_body(receive: Receive) -> bytes | None:
     while True:
         message = await receive()
         parts.append(message.get("body", b""))
-        if sum(map(len, parts)) > _MOST_BODY:
+        if sum(map(len, parts)) > _MAX_BODY:
             return None
         if not message.get("more_body"):
             return b"".join(parts)

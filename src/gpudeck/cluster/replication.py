@@ -33,9 +33,9 @@ FORMAT: Final = 1
 """Of messages. One more when a field is added that matters: a hub reads those of the next format, and none beyond."""
 WHOLE_SECONDS: Final = 60.0
 """How often the state of each host is published whole."""
-MOST_BYTES: Final = 400_000
+MAX_BYTES: Final = 400_000
 """Of a message, before it is compressed: a NATS server takes 1 MB."""
-_MOST_PLAIN: Final = 16 * 1024 * 1024
+_MAX_PLAIN: Final = 16 * 1024 * 1024
 _FORGET_SECONDS: Final = 3600.0
 _QUICK_SECONDS: Final = 0.5
 """A message that took longer says nothing about the time of the bus."""
@@ -151,7 +151,7 @@ class Replicator:
 
     async def receive(self, body: bytes, at: float) -> None:
         """A message from the bus, of any hub, which it got at `at`. Raises for one that cannot be read."""
-        message = _decode(self._decompressor.decompress(body, max_output_size=_MOST_PLAIN))
+        message = _decode(self._decompressor.decompress(body, max_output_size=_MAX_PLAIN))
         if message.run == self._run:
             self._note_returned(message.number, at)
             return
@@ -215,7 +215,7 @@ class Replicator:
             self._size += len(report.short.numbers)
         elif report.whole is not None:
             self._size += 4_000 * (1 + len(report.whole.report.gpus or ()))
-        if self._size >= MOST_BYTES:
+        if self._size >= MAX_BYTES:
             self.flush()
 
     def _know(self, envelope: Envelope) -> None:
@@ -240,7 +240,7 @@ class Replicator:
         known = self._whole.get(short.host_id or short.host)
         if known is None or known.description != short.description:
             return None
-        return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MOST_PLAIN)))
+        return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MAX_PLAIN)))
 
     def forget(self) -> None:
         """Drop what is known of hosts whose state was not published for an hour."""

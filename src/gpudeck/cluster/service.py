@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FILE_NAME: Final = "cluster.json"
 _FLUSH_SECONDS: Final = 0.05
 _HEARTBEAT_SECONDS: Final = 1.0
-_SHARE_AGAIN_SECONDS: Final = 20.0
+_SHARE_RETRY_SECONDS: Final = 20.0
 _ALONE_SECONDS: Final = 15.0
 """After so long without the bus a hub that starts takes reports without it."""
 _RETURN_SECONDS: Final = 15.0
@@ -254,7 +254,7 @@ class ClusterService(Service):
 
     def _take_shared(self, now: float) -> dict[str, Raw]:
         due = {name: raw for name, raw in self._shared.items() if now >= self._share_at[name]}
-        self._share_at |= dict.fromkeys(due, now + _SHARE_AGAIN_SECONDS)
+        self._share_at |= dict.fromkeys(due, now + _SHARE_RETRY_SECONDS)
         return due
 
     async def _renew_forever(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpudeck.collectors.base import is_due
 from gpudeck.collectors.containers import find_job_group
 from gpudeck.collectors.sysfs import read_number, read_text
-from gpudeck.model.report import CGROUPS_AT_MOST, JobCgroup, Report
+from gpudeck.model.report import MAX_CGROUPS, JobCgroup, Report
 
 PAUSE_SECONDS = 30.0
 _NO_LIMIT = 2**60
@@ -38,7 +38,7 @@ class CgroupWatch:
         pids: dict[str, int] = {}
         for gpu in report.gpus or ():
             for process in gpu.processes or ():
-                if process.job is not None and process.pid and len(pids) < CGROUPS_AT_MOST:
+                if process.job is not None and process.pid and len(pids) < MAX_CGROUPS:
                     pids.setdefault(process.job, process.pid)
         if pids.keys() - self._jobs or is_due(self._read_at, PAUSE_SECONDS, now):
             self._read_at, self._jobs = now, set(pids)

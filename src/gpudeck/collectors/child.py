@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from gpudeck.child_process import BYTES_AT_MOST, Spawned, fork, kill, python_module, spawn
+from gpudeck.child_process import MAX_BYTES, Spawned, fork, kill, python_module, spawn
 from gpudeck.collectors.base import CollectorSettings
 from gpudeck.collectors.serve import KINDS, LENGTH, CollectRequest, CollectResponse, frame, serve_and_end
 from gpudeck.model.backoff import Backoff
@@ -22,7 +22,7 @@ from gpudeck.model.report import Report
 
 # A library that was replaced on disk is loaded anew only by a new process.
 _FAILURES_BEFORE_RENEWAL = 3
-_STUCK_AT_MOST = 3
+_MAX_STUCK = 3
 
 Spawn = Callable[[str], Spawned]
 
@@ -81,7 +81,7 @@ class _Child:
         if len(self._received) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._received)
-        if length > BYTES_AT_MOST:
+        if length > MAX_BYTES:
             raise Wrong("A collector's child answered with something that is no frame.")
         end = LENGTH.size + length
         if len(self._received) < end:
@@ -215,7 +215,7 @@ class ChildCollector:
         if self._failure is not None and self._clock() < self._start_at:
             raise type(self._failure)(self._failure.message, self._failure.hint)
         waiting = self._clock() - self._stuck_at < self._abandon_after
-        if self._stuck and (waiting or len(self._stuck) >= _STUCK_AT_MOST):
+        if self._stuck and (waiting or len(self._stuck) >= _MAX_STUCK):
             raise self._not_answering()
         try:
             self._child = _Child(self._spawn(self.name))

@@ -28,8 +28,8 @@ _SOCKETS = ("var/run/docker.sock", "run/podman/podman.sock")
 _SOCKETS_OF_USER = ("run/user/{uid}/podman/podman.sock", "run/user/{uid}/docker.sock")
 _TIMEOUT_SECONDS = 0.3
 _RETRY_SECONDS = 60.0
-_ANSWER_BYTES_AT_MOST = 1024 * 1024
-_KEPT_AT_MOST = 4096
+_MAX_ANSWER_BYTES = 1024 * 1024
+_MAX_KEPT = 4096
 _NAME_LENGTH = 128
 _ABOVE = r"(?:/\.\.)*"  # a reader with a cgroup namespace of its own sees the others' paths from there
 _SESSION = re.compile(_ABOVE + r"/user\.slice/user-(\d+)\.slice(?:/|$)")
@@ -67,7 +67,7 @@ class ContainerNames:
             return self._names[container]
         if self._is_left_alone(container):
             return None
-        if len(self._names) + len(self.left_alone_until) > _KEPT_AT_MOST:
+        if len(self._names) + len(self.left_alone_until) > _MAX_KEPT:
             self._names.clear()
             self.left_alone_until.clear()
         for path in self._find_sockets(uid):
@@ -117,7 +117,7 @@ def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
         while received := connection.recv(65536):
             answer += received
             remaining = ends_at - time.monotonic()
-            if remaining <= 0 or len(answer) > _ANSWER_BYTES_AT_MOST:
+            if remaining <= 0 or len(answer) > _MAX_ANSWER_BYTES:
                 raise TimeoutError(f"{path} takes too long to answer")
             connection.settimeout(remaining)
     return bytes(answer)

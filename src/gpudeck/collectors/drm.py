@@ -49,7 +49,7 @@ from gpudeck.model.report import GpuReading, Report
 
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _GONE = "the kernel no longer lists this GPU"
-_LOOK_SECONDS = 15.0
+_CHECK_SECONDS = 15.0
 # The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
 _TABLE_SECONDS = 9.5
 # ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
@@ -130,7 +130,7 @@ class DrmCollector(Collector):
             if not read_word(f"{board.card.device}/vendor"):
                 board.missing = _GONE
         is_incomplete = any(board.missing for board in self._boards.values())
-        if is_incomplete or is_due(self._looked_at, _LOOK_SECONDS, now):
+        if is_incomplete or is_due(self._looked_at, _CHECK_SECONDS, now):
             self._refresh_cards()
             self._looked_at = now
 

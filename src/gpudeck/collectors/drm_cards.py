@@ -150,7 +150,7 @@ _CARD = re.compile(r"card[0-9]+")
 _NODE = re.compile(r"card[0-9]+|renderD[0-9]+")
 _CHANNEL = re.compile(r"((?:temp|energy|freq)[0-9]+)_input")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_INTEGRATED_BYTES_AT_MOST = 16 * GIB - 1
+_MAX_INTEGRATED_BYTES = 16 * GIB - 1
 
 
 class CardModel(Struct, frozen=True):
@@ -268,7 +268,7 @@ def _is_integrated(card: Card) -> bool:
     if card.sensors is None or read_word(f"{card.sensors}/in1_label") != "vddnb":
         return False
     try:
-        return read_number(f"{card.device}/mem_info_vram_total") <= _INTEGRATED_BYTES_AT_MOST
+        return read_number(f"{card.device}/mem_info_vram_total") <= _MAX_INTEGRATED_BYTES
     except (OSError, ValueError):
         return True
 

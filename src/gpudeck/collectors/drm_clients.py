@@ -18,7 +18,7 @@ from gpudeck.collectors.sysfs import list_names, read_if_there, read_link, read_
 
 _SEARCH_SECONDS = 5.0
 _FOLDER = "/dev/dri/"
-_BYTES_AT_MOST = 2**53
+_MAX_BYTES = 2**53
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # What lies in the GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
 _REGION = re.compile(r"drm-(resident|memory|total)-((?:vram|local)[0-9]*)")
@@ -157,7 +157,7 @@ def _parse_amount(text: str) -> int | None:
     number, _, unit = text.partition(" ")
     count = _parse_count(number)
     amount = count * _UNITS[unit] if count is not None and unit in _UNITS else None
-    return amount if amount is not None and amount < _BYTES_AT_MOST else None
+    return amount if amount is not None and amount < _MAX_BYTES else None
 
 
 def _parse_engines(fields: Mapping[str, str]) -> Iterator[tuple[str, EngineTime]]:

@@ -33,7 +33,7 @@ _VIRTUAL = re.compile(
     r".*"
 )
 _LOCAL_IPV4 = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
-_ADDRESSES_AT_MOST = 64
+_MAX_ADDRESSES = 64
 
 Totals = dict[str, tuple[int, int]]
 """Bytes received and sent, by the interface's name."""
@@ -66,7 +66,7 @@ class Network:
             found = dict(chain(self._find_ipv4(), self._find_ipv6()))
         except (OSError, ValueError, IndexError):
             return {}
-        return dict(islice(found.items(), _ADDRESSES_AT_MOST))
+        return dict(islice(found.items(), _MAX_ADDRESSES))
 
     def _read_totals(self) -> Totals:
         totals = parse_interfaces((self._net / "dev").read_text())
@@ -150,7 +150,7 @@ _NOT_FOR_DATA = re.compile(
     r"/(?:boot|dev|etc|proc|run|snap|sys|usr|var/lib/(?:containerd|containers|docker|kubelet))(?:/.*)?"
 )
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_DISKS_AT_MOST = 16
+_MAX_DISKS = 16
 _BYTES_BELOW = 2**60
 _REFRESH_SECONDS = 30.0
 _DEADLINE_SECONDS = 0.5
@@ -234,7 +234,7 @@ def find_data_mounts(mountinfo: str) -> list[str]:
         if _KINDS.fullmatch(mount.kind) and not _NOT_FOR_DATA.fullmatch(mount.point):
             chosen.setdefault(mount.device, mount)
     points = (mount.point for device, mount in chosen.items() if device not in root_devices)
-    return sorted(point for point in points if len(point) <= 256 and point.isprintable())[:_DISKS_AT_MOST]
+    return sorted(point for point in points if len(point) <= 256 and point.isprintable())[:_MAX_DISKS]
 
 
 def _parse(line: str) -> _Mount | None:

@@ -13,13 +13,13 @@ from msgspec import Struct
 from gpudeck.collectors.redaction import clean
 from gpudeck.model.errors import Refused, Temporary
 
-SECONDS_AT_MOST = 5.0
-BYTES_AT_MOST = 16 * 2**20
+MAX_SECONDS = 5.0
+MAX_BYTES = 16 * 2**20
 """The kubelet's own limit."""
 _LIST = "/v1.PodResourcesLister/List"
 _WORD_LENGTH = 256
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_VARINT_BITS_AT_MOST = 70
+_MAX_VARINT_BITS = 70
 _MESSAGE_HEAD = 5
 
 
@@ -41,7 +41,7 @@ class ContainerDevices(Struct, frozen=True):
     claimed: tuple[DynamicDevice, ...] = ()
 
 
-def list_containers(path: str, seconds: float = SECONDS_AT_MOST) -> list[ContainerDevices]:
+def list_containers(path: str, seconds: float = MAX_SECONDS) -> list[ContainerDevices]:
     """The containers of all pods of this node. Raises Temporary, or Refused where the socket may not be opened."""
     try:
         return read_list(_call(path, _LIST, time.monotonic() + seconds))
@@ -69,8 +69,8 @@ def _call(path: str, method: str, ends_at: float) -> bytes:
             connection.settimeout(_remaining(ends_at))
             connection.connect(path)
             http.initiate_connection()
-            http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: BYTES_AT_MOST})
-            http.increment_flow_control_window(BYTES_AT_MOST)
+            http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: MAX_BYTES})
+            http.increment_flow_control_window(MAX_BYTES)
             stream = http.get_next_available_stream_id()
             http.send_headers(
                 stream,
@@ -117,8 +117,8 @@ class _GrpcAnswer:
             self._headers |= {str(name): str(value) for name, value in event.headers}
         elif isinstance(event, events.DataReceived):
             self._body += event.data
-            if len(self._body) > BYTES_AT_MOST:
-                raise ValueError(f"it is larger than {BYTES_AT_MOST // 2**20} MiB")
+            if len(self._body) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
         elif isinstance(event, events.StreamEnded):
             self.is_complete = True
         elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
@@ -191,7 +191,7 @@ def _split(message: bytes) -> _Fields:
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while shift < _VARINT_BITS_AT_MOST and at < len(message):
+    while shift < _MAX_VARINT_BITS and at < len(message):
         byte = message[at]
         value |= (byte & 127) << shift
         at += 1

@@ -34,9 +34,9 @@ KEPT_SECONDS: Final = 25.0
 _FIRST_SECONDS: Final = 1.0
 _NAMES_SECONDS: Final = 60.0
 _NAMES_PAUSE_SECONDS: Final = 10.0
-_PODS_AT_MOST: Final = 1024
-_PODS_OF_GPU_AT_MOST: Final = 64
-_PROBLEMS_AT_MOST: Final = 64
+_MAX_PODS: Final = 1024
+_MAX_PODS_OF_GPU: Final = 64
+_MAX_PROBLEMS: Final = 64
 
 _GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-)|amd\.com/gpu|gpu\.intel\.com/(?:i915|xe)")
 _REPLICA: Final = re.compile(r"(?:::\d+|/vgpu\d+)$")
@@ -155,7 +155,7 @@ def find_pods(reading: PodReading, gpus: Sequence[GpuReading]) -> tuple[list[Pod
             return
         for uuid in found.gpus:
             holders[uuid] = holders.get(uuid, 0) + 1
-            if holders[uuid] <= _PODS_OF_GPU_AT_MOST:
+            if holders[uuid] <= _MAX_PODS_OF_GPU:
                 given.setdefault((namespace, pod, container), set()).add(uuid)
 
     for (namespace, pod), about in sorted(reading.pods.items()):
@@ -175,7 +175,7 @@ def find_pods(reading: PodReading, gpus: Sequence[GpuReading]) -> tuple[list[Pod
         for key, uuids in sorted(given.items())
     ]
     known = {uuid for uuids in given.values() for uuid in uuids}
-    return pods[:_PODS_AT_MOST], {uuid: why[:1000] for uuid, why in unknown.items() if uuid not in known}
+    return pods[:_MAX_PODS], {uuid: why[:1000] for uuid, why in unknown.items() if uuid not in known}
 
 
 def _describe(key: tuple[str, str, str], gpus: list[str], details: PodDetails | None) -> PodGpus:
@@ -236,7 +236,7 @@ class PodWatch:
             pods = [pod for pod in kept if pod.gpus]
             unknown = {gpu.uuid: problem for gpu in gpus if gpu.uuid not in used}
         said = [f"{why[:1].upper()}{why[1:]}." for why in (problem, reading.problem) if why is not None]
-        problems = [*report.problems, *said][:_PROBLEMS_AT_MOST]
+        problems = [*report.problems, *said][:_MAX_PROBLEMS]
         named = self._name_processes(gpus, reading)
         closed = "cordoned in Kubernetes" if reading.is_cordoned else None
         return replace(report, gpus=named, pods=pods, allocation_unknown=unknown, problems=problems, closed=closed)

@@ -20,15 +20,15 @@ from gpudeck.collectors.kubernetes import DeviceNames, PodDetails, PodName
 from gpudeck.collectors.redaction import clean
 from gpudeck.http_client import TROUBLE, explain, open_pool
 from gpudeck.model.errors import Refused, Temporary, UsageError
-from gpudeck.model.report import LABELS_AT_MOST
+from gpudeck.model.report import MAX_LABELS
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HAMI: Final = "hami.io/vgpu-devices-allocated"
 OVER: Final = frozenset(("Succeeded", "Failed"))
 """Phases of a pod that has given its devices back, although the kubelet may still list them (kubernetes#119423)."""
 _SLICES: Final = ("v1", "v1beta2", "v1beta1")
-_SECONDS_AT_MOST: Final = 5.0
-_BYTES_AT_MOST: Final = 64 * 2**20
+_MAX_SECONDS: Final = 5.0
+_MAX_BYTES: Final = 64 * 2**20
 _WORD_LENGTH: Final = 256
 _SHORT_ID_LENGTH: Final = 12
 _HAMI_DEVICE: Final = re.compile(r"(?:^|[:;])((?:GPU|MIG)-[^,:;\[]+)(\[[^,:;]*\])?,")
@@ -148,7 +148,7 @@ class ApiServer:
 
     def _ask(self, path: str, kind: type[_Answer]) -> _Answer | None:
         """None where the server does not know the path."""
-        ends_at, body = time.monotonic() + _SECONDS_AT_MOST, bytearray()
+        ends_at, body = time.monotonic() + _MAX_SECONDS, bytearray()
         try:
             self._pool = self._pool or self._open_pool()
             token = (self._folder / "token").read_text(errors="replace").strip()
@@ -159,7 +159,7 @@ class ApiServer:
             try:
                 while chunk := response.read(65536, decode_content=True):
                     body += chunk
-                    if len(body) > _BYTES_AT_MOST or time.monotonic() > ends_at:
+                    if len(body) > _MAX_BYTES or time.monotonic() > ends_at:
                         raise Temporary("the API server takes too long, or its answer is too large.")
             finally:
                 response.close()
@@ -214,7 +214,7 @@ def _choose_labels(labels: Mapping[str, str]) -> dict[str, str]:
     fitting = {
         key: _word(value) for key, value in sorted(labels.items()) if key.isprintable() and 0 < len(key) <= _WORD_LENGTH
     }
-    return dict(list(fitting.items())[:LABELS_AT_MOST])
+    return dict(list(fitting.items())[:MAX_LABELS])
 
 
 def _find_owner(about: _Metadata) -> str | None:

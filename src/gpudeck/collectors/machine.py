@@ -34,7 +34,7 @@ _ONCE_DEADLINE = 30.0
 
 _ABSENT_SECONDS = 60.0
 _SENTENCE_LENGTH = 1000
-_PROBLEMS_AT_MOST = 64
+_MAX_PROBLEMS = 64
 
 
 class NvidiaFallback:
@@ -202,7 +202,7 @@ def combine(parts: Sequence[Report]) -> Report:
         disks=[disk for part in parts for disk in part.disks],
         addresses=[address for part in parts for address in part.addresses],
         interfaces={address: name for part in parts for address, name in part.interfaces.items()},
-        problems=[problem for part in parts for problem in part.problems][:_PROBLEMS_AT_MOST],
+        problems=[problem for part in parts for problem in part.problems][:_MAX_PROBLEMS],
         slurm_gpus=[address for part in parts for address in part.slurm_gpus],
     )
 

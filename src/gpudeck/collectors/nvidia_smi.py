@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from gpudeck.child_process import BYTES_AT_MOST, ChildFailed, run
+from gpudeck.child_process import MAX_BYTES, ChildFailed, run
 from gpudeck.collectors import base, smi_command
 from gpudeck.collectors.owners import GpuDraft, ProcessUse, merge_uses
 from gpudeck.collectors.smi_gpus import (
-    BOARDS_AT_MOST,
+    MAX_BOARDS,
     SmiBoard,
     SmiBoards,
     SmiDetails,
@@ -31,14 +31,14 @@ from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.text import read_whole
 
 DEADLINE_SECONDS = 30.0
-_COMPLAINTS_AT_MOST = 8
+_MAX_COMPLAINTS = 8
 _LOOK = "Look at the kernel log (dmesg)."
 _NO_PLACE = "nvidia-smi does not report which MIG instance is which"
 _GONE = "the driver no longer lists this GPU"
 _DEFAULTS = base.CollectorSettings()
 
 
-def run_here(command: str, deadline_seconds: float = DEADLINE_SECONDS, bytes_at_most: int = BYTES_AT_MOST) -> str:
+def run_here(command: str, deadline_seconds: float = DEADLINE_SECONDS, bytes_at_most: int = MAX_BYTES) -> str:
     """What the command prints, whatever its exit code. Raises Temporary when it takes too long or prints too much."""
     try:
         found = run(["/bin/sh", "-c", command], seconds=deadline_seconds, bytes_at_most=bytes_at_most)
@@ -72,7 +72,7 @@ def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: in
 def find_problems(answer: smi_command.SmiAnswer, listed: SmiBoards) -> list[str]:
     code = answer.first("gpus-code")
     heading = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {smi_command.quote(code)})"
-    return [f"{heading}: {complaint}" for complaint in listed.complaints[:_COMPLAINTS_AT_MOST]]
+    return [f"{heading}: {complaint}" for complaint in listed.complaints[:_MAX_COMPLAINTS]]
 
 
 class SmiState(Struct, frozen=True):
@@ -136,7 +136,7 @@ def parse(
     host = read_host(answer, previous.counters if previous else None)
     there = {board.uuid for board in listed.boards}
     gone = [_as_missing(board, listed) for board in (previous.boards if previous else ()) if board.uuid not in there]
-    drafts = [*_draft_rows(answer, listed.boards), *(_draft(board, board.measured) for board in gone)][:BOARDS_AT_MOST]
+    drafts = [*_draft_rows(answer, listed.boards), *(_draft(board, board.measured) for board in gone)][:MAX_BOARDS]
     owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], settings)
     is_display = base.display_matcher(settings.display_servers)
     idle = {draft.gpu.uuid: _watch(draft.gpu, now, previous) for draft in drafts}
@@ -146,7 +146,7 @@ def parse(
         driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
         problems=find_problems(answer, listed),
     )
-    boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:BOARDS_AT_MOST]
+    boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:MAX_BOARDS]
     return SmiReading(report, host.identity, SmiState(now, host.counters, columns, boards, idle), read_clock(answer))
 
 

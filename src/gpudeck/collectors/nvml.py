@@ -33,11 +33,11 @@ IDLE_SECONDS = 60.0
 """NVML is closed after all GPUs have been unused for so long, so that they can fall asleep."""
 REST_SECONDS = 20.0
 """So long they are given to do so."""
-AGAIN_SECONDS = 3600.0
+RETRY_SECONDS = 3600.0
 """After this long it is tried again where they did not."""
 
 # A little less than five seconds and a minute, so that a beat that comes a moment early is not left out.
-_LOOK_SECONDS = 4.5
+_CHECK_SECONDS = 4.5
 _LIST_SECONDS = 59.5
 _NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"
 _STAYS_AWAKE = ("disabled", "not supported")
@@ -64,7 +64,7 @@ class SleepWatch:
         """Whether all GPUs sleep, or NVML was closed for them to fall asleep and is still unused."""
         if self._rest_began_at is not None:
             return self._is_at_rest(now, self._rest_began_at)
-        if self._is_asleep or is_due(self._looked_at, _LOOK_SECONDS, now):
+        if self._is_asleep or is_due(self._looked_at, _CHECK_SECONDS, now):
             self._look(now)
         return self._is_asleep
 
@@ -112,7 +112,7 @@ class SleepWatch:
             return True
         self._rest_began_at = self._unused_since = None
         if is_too_long and not self._is_asleep:
-            self._tried_at, self._patience = now, AGAIN_SECONDS
+            self._tried_at, self._patience = now, RETRY_SECONDS
         return self._is_asleep
 
     def _can_fall_asleep(self) -> bool:
@@ -163,7 +163,7 @@ class SleepWatch:
 
 _REOPEN_SECONDS = 60.0
 # As many as a report may hold.
-_PROBLEMS_AT_MOST = 64
+_MAX_PROBLEMS = 64
 _LOOK = "Look at the kernel log (dmesg)."
 
 
@@ -230,7 +230,7 @@ class NvmlCollector:
         boards = self._boards.values()
         strays = self._xids.find_strays([board.gpu.pci_address for board in boards])
         refused = [problem for board in boards for problem in board.problems]
-        problems = [*self._problems, *refused, *strays][:_PROBLEMS_AT_MOST]
+        problems = [*self._problems, *refused, *strays][:_MAX_PROBLEMS]
         return Report(gpus=gpus, driver_version=self._driver_version, problems=problems)
 
     def close(self) -> None:

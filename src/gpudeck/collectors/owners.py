@@ -22,10 +22,10 @@ from gpudeck.collectors.redaction import Commands, clean, show
 from gpudeck.model.report import GpuReading, Process
 
 _FIRST_PERSON, _NOBODY, _NO_UID = 1000, 65534, 2**32 - 1
-_PARENTS_AT_MOST = 64
+_MAX_PARENTS = 64
 _STEP = re.compile(r"slurmstepd: \[(\d{1,20})\b")
 _ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
-PROCESSES_AT_MOST = 1024
+MAX_PROCESSES = 1024
 BYTES_BELOW = 2**53
 """What a process has of a GPU's memory is less, or the driver says nonsense."""
 GONE = "the process is not in /proc"
@@ -112,7 +112,7 @@ class Attribution:
 
     def _find_parent(self, pid: int) -> tuple[int, str] | None:
         """The nearest parent that is a person's. A uid within any container may be one of its image."""
-        for _ in range(_PARENTS_AT_MOST):
+        for _ in range(_MAX_PARENTS):
             try:
                 pid = self._proc.stat(pid).parent
                 uid = self._proc.uid(pid)
@@ -138,7 +138,7 @@ class Attribution:
     def _find_step(self, pid: int) -> str | None:
         """The job in the title of the slurmstepd above it, which is root's: users choose their own environment."""
         with contextlib.suppress(OSError, ValueError):
-            for _ in range(_PARENTS_AT_MOST):
+            for _ in range(_MAX_PARENTS):
                 if (pid := (self._proc.stat(pid)).parent) <= 1:
                     return None
                 if self._proc.stat(pid).name == "slurmstepd" and self._proc.uid(pid) == 0:
@@ -222,7 +222,7 @@ def merge_uses(uses: Iterable[ProcessUse]) -> list[ProcessUse]:
         before.graphics_only = before.graphics_only and use.graphics_only
         if before.memory_bytes is None or (use.memory_bytes or 0) > before.memory_bytes:
             before.memory_bytes, before.reasons = use.memory_bytes, use.reasons
-    return sorted(merged.values(), key=lambda use: -(use.memory_bytes or 0))[:PROCESSES_AT_MOST]
+    return sorted(merged.values(), key=lambda use: -(use.memory_bytes or 0))[:MAX_PROCESSES]
 
 
 class _CachedOwner(Struct, frozen=True):

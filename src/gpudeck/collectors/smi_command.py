@@ -32,8 +32,8 @@ MARK = "#gpudeck "
 """How a line that begins a part of the answer begins."""
 SECONDS = 9
 """How long all calls of nvidia-smi together may take by default, where the machine has `timeout`."""
-PROCESSES_AT_MOST = 256
-PARENTS_AT_MOST = 16
+MAX_PROCESSES = 256
+MAX_PARENTS = 16
 LINE_BYTES = 1100
 """What is kept of one line of a file in /proc."""
 LATE_CODES = frozenset({124, 137})
@@ -126,11 +126,11 @@ _NVIDIA = (
 # Parents are read too: they show which user started what runs as root. The shell's own `read` costs no process.
 _OWNERS = (
     'pids=$(printf "%s\\n" "$details" | sed -n "s/^ *Process ID *: *\\([0-9][0-9]*\\) *\\$/\\1/p" | sort -u |',
-    f"head -n {PROCESSES_AT_MOST});",
-    f'climb() {{ pid="$1"; steps=0; while [ "$pid" -gt 1 ] && [ "$steps" -lt {PARENTS_AT_MOST} ]; do',
+    f"head -n {MAX_PROCESSES});",
+    f'climb() {{ pid="$1"; steps=0; while [ "$pid" -gt 1 ] && [ "$steps" -lt {MAX_PARENTS} ]; do',
     'printf "%s\\n" "$pid"; read -r line <"/proc/$pid/stat" || break;',
     'set -- ${line##*) }; pid="$2"; steps=$((steps+1)); done; };',
-    f"family=$(for each in $pids; do climb $each; done | sort -u | head -n {2 * PROCESSES_AT_MOST});",
+    f"family=$(for each in $pids; do climb $each; done | sort -u | head -n {2 * MAX_PROCESSES});",
     'starts() { for pid in $family; do if read -r line <"/proc/$pid/stat"; then printf " %s\\n" "$line"; fi; done; };',
     # Without a width, ps shows a long name as a number, or cut.
     'list=$(printf "%s\\n" "$pids" | paste -s -d , -);',
@@ -147,7 +147,7 @@ _OWNERS = (
     "mark starts-after; starts;",
     'uids=$({ grep -hs "^Uid:" $states | cut -f 2; grep -hs "" $logins;',
     'sed -n "s/.*\\/user-\\([0-9]*\\)\\.slice.*/\\1/p; s/.*\\/uid_\\([0-9]*\\)\\/.*/\\1/p" $groups; } | sort -u |',
-    f"head -n {PROCESSES_AT_MOST});",
+    f"head -n {MAX_PROCESSES});",
     "mark accounts; ${limit:+$limit 2} getent passwd $uids | cut -d : -f 1,3 | indent;",
     "fi;",
 )

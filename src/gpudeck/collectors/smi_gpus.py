@@ -17,8 +17,8 @@ from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, rea
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.text import read_whole
 
-_PID_AT_MOST = 2**32 - 1
-_ID_AT_MOST = 65535
+_MAX_PID = 2**32 - 1
+_MAX_ID = 65535
 REPLACED_LABELS = ("Correctable Error", "Uncorrectable Error")
 PENDING_LABEL = "Pending"
 NO_ROWS_LABEL = "Remapped Rows"
@@ -42,9 +42,9 @@ _TABLE_LINE = re.compile(
 )
 # Bits of nvml.h, which never change their meaning.
 _POWER_CAP, _THERMAL, _HARDWARE = 0x4, 0x20 | 0x40, 0x8 | 0x80
-_INDEX_AT_MOST = 65535
-BOARDS_AT_MOST = 512
-_COMPLAINTS_AT_MOST = 32
+_MAX_INDEX = 65535
+MAX_BOARDS = 512
+_MAX_COMPLAINTS = 32
 
 
 class SmiProcess(ProcessUse):
@@ -72,7 +72,7 @@ def read_details(lines: Iterable[str]) -> dict[str, SmiDetails]:
         elif board is not None:
             label, _, value = (part.strip() for part in line.partition(":"))
             if label in {"GPU instance ID", "Compute instance ID"}:
-                place[label.startswith("C")] = read_whole(value, _ID_AT_MOST)
+                place[label.startswith("C")] = read_whole(value, _MAX_ID)
             elif label == "Process ID" and board.uses is not None:
                 board.uses.append(_read_process(value, place))
                 place = [None, None]
@@ -86,7 +86,7 @@ def _read_process(pid: str, place: list[int | None]) -> SmiProcess:
     gpu_instance, compute_instance = place
     instance = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
     reasons = {"utilization_percent": _NOT_READ, "memory_used_bytes": NO_VALUE}
-    return SmiProcess(read_whole(pid, _PID_AT_MOST) or 0, None, reasons=reasons, place=instance)
+    return SmiProcess(read_whole(pid, _MAX_PID) or 0, None, reasons=reasons, place=instance)
 
 
 def _take_detail(board: SmiDetails, label: str, value: str) -> None:
@@ -191,11 +191,11 @@ def list_boards(columns: Sequence[str], lines: Iterable[str]) -> SmiBoards:
     for line in lines:
         # A comma alone may be the decimal point of some locale. A row may be short, and hold more than was asked for.
         row = dict.fromkeys(columns, "") | dict(zip(columns, line.split(", "), strict=False))
-        uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _INDEX_AT_MOST)
+        uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _MAX_INDEX)
         if _BOARD_UUID.fullmatch(uuid) and index is not None:
-            if uuid not in boards and len(boards) < BOARDS_AT_MOST:
+            if uuid not in boards and len(boards) < MAX_BOARDS:
                 boards[uuid] = _read_board(uuid, index, row)
-        elif line.strip() and len(complaints) < _COMPLAINTS_AT_MOST:
+        elif line.strip() and len(complaints) < _MAX_COMPLAINTS:
             complaints.append(quote(line))
     return SmiBoards(list(boards.values()), list(dict.fromkeys(complaints)))
 

@@ -26,13 +26,13 @@ from gpudeck.collectors.host import (
 from gpudeck.collectors.owners import NOT_SENT, Attributed, Attribution, ProcessOwner
 from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
 from gpudeck.collectors.redaction import clean, show
-from gpudeck.collectors.smi_command import LINE_BYTES, PROCESSES_AT_MOST, SmiAnswer, read_number
+from gpudeck.collectors.smi_command import LINE_BYTES, MAX_PROCESSES, SmiAnswer, read_number
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.report import Number
 from gpudeck.model.text import read_whole
 
 _CONTAINER_KINDS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-_WHOLE_AT_MOST = 2**63
+_MAX_WHOLE = 2**63
 _CLOCK = re.compile(r"([0-9]{1,10})(\.[0-9]{9})?")
 
 GONE = "the process is not in /proc: it has ended, or is hidden from this account"
@@ -42,9 +42,9 @@ ALL_HIDDEN = (
 )
 _NO_START = "the machine did not report its boot time"
 _NO_USER = "neither ps nor /proc names its user"
-_NOT_ASKED = f"there are more than {PROCESSES_AT_MOST} processes: the owners of the rest were not asked for"
-_PID_AT_MOST = 2**32 - 1
-_TICKS_AT_MOST = 2**53
+_NOT_ASKED = f"there are more than {MAX_PROCESSES} processes: the owners of the rest were not asked for"
+_MAX_PID = 2**32 - 1
+_MAX_TICKS = 2**53
 _FILE_LINE = re.compile(r"/proc/([0-9]{1,10})/(cmdline|cgroup|loginuid|status):", re.ASCII)
 _UID = re.compile(r"Uid:\s*[0-9]{1,10}\s", re.ASCII)
 _WORD_LENGTH = 256
@@ -84,7 +84,7 @@ def read_host(answer: SmiAnswer, before: SmiCounters | None) -> SmiHost:
     """Never raises: what cannot be read is unknown. `before` are the counters of the answer before, if any."""
     container = _find_container(answer)
     booted = next((line[6:] for line in answer.lines("cpu") if line.startswith("btime ")), "")
-    booted_at = read_whole(booted, _WHOLE_AT_MOST)
+    booted_at = read_whole(booted, _MAX_WHOLE)
     host = SmiHost(
         identity=_identify(answer, booted_at, container),
         counters=_count(answer),
@@ -260,7 +260,7 @@ def read_owners(
     before, after = _read_starts(answer.lines("starts")), _read_starts(answer.lines("starts-after"))
     living = {pid for pid, start in before.items() if pid in after and after[pid].ticks == start.ticks}
     finder = _OwnerFinder(answer, before, settings)
-    why = _NOT_ASKED if len(wanted) > PROCESSES_AT_MOST else GONE if living else ALL_HIDDEN
+    why = _NOT_ASKED if len(wanted) > MAX_PROCESSES else GONE if living else ALL_HIDDEN
     missing = ProcessOwner(reasons={"user": why, "command": GONE, "started_at": GONE})
     return {pid: finder.describe(pid, host) if pid in living else missing for pid in wanted}
 
@@ -314,8 +314,8 @@ def _read_starts(lines: Iterable[str]) -> dict[int, _Start]:
         before, _, after = line.rpartition(")")
         number, _, name = before.partition(" (")
         words = after.split(None, 20)
-        pid = read_whole(number, _PID_AT_MOST)
-        ticks = read_whole(words[19], _TICKS_AT_MOST) if len(words) > 19 else None
+        pid = read_whole(number, _MAX_PID)
+        ticks = read_whole(words[19], _MAX_TICKS) if len(words) > 19 else None
         if pid is not None and ticks is not None:
             starts[pid] = _Start(clean(name)[:_WORD_LENGTH], ticks, line)
     return starts
@@ -325,8 +325,8 @@ def _read_users(lines: Iterable[str]) -> dict[int, tuple[int, str]]:
     users = {}
     for line in lines:
         words = line.split(None, 2)
-        pid = read_whole(words[0], _PID_AT_MOST) if len(words) > 1 else None
-        uid = read_whole(words[1], _PID_AT_MOST) if len(words) > 1 else None
+        pid = read_whole(words[0], _MAX_PID) if len(words) > 1 else None
+        uid = read_whole(words[1], _MAX_PID) if len(words) > 1 else None
         if pid is not None and uid is not None:
             users[pid] = (uid, _word(words[2]) or str(uid) if len(words) > 2 else str(uid))
     return users
@@ -336,7 +336,7 @@ def _read_accounts(lines: Iterable[str]) -> dict[int, str]:
     accounts = {}
     for line in lines:
         name, _, number = line.rpartition(":")
-        uid, word = read_whole(number, _PID_AT_MOST), _word(name)
+        uid, word = read_whole(number, _MAX_PID), _word(name)
         if uid is not None and word:
             accounts[uid] = word
     return accounts

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # The longest record is 8 KiB: a read with less room would fail.
 _ROOM = 64 * 1024
 # What is left over comes on the next beat. A read costs something also where it gives little or nothing.
-_BYTES_AT_MOST = 1024 * 1024
-_BYTES_AT_LEAST = 64
+_MAX_BYTES = 1024 * 1024
+_MIN_BYTES = 64
 _TEXT_LENGTH = 200
 
 _SIGN = b"NVRM: Xid"
@@ -42,9 +42,9 @@ _KERNEL_PRIORITIES = 8
 Fault = tuple[str, GpuEvent]
 """The PCI slot as the driver writes it, in small letters (0000:18:00), and what happened there."""
 KEPT_SECONDS = 24 * 3600.0
-KEPT_AT_MOST = 16
+MAX_KEPT = 16
 """Events by GPU: each report carries all of them."""
-_GPUS_AT_MOST = 512
+_MAX_GPUS = 512
 _EVENTS_A_BEAT = 64
 
 
@@ -87,7 +87,7 @@ class KernelLog:
         self._descriptor, self.is_readable = -1, None
 
     def _read_news(self) -> Iterator[bytes]:
-        budget = _BYTES_AT_MOST
+        budget = _MAX_BYTES
         while budget > 0:
             try:
                 chunk = self._read(self._descriptor, _ROOM)
@@ -105,7 +105,7 @@ class KernelLog:
                 if not chunk:
                     return
                 yield chunk
-            budget -= max(len(chunk), _BYTES_AT_LEAST)
+            budget -= max(len(chunk), _MIN_BYTES)
 
 
 def _parse(chunk: bytes, booted_at: float, now: float, seen: set[tuple[str, str]]) -> Iterator[Fault]:
@@ -201,13 +201,13 @@ class XidWatch:
                 self._keep(uuid, GpuEvent(at=round(now, 1), code=event.eventData & 0x7FFFFFFF), now)
 
     def _keep(self, key: str, event: GpuEvent, now: float) -> None:
-        if key not in self._events and len(self._events) >= _GPUS_AT_MOST:
+        if key not in self._events and len(self._events) >= _MAX_GPUS:
             return
         events = self._events.setdefault(key, [])
         if is_repeat(event, events):
             return
         events[:] = [*(old for old in events if abs(now - old.at) <= KEPT_SECONDS), event]
-        if len(events) > KEPT_AT_MOST:
+        if len(events) > MAX_KEPT:
             # The oldest of those that came again since: a program that fails by the second does not push out an XID 79.
             codes = [event.code for event in events]
             del events[next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)]

@@ -27,7 +27,7 @@ from gpudeck.model.text import show_span
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport
 
 WHO: Final = "gpu-cluster-status"
-BYTES_AT_MOST: Final = 1024 * 1024
+MAX_BYTES: Final = 1024 * 1024
 """16 GPUs with 100 processes each, whose commands a node cuts at 500 characters."""
 _HEADERS: Final = {"Content-Type": "application/json"}
 _FIELDS: Final = {
@@ -38,7 +38,7 @@ _FIELDS: Final = {
 }
 _ADVICE: Final = "Does a node of GPU Cluster Status Monitor listen there?"
 _FROZEN: Final = "Restart node_info.py on that host: it answers, but has stopped reading its GPUs."
-_SHORTEST_AGE: Final = 10.0
+_MIN_AGE: Final = 10.0
 
 
 class NodeSource:
@@ -49,10 +49,10 @@ class NodeSource:
         self._nodes = nodes
         self._url = target.url(settings.port, PATH)
         self._question = msgspec.json.encode({"passwd": settings.password})
-        self.fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
+        self.fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BYTES, guard=AddressGuard.of(target))
         self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
         self._idle = IdleWatch()
-        self._age = _Age(self._url, max(_SHORTEST_AGE, 3 * settings.interval))
+        self._age = _Age(self._url, max(_MIN_AGE, 3 * settings.interval))
 
     async def read(self, now: float) -> FetchedReport:
         # An answer as large as it may be takes long to read: others are served meanwhile.
@@ -81,7 +81,7 @@ class NodeSource:
     def _read_answer(self, body: bytes, now: float) -> tuple[Report, readings.NodeFacts]:
         raw = self._open(body)
         gpus = raw.get("gpus")
-        if not isinstance(gpus, list) or len(gpus) > readings.GPUS_AT_MOST:
+        if not isinstance(gpus, list) or len(gpus) > readings.MAX_GPUS:
             raise Temporary(f"{self._url} answers no list of GPUs.", _ADVICE)
         ips = _read_ips(raw.get("ips"))
         report = Report(

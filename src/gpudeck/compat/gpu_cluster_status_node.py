@@ -19,7 +19,7 @@ from gpudeck.model.view import Gpu
 from gpudeck.wire import Envelope
 
 PATH: Final = "/get-status"
-_LONGEST_COMMAND: Final = 500
+_MAX_COMMAND_LENGTH: Final = 500
 _JSON: Final = {"Content-Type": "application/json"}
 _NOT_FOUND: Final = answer_error(404, "not_found", "there is nothing here")
 _NOT_READ_YET: Final = answer_error(503, "unavailable", "this host has not been read yet", Retry_After="1")
@@ -80,7 +80,7 @@ def describe_gpu(gpu: GpuReading | Gpu, read: Callable[[str], float | None]) -> 
                 "pid": process.pid,
                 "username": process.user,
                 "mem(MiB)": mebibytes(process.memory_used_bytes),
-                "command": None if process.command is None else process.command[:_LONGEST_COMMAND],
+                "command": None if process.command is None else process.command[:_MAX_COMMAND_LENGTH],
             }
             for process in gpu.processes or ()
         ],

@@ -27,7 +27,7 @@ from gpudeck.wire import HOST_NAME
 
 TAIL_BYTES = 2 * 1024 * 1024
 """So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
-_SERVED_AT_MOST = 16 * 1024 * 1024
+_MAX_SERVED = 16 * 1024 * 1024
 _WRITTEN_EACH = 20.0
 _CONSUL_SECONDS = 60.0
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
@@ -128,9 +128,7 @@ class ServedSource:
     def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
         self._base = target.url(settings.port, "/").rstrip("/")
         self._names = _find_file_names(target)
-        self._fetcher = Fetcher(
-            deadline=settings.deadline, bytes_at_most=_SERVED_AT_MOST, guard=AddressGuard.of(target)
-        )
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=_MAX_SERVED, guard=AddressGuard.of(target))
         self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
 
     async def read(self, now: float) -> FetchedReport:

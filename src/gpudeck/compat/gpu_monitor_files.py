@@ -227,7 +227,7 @@ class ReportBuilder:
             )
             if (row.at is not None and newest is not None and row.at < newest - _OVER_SECONDS)
             else self._read_gpu(row, processes, files, now)
-            for row in rows[: readings.GPUS_AT_MOST]
+            for row in rows[: readings.MAX_GPUS]
         ]
         figures = _read_host(files)
         return Report(gpus=gpus, metrics=figures.metrics, unknown=figures.unknown, labels=labels)

@@ -36,7 +36,7 @@ from gpudeck.views.static_page import POLICY, render_page
 log = logging.getLogger(__name__)
 
 CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
-BYTES_AT_MOST = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 WHO = "gpumonitor"
 _HEADERS = {"Content-Type": "text/xml"}
 _FIELDS = {
@@ -47,8 +47,8 @@ _FIELDS = {
 }
 # How Python writes a timedelta: 0:16:00, 1 day, 2:03:04, 12 days, 0:00:00.500000.
 _TIME = re.compile(r"(?:([0-9]{1,6}) days?, )?([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?:\.[0-9]{1,6})?")
-_LONGEST_PAUSE: Final = 86_400
-_MOST_ROWS: Final = 2000
+_MAX_PAUSE: Final = 86_400
+_MAX_ROWS: Final = 2000
 _USERS: Final = ("User", "Memory", "Processes", "GPUs")
 _PROCESSES: Final = ("Host", "GPU", "User", "Memory", "Time", "PID")
 
@@ -91,7 +91,7 @@ class GpumonitorSource:
         self._target = target
         self._settings = settings
         self._url = target.url(settings.port, "/")
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, guard=AddressGuard.of(target))
+        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BYTES, guard=AddressGuard.of(target))
         self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
         self._idle = IdleWatch()
         self._starts = ProcessStarts(jitter_seconds=5.0)
@@ -112,7 +112,7 @@ class GpumonitorSource:
             raise Temporary(f"{self._url} {error.message}", error.hint) from error
         if not stats.gpus:
             raise Temporary(f"{self._url} lists no GPU.", "See its log on that host.")
-        gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), readings.GPUS_AT_MOST))]
+        gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), readings.MAX_GPUS))]
         self._starts.end_reading()
         return Report(gpus=gpus, unknown=readings.Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
 
@@ -205,7 +205,7 @@ def sum_by_user(fleet: Fleet) -> list[tuple[str, str, str, str]]:
 
 
 def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
-    """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MOST_ROWS`."""
+    """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MAX_ROWS`."""
     rows = (
         (
             host.name,
@@ -219,7 +219,7 @@ def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
         for gpu in (host.gpus if host.status == "up" else ())
         for process in gpu.processes or ()
     )
-    return list(islice(rows, _MOST_ROWS))
+    return list(islice(rows, _MAX_ROWS))
 
 
 def _render(fleet: Fleet, refresh: int) -> bytes:
@@ -230,7 +230,7 @@ def _render(fleet: Fleet, refresh: int) -> bytes:
 def _read_refresh(query: bytes) -> int:
     """`?refresh=5`, as there; what is no number of seconds is once a minute."""
     text = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
-    return int(text) if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _LONGEST_PAUSE else 60
+    return int(text) if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MAX_PAUSE else 60
 
 
 _NUMBERS = {"web_port": (1, 65535), "rpc_port": (1, 65535), "rpc_timeout": (0.1, 60)}

@@ -31,7 +31,7 @@ KINDS: dict[str, str] = {
 }
 """What reads the files of each monitor: a `Read`. Its module is imported when that kind is."""
 
-BYTES_AT_MOST = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Of a file with settings or reservations: one that is larger is something else."""
 
 Outcome = Literal["new", "there", "failed", "unasked"]
@@ -162,12 +162,12 @@ def read_small_file(file: Path) -> bytes:
     """The content of a file with settings or reservations. Raises UsageError."""
     try:
         with file.open("rb") as opened:
-            content = opened.read(BYTES_AT_MOST + 1)
+            content = opened.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{file} cannot be read: {reason.lower()}.") from error
-    if len(content) > BYTES_AT_MOST:
-        raise UsageError(f"{file} has more than {BYTES_AT_MOST // 2**20} MiB: it is something else.")
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{file} has more than {MAX_BYTES // 2**20} MiB: it is something else.")
     return content
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome, SkippedEntry
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.job import MOST_IMPORTED, PREFIX, ImportedJob, JobImport, read_summary
+from gpudeck.model.job import MAX_IMPORTED, PREFIX, ImportedJob, JobImport, read_summary
 from gpudeck.model.text import clean
 from gpudeck.model.times import parse_time
 
@@ -25,7 +25,7 @@ _JOB: Final = re.compile(r"\d+(_\d+|\+\d+)?")
 _SLURM_BEGAN: Final = 946_684_800.0
 """The year 2000."""
 _LONGEST: Final = 366 * 86_400
-_MOST_LINES: Final = 2_000_000
+_MAX_LINES: Final = 2_000_000
 _NOT_OVER: Final = frozenset(
     ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT")
 )
@@ -48,7 +48,7 @@ def read(file: Path, here: ImportContext) -> ImportPlan:
     if without := counts["without"]:
         plan.notes.append(f"{without} line{'s' * (without != 1)} without a summary of Jobstats.")
     rest = iter(jobs)
-    while some := list(islice(rest, MOST_IMPORTED)):
+    while some := list(islice(rest, MAX_IMPORTED)):
         plan.steps.append(JobStep(here.scheduler, some))
     return plan
 
@@ -58,8 +58,8 @@ def _read_rows(lines: Iterable[str], plan: ImportPlan, counts: Counter[str]) -> 
     header: list[str] | None = None
     for number, line in enumerate(lines, 1):
         place, words = f"line {number}", line.rstrip("\n").split("|")
-        if number > _MOST_LINES:
-            plan.leave(place, f"only the first {_MOST_LINES:,} lines are read: split the file")
+        if number > _MAX_LINES:
+            plan.leave(place, f"only the first {_MAX_LINES:,} lines are read: split the file")
             return
         is_first = header is None and PREFIX not in line and not _HEADER.isdisjoint(re.split(r"[|,\s]+", line))
         if is_first or words == header or set(words) >= _HEADER:

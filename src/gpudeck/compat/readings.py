@@ -14,7 +14,7 @@ from gpudeck.model.text import read_whole
 from gpudeck.wire import MAX_PROCESSES
 
 MIB = 1024 * 1024
-GPUS_AT_MOST = 512
+MAX_GPUS = 512
 _NO_NAMES = frozenset({"N/A", "Not Found", "Not Supported", "Insufficient Permissions", "Unknown Error"})
 """What NVML and nvidia-smi put in place of a process's name that they cannot read, without brackets."""
 

@@ -36,7 +36,7 @@ PROBE_SECONDS: Final = 5.0
 """How often a server is asked whether it answers, and how long it has for that."""
 PROBE_FILE_SECONDS: Final = 2.0
 """How often a file is."""
-AGAIN_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """How often one is that did not."""
 
 
@@ -103,7 +103,7 @@ class Database:
             self._suspected.clear()
             if self.away is not None or not self._is_in_use():
                 await self._probe(writes=is_suspected and self.kind == "sqlite")
-            pause = AGAIN_SECONDS if self.away else PROBE_SECONDS if self.kind == "postgresql" else PROBE_FILE_SECONDS
+            pause = RETRY_SECONDS if self.away else PROBE_SECONDS if self.kind == "postgresql" else PROBE_FILE_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._suspected.wait(), pause)
 

@@ -28,7 +28,7 @@ BUSY_SECONDS = 10.0
 """How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
 LOCKED_SECONDS = 3.0
 """How long a running hub waits for another process: `/readyz` and the messages of alerts wait for this."""
-LEAST_ROOM_BYTES = 1 << 20
+MIN_ROOM_BYTES = 1 << 20
 """With less on its disk the database counts as one that cannot be written: small changes may still find a place."""
 
 # On DEBUG it writes every statement with its values, and there are hashes of passwords among them.
@@ -134,7 +134,7 @@ def find_trouble(file: Path) -> DatabaseTrouble | None:
     except OSError:
         return None
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-    return _FULL if free * found.f_frsize < LEAST_ROOM_BYTES else None
+    return _FULL if free * found.f_frsize < MIN_ROOM_BYTES else None
 
 
 def explain(error: BaseException) -> DatabaseTrouble | None:

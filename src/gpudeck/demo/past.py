@@ -26,7 +26,7 @@ _UNKNOWN = STATE_NUMBERS["unknown"]
 _NOTHING: Values = (None,) * len(GPU_NAMES)
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
 _BEAT = 2.0
-_MOST_TURNS = 300
+_MAX_TURNS = 300
 """Of a host that fails all the time the last days are enough: before, events say again that it does."""
 _SILENT = 65.0
 """Seconds after which a hub calls a host down that has stopped reporting."""
@@ -132,7 +132,7 @@ class _HostSampler:
 
     def watch(self, start: float, end: float) -> list[Event]:
         self._look(start)
-        turns = self._simulated.turns(self._host, start, end)[-_MOST_TURNS:]
+        turns = self._simulated.turns(self._host, start, end)[-_MAX_TURNS:]
         # In order: one turn may be within the silence after another.
         for moment in sorted({turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}):
             if start < moment < end:

@@ -31,7 +31,7 @@ from gpudeck.history.embedded.tables import HOURS_A_ROW
 from gpudeck.history.hour import QUARTER, Hour, RunSlice
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, ProcessSample
 
-_MOST_HOST_HOURS: Final = 36_000
+_MAX_HOST_HOURS: Final = 36_000
 _FINE_HOST_HOURS: Final = 600
 """Of a large fleet the past is shorter, and so is the part with samples."""
 _FINE_STEP: Final = 120
@@ -51,7 +51,7 @@ class PastFile:
         self._now = until - until % HOUR
         fine_hours = min(int(days * 24), 24, max(1, _FINE_HOST_HOURS // hosts))
         self._edge = self._now - fine_hours * HOUR
-        hours = int(min(days * 24, _MOST_HOST_HOURS / hosts)) - fine_hours
+        hours = int(min(days * 24, _MAX_HOST_HOURS / hosts)) - fine_hours
         self.start = self._edge - max(0, hours // 24) * DAY
         self._hosts = [_HostPast(fleet, host) for host in range(hosts)]
 

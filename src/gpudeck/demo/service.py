@@ -10,7 +10,7 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.story import SHORTEST_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
+from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.observers import Service
 from gpudeck.maintenance.windows import MaintenanceWindows
@@ -90,7 +90,7 @@ class DemoScenario(Service):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        if self._days >= SHORTEST_DAYS:
+        if self._days >= MIN_DAYS:
             self._task = asyncio.create_task(self._tell())
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import ReservedGpu
 
 DAY: Final = 86_400.0
-SHORTEST_DAYS: Final = 7.0
+MIN_DAYS: Final = 7.0
 """A demo with a shorter past has the fleet alone."""
 PRICES: Final = {
     "H200": 3.2,
@@ -35,7 +35,7 @@ PRICES: Final = {
     "V100": 0.3,
 }
 _AHEAD_DAYS: Final = 7.0
-_MOST_HOSTS: Final = 24
+_MAX_HOSTS: Final = 24
 _FEW_MINUTES: Final = 300
 _SHORTEST: Final = 3 * 3600.0
 _CHOSEN: Final = 0.22
@@ -73,7 +73,7 @@ def plan_maintenance(fleet: SimulatedFleet) -> MaintenanceRequest:
 def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[DemoReservation]:
     """Some trainings on several GPUs, of the last `days` and the next week. No two share a GPU at a time."""
     found: list[DemoReservation] = []
-    for host in range(min(len(fleet.names), _MOST_HOSTS)):
+    for host in range(min(len(fleet.names), _MAX_HOSTS)):
         taken_until: dict[str, float] = {}
         for job in _trainings(fleet, host, now - days * DAY, now + _AHEAD_DAYS * DAY):
             start = float(math.floor(job.start / _FEW_MINUTES) * _FEW_MINUTES)
@@ -89,7 +89,7 @@ def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[De
 
 def plan_queue(fleet: SimulatedFleet, now: float) -> list[DemoRequest]:
     """Requests that are seldom met at once, by users of the last day."""
-    jobs = (job for host in range(min(len(fleet.names), _MOST_HOSTS)) for job in fleet.runs(host, now - DAY, now))
+    jobs = (job for host in range(min(len(fleet.names), _MAX_HOSTS)) for job in fleet.runs(host, now - DAY, now))
     users = list(dict.fromkeys(job.user for job in jobs))
     wanted = (
         GpuRequest(gpus=8, model="H200", same_host=True),

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from gpudeck.digests.figures import MOST_RUNS, FleetFigures, OwnRuns, OwnUse, PeriodFigures, describe_use, sum_use
+from gpudeck.digests.figures import MAX_RUNS, FleetFigures, OwnRuns, OwnUse, PeriodFigures, describe_use, sum_use
 from gpudeck.digests.periods import DigestPeriod
 from gpudeck.model.digest import NumberFormat, show_number
 from gpudeck.model.job import RATING_WORDS
@@ -17,9 +17,9 @@ from gpudeck.model.view import Usage
 from gpudeck.model.waste import WastedHours
 
 UNKNOWN: Final = "unknown"
-_MOST_MEMBERS: Final = 20
-_MOST_WASTED: Final = 5
-_MOST_COMMAND: Final = 80
+_MAX_MEMBERS: Final = 20
+_MAX_WASTED: Final = 5
+_MAX_COMMAND: Final = 80
 
 
 class Figure(Struct, frozen=True):
@@ -78,7 +78,7 @@ def describe_own(
 ) -> DigestSection:
     """A user's own figures, the best and the worst run, and one suggestion."""
     rows = _describe_use(figures.usage, use, style)
-    rows.append(Figure("Runs", f"{MOST_RUNS} or more" if (count := runs.count) is None else str(count)))
+    rows.append(Figure("Runs", f"{MAX_RUNS} or more" if (count := runs.count) is None else str(count)))
     for name, run in (("Best run", runs.best), ("Worst run", runs.worst)):
         if run is not None:
             rows.append(_describe_run(name, run, style, shows_commands=shows_commands))
@@ -95,8 +95,8 @@ def describe_group(figures: PeriodFigures, group: str, members: Collection[str],
         nothing = ["No use of a GPU was recorded in this period."] if figures.is_known else []
         return DigestSection(title, texts=[*nothing, *coverage])
     used.sort(key=lambda one: -one[1].gpu_hours)
-    rows = [_row(name, use, style) for name, use in used[:_MOST_MEMBERS]]
-    more = [f"… and {len(used) - _MOST_MEMBERS} more."] if len(used) > _MOST_MEMBERS else []
+    rows = [_row(name, use, style) for name, use in used[:_MAX_MEMBERS]]
+    more = [f"… and {len(used) - _MAX_MEMBERS} more."] if len(used) > _MAX_MEMBERS else []
     head = ("User", "GPU-hours", "Utilization", "Idle hours", style.cost_head)
     return DigestSection(title, _describe_use(figures.usage, total, style), [*more, *coverage], head, rows)
 
@@ -169,7 +169,7 @@ def _describe_run(label: str, run: Run, style: Style, *, shows_commands: bool) -
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_COMMAND else f"{text[: _MOST_COMMAND - 1]}…"
+    return text if len(text) <= _MAX_COMMAND else f"{text[: _MAX_COMMAND - 1]}…"
 
 
 def _suggest(runs: OwnRuns) -> list[str]:
@@ -207,7 +207,7 @@ def _describe_wasters(figures: PeriodFigures, style: Style) -> DigestSection:
     # Without a scheduler nobody has what is not used.
     shown = {title: kind for title, kind in kinds.items() if getattr(waste.total, kind).hours is not None}
     rows = []
-    for one in waste.rows[:_MOST_WASTED]:
+    for one in waste.rows[:_MAX_WASTED]:
         name = "(unknown users)" if one.unknown or one.name is None else clean(one.name)
         costs = [part.cost for part in (one.idle, one.unused) if part.cost is not None]
         hours = (style.number(getattr(one, kind).hours) for kind in shown.values())

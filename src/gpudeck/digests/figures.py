@@ -29,12 +29,12 @@ from gpudeck.schedulers.job_report import JobReporter
 
 SHARE: Final = 0.6
 """The part of one processor that questions for digests have. Nobody waits for them, and they come once a week."""
-MOST_RUNS: Final = 300
+MAX_RUNS: Final = 300
 """Of each login the newest are looked at."""
-_LEAST_SECONDS: Final = 600.0
-_LEAST_SHARE: Final = 0.1
+_MIN_SECONDS: Final = 600.0
+_MIN_SHARE: Final = 0.1
 """The best run is one with at least this part of the GPU time of the longest."""
-_MOST_RANKED: Final = 5
+_MAX_RANKED: Final = 5
 
 
 class PeriodFigures(Struct, frozen=True):
@@ -112,13 +112,12 @@ class FigureReader(Struct, frozen=True):
             return None if run is None else judged[run.id]
 
         return [
-            OwnRuns(show(best), show(worst), len(runs) if len(runs) < MOST_RUNS else None)
-            for runs, best, worst in found
+            OwnRuns(show(best), show(worst), len(runs) if len(runs) < MAX_RUNS else None) for runs, best, worst in found
         ]
 
     async def read_fleet(self, period: DigestPeriod) -> FleetFigures:
         ranking = ReliabilityRanking("gpu", period.start, period.end)
-        reliability = await rank_reliability(ranking, self.events, self.alerts, self.hub.fleet, _MOST_RANKED)
+        reliability = await rank_reliability(ranking, self.events, self.alerts, self.hub.fleet, _MAX_RANKED)
         query = SeriesQuery("gpus_free", period.start, period.end, 1000, fleet=True)
         free = await self.history.ask(lambda store: store.series(query))
         hours: dict[int, list[float]] = {}
@@ -132,7 +131,7 @@ class FigureReader(Struct, frozen=True):
 
 
 def _newest(store: Store, period: DigestPeriod, login: str) -> list[Run]:
-    return store.runs(RunsQuery(period.start, period.end, user=login, limit=MOST_RUNS)).runs
+    return store.runs(RunsQuery(period.start, period.end, user=login, limit=MAX_RUNS)).runs
 
 
 def choose_runs(runs: Iterable[Run]) -> tuple[Run | None, Run | None]:
@@ -140,11 +139,11 @@ def choose_runs(runs: Iterable[Run]) -> tuple[Run | None, Run | None]:
     known = [
         (run, run.mean_utilization_percent)
         for run in runs
-        if run.mean_utilization_percent is not None and run.gpu_seconds >= _LEAST_SECONDS
+        if run.mean_utilization_percent is not None and run.gpu_seconds >= _MIN_SECONDS
     ]
     if not known:
         return None, None
-    least = _LEAST_SHARE * max(run.gpu_seconds for run, _ in known)
+    least = _MIN_SHARE * max(run.gpu_seconds for run, _ in known)
     best, level = max(((run, level) for run, level in known if run.gpu_seconds >= least), key=lambda one: one[1])
     worst, _ = max(known, key=lambda one: one[0].gpu_seconds * (100 - one[1]))
     if best is worst:

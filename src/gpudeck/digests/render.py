@@ -20,7 +20,7 @@ _TABLE: Final = 'role="presentation" width="100%" cellpadding="0" cellspacing="0
 _SHORT: Final = 16
 """A figure of so few characters is not broken into lines."""
 _FIRST: Final = ' width="34%"'
-_MOST_LINES: Final = 29
+_MAX_LINES: Final = 29
 
 
 def render_html(digest: Digest) -> str:
@@ -97,7 +97,7 @@ def render_lines(digest: Digest) -> list[str]:
         lines.append(f"{section.title}: {told}" if told else f"{section.title}:")
         lines += [", ".join([row[0], *_label(section.head, row)]) for row in section.rows[:5]]
         lines += section.texts
-    return [*lines[: _MOST_LINES - len(digest.footer)], *digest.footer]
+    return [*lines[: _MAX_LINES - len(digest.footer)], *digest.footer]
 
 
 def _label(head: tuple[str, ...], row: tuple[str, ...]) -> list[str]:

@@ -46,7 +46,7 @@ from gpudeck.model.times import load_zone
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "digest"
-LOOK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 3600.0
 """After a digest could not be made it is tried again, until the next one is due."""
 _AT_ONCE: Final = 100
@@ -115,7 +115,7 @@ class DigestService(Service):
         # A clock that was set back is no reason to wait.
         is_time = now >= self._next_at or now < self._next_at - _AGAIN_SECONDS
         if self._duty.is_held and self._is_on and is_time:
-            self._next_at = now + LOOK_SECONDS
+            self._next_at = now + CHECK_SECONDS
             if self.task is None or self.task.done():
                 self.task = asyncio.get_running_loop().create_task(self._step(now))
 

@@ -94,7 +94,7 @@ LOOK_TIMEOUT = 5.0
 T = TypeVar("T")
 DEADLINE = 10.0
 """For one question that the server is to answer at once, in seconds."""
-BYTES_AT_MOST = 48 * 1024 * 1024
+MAX_BYTES = 48 * 1024 * 1024
 """Consul sends some 2 kB about each host."""
 
 
@@ -232,7 +232,7 @@ class ServerProvider(_FindingsProvider):
         try:
             if self._fetcher is None:
                 trust = await to_thread(trust_from, self._ca_file) if self._ca_file else None
-                self._fetcher = Fetcher(deadline=DEADLINE, bytes_at_most=BYTES_AT_MOST, trust=trust)
+                self._fetcher = Fetcher(deadline=DEADLINE, bytes_at_most=MAX_BYTES, trust=trust)
             answer = await self._fetcher.get(url, await to_thread(self._headers), deadline)
         except UsageError as error:
             raise Refused(error.message, error.hint) from error

@@ -21,9 +21,9 @@ from gpudeck.sources.poller import Poller, PollMethod
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 30.0
+MAX_PAUSE = 30.0
 FIRST_PAUSE = 1.0
-SHORTEST_PAUSE = 0.5
+MIN_PAUSE = 0.5
 """Between two answers of a provider that waits for changes by itself: one that does not really wait costs no more."""
 CONFIRM_PAUSE = 5.0
 """After which a list that has become empty is looked at again before it is believed."""
@@ -68,7 +68,7 @@ class ProviderRefresh:
         self._last: tuple[list[Target], list[str]] | None = None
         self._is_doubted = False
         self._trouble: str | None = None
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5, random=random)
+        self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=0.5, random=random)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class ProviderRefresh:
             self._on_trouble(self._provider.origin, None)
         if self._is_doubted and self._provider.pause:
             return CONFIRM_PAUSE
-        return max(self._provider.pause, SHORTEST_PAUSE)
+        return max(self._provider.pause, MIN_PAUSE)
 
     def _publish(self, targets: list[Target], problems: list[str]) -> None:
         if (targets, problems) == self._last:

@@ -183,9 +183,9 @@ class HostDiff:
 
 
 _OVERDUE_EVERY: Final = 60.0
-_MOST_PLACES: Final = 100_000
-_MOST_AN_HOUR: Final = 200
-_MOST_DEFERRED: Final = 100
+_MAX_PLACES: Final = 100_000
+_MAX_AN_HOUR: Final = 200
+_MAX_DEFERRED: Final = 100
 _HOUR: Final = 3600.0
 
 Take = Callable[[Event], None]
@@ -203,7 +203,7 @@ class _Deferred(Struct):
             last = structs.replace(self.baselines[-1][1], silent_since=after.silent_since, skew=after.skew)
             if last == after:
                 return
-        del self.baselines[_MOST_DEFERRED - 1 :]
+        del self.baselines[_MAX_DEFERRED - 1 :]
         self.baselines.append((at, after))
 
 
@@ -344,7 +344,7 @@ class EventDetector(FleetObserver):
                 title = f"{gpu.model}, once in {place[1]}, is now GPU {gpu.label} of {after.name}"
                 where = {"host": after.name, "host_id": host.id, "gpu": uuid, "label": gpu.label}
                 self._emit(make_event(now, "gpu_moved", title, **where))  # type: ignore[arg-type]
-        while len(self._places) > _MOST_PLACES:
+        while len(self._places) > _MAX_PLACES:
             del self._places[next(iter(self._places))]
 
     def _emit(self, event: Event) -> None:
@@ -353,10 +353,10 @@ class EventDetector(FleetObserver):
         if not 0 <= event.at - start < _HOUR:
             start, count = event.at, 0
         self._quotas[event.host_id or ""] = (start, count + 1)
-        if count < _MOST_AN_HOUR:
+        if count < _MAX_AN_HOUR:
             self._take(event)
-        elif count == _MOST_AN_HOUR:
-            title = f"{event.host} has more than {_MOST_AN_HOUR} events an hour: the rest is left out"
+        elif count == _MAX_AN_HOUR:
+            title = f"{event.host} has more than {_MAX_AN_HOUR} events an hour: the rest is left out"
             self._take(
                 make_event(event.at, "flapping", title, severity="warning", host=event.host, host_id=event.host_id)
             )

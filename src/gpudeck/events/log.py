@@ -22,9 +22,9 @@ from gpudeck.model.event import Event
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 """In memory."""
-MOST_SPILLED: Final = 100_000
+MAX_SPILLED: Final = 100_000
 WRITE_SECONDS: Final = 1.0
 TRIM_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 500
@@ -121,7 +121,7 @@ class EventLog:
         """Keep an event of the past without notifying listeners. `of_duty`: every hub of a cluster has found it, and
         only the one with the duty keeps it."""
         waiting = self._of_duty if of_duty and self._fenced is not None else self._waiting
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MAX_WAITING:
             self._dropped += 1
             del waiting[0]
         waiting.append(event)
@@ -193,7 +193,7 @@ class EventLog:
             return
         async with self._writer.lock:
             try:
-                self._spilled += await self._write_waiting(self._spill, MOST_SPILLED - self._spilled)
+                self._spilled += await self._write_waiting(self._spill, MAX_SPILLED - self._spilled)
             except Temporary as error:
                 log.debug("events wait in memory: %s", error)
 

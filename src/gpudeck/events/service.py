@@ -13,7 +13,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.events.detector import EventDetector
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
-from gpudeck.events.store import MOST_EVENTS, EventQuery, EventStore
+from gpudeck.events.store import MAX_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
@@ -25,10 +25,10 @@ from gpudeck.model.event import Event, make_event
 
 log = logging.getLogger(__name__)
 
-_MOST_FOUND: Final = 2_000
+_MAX_FOUND: Final = 2_000
 _TAKEOVER_SECONDS: Final = 60.0
 """What a hub found without the duty before that, the owner of then has kept."""
-_LONGEST_SECONDS: Final = 3600.0
+_MAX_SECONDS: Final = 3600.0
 """What all hubs found while the database was away is kept afterwards, as far back as this."""
 _CLOSE_SECONDS: Final = 15.0
 
@@ -59,7 +59,7 @@ class EventService(Service):
         self._unkept_since = math.inf
         self._duty = duty or Duty("events")
         self._had_duty = True
-        self._found: deque[Event] = deque(maxlen=_MOST_FOUND)
+        self._found: deque[Event] = deque(maxlen=_MAX_FOUND)
         """Found without the duty, and perhaps not kept by the hub that had it: it may have died."""
         self._taking_over: asyncio.Task[None] | None = None
         self._is_found = False
@@ -113,9 +113,9 @@ class EventService(Service):
     async def _take_over(self) -> None:
         """Keep what the former owner of the duty did not live to keep. Times differ a little between hubs."""
         now = self._now()
-        since = max(now - _LONGEST_SECONDS, min(now, self._unkept_since) - _TAKEOVER_SECONDS)
+        since = max(now - _MAX_SECONDS, min(now, self._unkept_since) - _TAKEOVER_SECONDS)
         self._unkept_since = math.inf
-        found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MOST_FOUND)
+        found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MAX_FOUND)
         try:
             known = await self._find_known(found, since - _CLOSE_SECONDS)
         except Temporary as error:
@@ -127,9 +127,9 @@ class EventService(Service):
 
     async def _find_known(self, found: Sequence[Event], since: float) -> list[Event]:
         kinds = tuple({event.kind for event in found})
-        known = page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MOST_EVENTS))
-        while len(page) == MOST_EVENTS:
-            page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MOST_EVENTS, before=page[-1].id))
+        known = page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MAX_EVENTS))
+        while len(page) == MAX_EVENTS:
+            page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MAX_EVENTS, before=page[-1].id))
             known = [*known, *page]
         return known
 

@@ -12,12 +12,12 @@ from gpudeck.database.schema import events as table
 from gpudeck.model.event import Event, id_at
 from gpudeck.model.text import clean
 
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
 _FAULTS = ("xid", "gpu_lost", "health_raised", "host_down", "flapping", "host_rebooted")
 _LOSSES = ("host_down", "host_up", "host_seen", "gpu_lost", "gpu_found", "gpu_moved")
-_LONGEST_LOSS = 365 * 86_400.0
+_MAX_LOSS = 365 * 86_400.0
 _STATUS = ("host_seen", "host_up", "host_down")
 
 
@@ -81,7 +81,7 @@ class EventStore(FleetStore):
     async def find(self, query: EventQuery) -> list[Event]:
         query = _clean(query)
         wanted = select(*_COLUMNS).where(*self._conditions(query)).order_by(table.c.id.desc())
-        found = await self._database.execute(wanted.limit(max(1, min(query.limit, MOST_EVENTS))))
+        found = await self._database.execute(wanted.limit(max(1, min(query.limit, MAX_EVENTS))))
         return [Event(**row) for row in found.mappings()]
 
     async def count_faults(self, start: float, end: float, gpu: str | None = None) -> list[FaultCount]:
@@ -103,7 +103,7 @@ class EventStore(FleetStore):
         until = func.lead(columns.at).over(
             partition_by=func.coalesce(columns.gpu, columns.host_id), order_by=columns.id
         )
-        query = EventQuery(start=start - _LONGEST_LOSS, end=end, gpu=gpu, kinds=_LOSSES)
+        query = EventQuery(start=start - _MAX_LOSS, end=end, gpu=gpu, kinds=_LOSSES)
         spans = select(
             columns.host, columns.host_id, columns.gpu, columns.label, columns.kind, columns.at, until.label("until")
         )

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 FILE: Final = "clock.json"
 ACCEPT: Final = "gpudeck history accept-clock"
 _DATA: Final = ("history.db", "history.db-wal", "gpudeck.db", "gpudeck.db-wal")
-_LOOK_SECONDS: Final = 60.0
+_CHECK_SECONDS: Final = 60.0
 _SAVE_SECONDS: Final = 600.0
 _STEP: Final = 2.0
 """A clock that changes by more than this within a second was set."""
@@ -71,7 +71,7 @@ class ClockMonitor:
             log.warning("the hub's clock was set by %+.0f s, to %s", offset - self._offset, show_utc(self._now()))
             self._seen = None  # what agents said of it was of the clock before
         self._offset = offset
-        if moment - self._looked >= _LOOK_SECONDS:
+        if moment - self._looked >= _CHECK_SECONDS:
             self._looked = moment
             self._look(fleet)
             fleet.set_problems("clock", [] if self.problem is None else [self.problem])

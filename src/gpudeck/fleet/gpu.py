@@ -97,7 +97,7 @@ _PROCESS_CUTS: Final = (
 )
 """Around each number of a process. A quotation mark within a string is escaped, so that none of these can be there."""
 _LAST_PIECE: Final = b',"events":'
-_FEWEST_PIECES: Final = 3
+_MIN_PIECES: Final = 3
 _encoder = msgspec.json.Encoder()
 _AnyProcess = TypeVar("_AnyProcess", Process, ShownProcess)
 _make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in Gpu.__struct_fields__], gc=False))
@@ -532,7 +532,7 @@ def encode_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visib
     numbers = _encode_processes(table, rows_of([gpu.process_rows for gpu in gpus]))
     for gpu, known, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
         text = known or gpu.keep_text(visibility, next(views))
-        if len(text) == _FEWEST_PIECES:
+        if len(text) == _MIN_PIECES:
             yield b",", text[0], metrics, text[1], text[2]
         else:
             processes = chain.from_iterable(zip(text[1:-2], numbers, strict=False))

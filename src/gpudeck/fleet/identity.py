@@ -23,7 +23,7 @@ from gpudeck.wire import Envelope, Head, ShortReport
 
 _SAID_SECONDS: Final = 3600.0
 """So long after the last refusal it is shown as a problem of the hub."""
-_MOST_SHOWN: Final = 3
+_MAX_SHOWN: Final = 3
 
 
 class TokenName(Struct, frozen=True):
@@ -75,7 +75,7 @@ class TokenLimit:
         # A refusal is dated here: its caller has no clock.
         dated = {token: (count, now if at is None else min(at, now)) for token, (count, at) in self._refused.items()}
         self._refused = {token: (count, at) for token, (count, at) in dated.items() if now - at < _SAID_SECONDS}
-        shown = sorted(self._refused, key=lambda token: token.name)[:_MOST_SHOWN]
+        shown = sorted(self._refused, key=lambda token: token.name)[:_MAX_SHOWN]
         return [
             f"the agent token {token.name!r} is at its limit of {self._count}: reports of further hosts are "
             "refused. Raise fleet.max_hosts_per_token, or remove hosts that do not exist: "

@@ -23,8 +23,8 @@ BACKLOG_PAUSE: Final = 10.0
 """Seconds without a late report after which a backlog counts as complete."""
 REPLAY_KEPT: Final = 600.0
 """Seconds after that in which the replay is kept: a hub that is busy may have asked the agent to wait."""
-MOST_RANGES: Final = 64
-_MOST_PAST_MARKS: Final = 8
+MAX_RANGES: Final = 64
+_MAX_PAST_MARKS: Final = 8
 _FIRST: Final = 1
 """The sequence of an agent's first report."""
 _OPEN: Final = 2**53
@@ -50,7 +50,7 @@ class MissingReports:
         """All from `first` until before `end` are missing."""
         if first < end:
             self.ranges.append((run, first, end))
-            del self.ranges[:-MOST_RANGES]
+            del self.ranges[:-MAX_RANGES]
 
     def close(self, run: Run, sequence: int) -> bool:
         """Whether that report was missing. Those before it may come through another hub."""
@@ -58,7 +58,7 @@ class MissingReports:
             if of == run and first <= sequence < end:
                 parts = ((run, first, sequence), (run, sequence + 1, end))
                 self.ranges[place : place + 1] = [part for part in parts if part[1] < part[2]]
-                del self.ranges[:-MOST_RANGES]
+                del self.ranges[:-MAX_RANGES]
                 return True
         return False
 
@@ -91,7 +91,7 @@ class PastMarks(Mapping[str, ReservationMark]):
         if mark is None or mark.reservation is None:
             return
         if after is None or after.reservation is None or after.reservation.id != mark.reservation.id:
-            self._past[uuid] = [*self._past.get(uuid, ()), (mark, now)][-_MOST_PAST_MARKS:]
+            self._past[uuid] = [*self._past.get(uuid, ()), (mark, now)][-_MAX_PAST_MARKS:]
 
     def __getitem__(self, uuid: str) -> ReservationMark:
         for mark, end in self._past.get(uuid, ()):

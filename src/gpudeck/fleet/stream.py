@@ -31,10 +31,10 @@ KEPT_SUBSCRIBED = 5
 KEPT_BYTES = 32 * 2**20
 """Of these: while a large fleet comes in, a delta has megabytes."""
 
-MOST_HAPPENINGS = 200
+MAX_HAPPENINGS = 200
 """In one tick: a viewer who wants to know of all asks for them."""
 
-MOST_ANSWERS = 64
+MAX_ANSWERS = 64
 """Kept for one visibility until the next tick."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -240,7 +240,7 @@ class Stream(FleetObserver):
 
     def announce(self, happening: Happening) -> None:
         """Tell every viewer, with the next tick, of something that happened."""
-        if len(self._happenings) < MOST_HAPPENINGS:
+        if len(self._happenings) < MAX_HAPPENINGS:
             self._happenings.append(happening)
 
     def note_reservations(self, changes: int) -> None:
@@ -269,7 +269,7 @@ class Stream(FleetObserver):
         the next tick. `arguments` are hashable."""
         answers, question = self._kept(visibility).answers, cast("tuple[Hashable, ...]", (make, *arguments))
         if question not in answers:
-            if len(answers) >= MOST_ANSWERS:
+            if len(answers) >= MAX_ANSWERS:
                 answers.clear()
             answers[question] = asyncio.create_task(self._make_answer(visibility, make, *arguments))
         return cast("T", await asyncio.shield(answers[question]))

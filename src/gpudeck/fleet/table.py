@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from gpudeck.fleet.host import HostState
 
 _DOUBLE: Final = 8
-_MOST_IDLE: Final = 1e10
+_MAX_IDLE: Final = 1e10
 _END_OF_MEMORY: Final = 2**53
 _END_OF_DISKS: Final = 2**60
 """What a short report may have of a number is what model.report says of it in a whole one."""
@@ -68,7 +68,7 @@ MetricNames = tuple[tuple[str, ...], ...]
 BATCH: Final = 512
 """GPUs, and a few for each host, that are judged together at most: more would keep the event loop busy for too long."""
 _HOST_WEIGHT: Final = 8
-_MOST_SPARSE: Final = 0.6
+_MAX_SPARSE: Final = 0.6
 """The part of the rows from which on a column is sent whole."""
 
 
@@ -154,7 +154,7 @@ class Description:
             told = f"`numbers` has {len(numbers)} bytes, and its description needs {length}"
             raise ReportRefused(422, "invalid_report", told)
         for idle in self.idle_seconds(numbers):
-            if not 0 <= idle <= _MOST_IDLE and not isnan(idle):
+            if not 0 <= idle <= _MAX_IDLE and not isnan(idle):
                 raise _out_of_bounds("idle_seconds of a GPU")
         packed = numbers[self._processes_at :]
         if packed == self._last_rest:
@@ -496,7 +496,7 @@ class _Changed(NamedTuple):
         for at in np.flatnonzero(counts).tolist():
             yield
             column, is_whole = values[:, at : at + 1], table.is_whole[live[at : at + 1]]
-            if counts[at] > _MOST_SPARSE * len(places):
+            if counts[at] > _MAX_SPARSE * len(places):
                 sent: Any = as_json(column, is_whole)[0]
             else:
                 changed = np.flatnonzero(is_other[:, at])

@@ -28,8 +28,8 @@ from gpudeck.history.aggregation import (
     wanted_for,
 )
 from gpudeck.history.base import (
-    MOST_POINTS,
-    MOST_SERIES,
+    MAX_POINTS,
+    MAX_SERIES,
     STATE_METRICS,
     Heat,
     HeatQuery,
@@ -52,7 +52,7 @@ from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import (
     DAY,
     HOUR,
-    MOST_DAYS,
+    MAX_DAYS,
     QUARTER,
     Grid,
     align,
@@ -70,17 +70,17 @@ if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
 
 
-MOST_READS: Final = 200
+MAX_READS: Final = 200
 """How many hours of hosts are read to show the fleet in fine steps."""
-MOST_VALUES: Final = 100_000
+MAX_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
-MOST_USER_HOURS: Final = 1_000
+MAX_USER_HOURS: Final = 1_000
 _MEMORY: Final = "memory_used_bytes"
 _AMOUNTS: Final = {"gpus_used": "used", "gpus_active": "active", "gpus_idle": "idle", "power_watts": "joules"}
 _KNOWN_BY: Final = {"gpus_active": "measured", "power_watts": "metered"}
 """The part of the time in use for which the figure is known."""
-MOST_HEAT_HOURS: Final = 1_000_000
-MOST_CELLS: Final = 500_000
+MAX_HEAT_HOURS: Final = 1_000_000
+MAX_CELLS: Final = 500_000
 
 
 def answer_series(view: "HistoryView", query: SeriesQuery, now: float) -> Answer:
@@ -162,7 +162,7 @@ def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: floa
     grid = choose_grid(query.start, query.end, query.points)
     inside = [host for host in hosts if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
     reads = len(inside) * (grid.end - max(grid.start, began)) / HOUR
-    is_coarse = grid.step >= QUARTER or reads > MOST_READS
+    is_coarse = grid.step >= QUARTER or reads > MAX_READS
     if is_coarse or max(grid.start, began) < view.raw_since(host.key for host in inside):
         grid = choose_grid(query.start, query.end, query.points, QUARTER)
         wanted = tuple(dict.fromkeys(name for metric in metrics for name in wanted_for(metric)))
@@ -197,10 +197,10 @@ def find_host(view: "HistoryView", name: str) -> KnownHost:
 
 
 def series_grid(view: "HistoryView", query: SeriesQuery, host: int, began: float, *, among: int = 1) -> Grid:
-    if among > MOST_SERIES:
-        hint = f"At most {MOST_SERIES} can be; ask for one GPU."
+    if among > MAX_SERIES:
+        hint = f"At most {MAX_SERIES} can be; ask for one GPU."
         raise HistoryRefused("too_many_series", f"{among:,} GPUs are too many for a series each", hint)
-    points = min(query.points, max(1, MOST_VALUES // max(1, among)))
+    points = min(query.points, max(1, MAX_VALUES // max(1, among)))
     grid = choose_grid(query.start, query.end, points)
     if grid.step < QUARTER and max(grid.start, began) < view.raw_since((host,)):
         return choose_grid(query.start, query.end, points, QUARTER)
@@ -331,8 +331,8 @@ def _check_kept(view: "HistoryView", host: int, start: float, end: float) -> Non
             "who had which memory is known as long as each sample is kept, and some of that range is older",
             f"Ask from start={since:.0f} on.",
         )
-    if end - start > MOST_USER_HOURS * HOUR:
-        days = MOST_USER_HOURS * HOUR // DAY
+    if end - start > MAX_USER_HOURS * HOUR:
+        days = MAX_USER_HOURS * HOUR // DAY
         raise HistoryRefused("too_long", "the range is too long for figures per user", f"Ask for at most {days} days.")
 
 
@@ -382,8 +382,8 @@ def heat_grid(query: HeatQuery) -> Grid:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."
         raise HistoryRefused("bad_step", f"a map cannot have columns of {query.step} s", hint)
     grid = align(query.start, query.end, query.step)
-    if grid.count > MOST_POINTS:
-        hint = f"At most {MOST_POINTS:,} are possible: ask for a shorter range or a larger step."
+    if grid.count > MAX_POINTS:
+        hint = f"At most {MAX_POINTS:,} are possible: ask for a shorter range or a larger step."
         raise HistoryRefused("too_many_points", f"{grid.count:,} columns are too many", hint)
     return grid
 
@@ -396,7 +396,7 @@ def _hosts_within(view: "HistoryView", grid: Grid) -> list[KnownHost]:
 
 def _check_cost(hosts: int, grid: Grid, now: float) -> None:
     hours = hosts * max(0.0, min(grid.end, now) - grid.start) / HOUR
-    if hours > MOST_HEAT_HOURS or hosts * grid.count > MOST_CELLS:
+    if hours > MAX_HEAT_HOURS or hosts * grid.count > MAX_CELLS:
         raise HistoryRefused(
             "too_long",
             f"{hosts:,} hosts × {grid.count:,} columns are too much for one map",
@@ -425,8 +425,8 @@ OVERVIEW_METRICS: Final = (
     *("utilization_percent", "power_watts"),
 )
 _HEAT_HOURS: Final = (1, 2, 3, 6, 12, 24, 168)
-_MOST_COLUMNS: Final = 400
-_MOST_CELLS: Final = 100_000
+_MAX_COLUMNS: Final = 400
+_MAX_CELLS: Final = 100_000
 
 
 def answer_overview(
@@ -453,7 +453,7 @@ def _usage(
     view: "HistoryView", query: OverviewQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     answer = usage(view, UsageQuery(query.by, query.start, query.end, zone=query.zone), settings, groups, now)
-    if query.end - query.start >= MOST_DAYS * DAY:
+    if query.end - query.start >= MAX_DAYS * DAY:
         return answer
     daily = usage(view, UsageQuery("model", query.start, query.end, daily=True, zone=query.zone), settings, groups, now)
     return replace(answer, total=replace(answer.total, days=daily.total.days))
@@ -462,7 +462,7 @@ def _usage(
 def _heat(view: "HistoryView", query: OverviewQuery, now: float) -> Heat | None:
     """In columns that are long enough for the number of hosts. None where no columns are."""
     hosts = sum(host.last + 2 * HOUR >= query.start and host.first < query.end for host in view.hosts().values())
-    columns = min(_MOST_COLUMNS, _MOST_CELLS // max(1, hosts))
+    columns = min(_MAX_COLUMNS, _MAX_CELLS // max(1, hosts))
     hours = (query.end - query.start) / HOUR
     step = next((step for step in _HEAT_HOURS if hours / step <= columns), _HEAT_HOURS[-1])
     try:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gpudeck.history.recorder import Sample
 
 
-MOST_POINTS = 5_000
-MOST_SERIES = 512
+MAX_POINTS = 5_000
+MAX_SERIES = 512
 STATE_METRICS = (
     *("gpus_free", "gpus_busy", "gpus_idle", "gpus_allocated"),
     *("gpus_reserved", "gpus_drained", "gpus_unknown"),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpudeck.model.catalog import Metric
 
 MATRIX_VERSION: Final = 1
-MOST_VALUES: Final = 1 << 22
+MAX_VALUES: Final = 1 << 22
 """Largest matrix that is written or read: twice the hour of 512 GPUs sampled each second."""
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ _Unsigned = NDArray[np.uint64]
 _NOTHING, _GAPS, _ONE_BASE, _AS_STEPS, _ALL_VARY = 1, 2, 4, 8, 16
 _LARGEST: Final = 2.0**61
 """Differences of such numbers fit into 64 bits. Larger values are kept as unknown."""
-_LEAST_DEFLATED: Final = 24
+_MIN_DEFLATED: Final = 24
 """Bytes: deflating less gains nothing."""
 _SHORT: Final = 32
 """Bytes: a matrix of one value has fewer."""
@@ -42,10 +42,10 @@ _ESTIMATED_FROM: Final = 64
 """Of fewer numbers the estimate takes longer than it saves bytes."""
 _LEVEL: Final = 1
 """Of deflating: 6 takes a sixth longer for a whole hour and saves 4 % of its bytes."""
-_Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
+_Size = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
 _Planes = Annotated[list[bytes], Meta(max_length=8)]
 
-_MOST_NAMES: Final = 1 << 16
+_MAX_NAMES: Final = 1 << 16
 """Bytes that a list of names may have."""
 # The deflater's dictionary for names. Never change it: every existing file needs it.
 _WORDS: Final = msgspec.msgpack.encode(
@@ -92,8 +92,8 @@ _WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2
 def encode_matrix(matrix: Floats, precision: float) -> bytes:
     """`matrix` is (rows, samples) with NaN for unknown. `decode_matrix` returns values within half a precision."""
     rows, samples = matrix.shape
-    if rows * samples > MOST_VALUES:
-        raise ValueError(f"a matrix of {rows} × {samples} is more than {MOST_VALUES} values")
+    if rows * samples > MAX_VALUES:
+        raise ValueError(f"a matrix of {rows} × {samples} is more than {MAX_VALUES} values")
     kept = short_precision(precision)
     shape = (kept, rows, samples)
     # NaN is what these are if any of them is, and no number is like it.
@@ -155,7 +155,7 @@ def _open(blob: bytes) -> _PackedMatrix:
         packed = _unpack(memoryview(blob)[1:])
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of a matrix are damaged: {error}") from error
-    if packed.rows * packed.samples > MOST_VALUES:
+    if packed.rows * packed.samples > MAX_VALUES:
         raise Damaged(f"a matrix of {packed.rows} × {packed.samples} is larger than any that was written")
     return packed
 
@@ -282,7 +282,7 @@ def _pack_planes(numbers: _Unsigned) -> list[bytes]:
 def _deflate(plain: bytes) -> bytes:
     """The same bytes where nothing is gained. Small numbers with some order in them are what Z_FILTERED is for; where
     hardly anything repeats, to look for it costs twice the time and Z_RLE does not."""
-    if len(plain) < _LEAST_DEFLATED:
+    if len(plain) < _MIN_DEFLATED:
         return plain
     strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED
     deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15, 8, strategy)
@@ -494,7 +494,7 @@ def unpack_names(packed: bytes) -> tuple[str, ...]:
     """Raises Damaged for what `pack_names` did not make."""
     inflater = zlib.decompressobj(-15, _WORDS)
     try:
-        plain = inflater.decompress(packed, _MOST_NAMES)
+        plain = inflater.decompress(packed, _MAX_NAMES)
         return msgspec.msgpack.decode(plain, type=tuple[str, ...])
     except (msgspec.DecodeError, zlib.error) as error:
         raise Damaged(f"names cannot be read: {error}") from error

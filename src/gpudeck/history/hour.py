@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpudeck.fleet.columns import as_json
 from gpudeck.history.codec import (
-    MOST_VALUES,
+    MAX_VALUES,
     Bytes,
     Damaged,
     Flags,
@@ -391,7 +391,7 @@ def _since_before(times: Floats) -> Floats:
 
 def _pack_runs(runs: list[RunSlice]) -> _Runs:
     """In parts, because there may be more runs on a host than one table may have rows."""
-    each = max(1, MOST_VALUES // max(1, len(runs[0].present)))
+    each = max(1, MAX_VALUES // max(1, len(runs[0].present)))
     parts = [runs[place : place + each] for place in range(0, len(runs), each)]
     return _Runs(
         [part.run for part in runs],

@@ -40,7 +40,7 @@ _HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
 _UNREAD: Final = "its state could not be read at that moment"
 _NOT_RECORDED: Final = "not recorded"
 _OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
-_MOST_ALERTS: Final = 200
+_MAX_ALERTS: Final = 200
 _LATE_BEATS: Final = 3
 _UNKNOWN: Final = STATES.index("unknown")
 _WATTS: Final = GPU_NAMES.index("power_watts")
@@ -148,7 +148,7 @@ class PastFleetBuilder:
                 power_watts=round(sum(self._watts), 1) if self._watts else None,
             ),
             problems=[*problems, *self._context.problems],
-            alerts=alerts[:_MOST_ALERTS],
+            alerts=alerts[:_MAX_ALERTS],
             alert_counts=AlertCounts(
                 len(alerts), len(unnoticed), sum(alert.severity == "critical" for alert in unnoticed)
             ),

@@ -154,7 +154,7 @@ def _plain(values: _Floats) -> Values:
     return tuple([None if value != value else value for value in values.tolist()])  # noqa: PLR0124 - NaN
 
 
-_MOST_WAITING = 20_000
+_MAX_WAITING = 20_000
 _GATHER_SECONDS: Final = 0.05
 """Backlogs of many hosts that come in within this time are written together."""
 
@@ -224,7 +224,7 @@ class Recorder(FleetObserver):
         if host.sampled_slot == slot:
             return False
         host.sampled_slot = slot
-        self.dropped += (is_full := self._waiting >= _MOST_WAITING)
+        self.dropped += (is_full := self._waiting >= _MAX_WAITING)
         self._waiting += not is_full
         return not is_full
 
@@ -262,7 +262,7 @@ class Recorder(FleetObserver):
                 version, _describe(host.gpus.values(), is_current=True), _find_runs(host.gpus.values())
             )
             self._devices[host.id] = known
-            if len(self._devices) > 2 * _MOST_WAITING:
+            if len(self._devices) > 2 * _MAX_WAITING:
                 self._devices.pop(next(iter(self._devices)))
         return known
 

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import (
-    MOST_VALUES,
+    MAX_VALUES,
     Damaged,
     Flags,
     Floats,
@@ -43,7 +43,7 @@ _FINER: Final = 8
 """A mean is kept so many times as exact as a value."""
 _BLOCK: Final = 4096
 """Values that metrics may have together to share a block."""
-_Size = Annotated[int, Meta(ge=0, le=MOST_VALUES)]
+_Size = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
 _COUNT: Final = SECONDS // QUARTER
 VALUES_AT_ONCE: Final = 1 << 18
 """Values that are worked on together: much fewer would cost more calls, more would not fit into the caches."""

@@ -172,7 +172,7 @@ def find_blocks(flags: Flags) -> list[tuple[int, int]]:
 
 _FIRST_SECONDS, _LAST_SECONDS = 4 * SECONDS, 44 * SECONDS
 """What is read of a longer run: so much of its beginning and of its end."""
-MOST_GPUS: Final = 32
+MAX_GPUS: Final = 32
 _EARLIER_SECONDS: Final = 3600.0
 _SLOT: Final = 10.0
 """Seconds into which samples of several hosts are put together."""
@@ -233,7 +233,7 @@ def read_columns(
 
 def _prepare(query: VerdictQuery, by_uuid: Mapping[str, KnownGpu]) -> _Pending:
     hosts: dict[int, list[int]] = {}
-    for uuid in query.gpus[:MOST_GPUS]:
+    for uuid in query.gpus[:MAX_GPUS]:
         if uuid in by_uuid:
             hosts.setdefault(by_uuid[uuid].host, []).append(by_uuid[uuid].key)
     windows = [(query.start, query.end)]

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 _PATIENCE: Final = 10.0
 RETRY_SECONDS: Final = 30.0
 """Seconds until a history that could not be opened is tried again."""
-_MOST_WAITING: Final = 20_000
+_MAX_WAITING: Final = 20_000
 
 
 class OpeningStore:
@@ -85,7 +85,7 @@ class OpeningStore:
         with self._lock:
             if self._store is not None:
                 self._store.take(samples)
-            elif count_samples(self._waiting) < _MOST_WAITING:
+            elif count_samples(self._waiting) < _MAX_WAITING:
                 self._waiting += samples
 
     def wait(self) -> Store | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpudeck.history.base import MOST_POINTS, HistoryRefused
+from gpudeck.history.base import MAX_POINTS, HistoryRefused
 from gpudeck.model import times
 
 QUARTER: Final = 900
@@ -27,7 +27,7 @@ STEPS: Final = (
     *(DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 56 * DAY, 112 * DAY, 364 * DAY, LONGEST),
 )
 _LATEST: Final = 253_402_300_800.0  # the year 10000
-MOST_DAYS: Final = 400
+MAX_DAYS: Final = 400
 _LAST_DAY_AT: Final = 2.0**33
 """The year 2242: what lies behind it is a mistake, and a calendar need not take it."""
 
@@ -80,10 +80,10 @@ def check_range(start: float, end: float) -> None:
 
 def check_points(points: int) -> None:
     if points < 1:
-        raise HistoryRefused("bad_points", f"{points} points are no answer", f"Ask for 1 to {MOST_POINTS:,} points.")
-    if points > MOST_POINTS:
+        raise HistoryRefused("bad_points", f"{points} points are no answer", f"Ask for 1 to {MAX_POINTS:,} points.")
+    if points > MAX_POINTS:
         raise HistoryRefused(
-            "too_many_points", f"{points:,} points are too many", f"Ask for 1 to {MOST_POINTS:,} points."
+            "too_many_points", f"{points:,} points are too many", f"Ask for 1 to {MAX_POINTS:,} points."
         )
 
 
@@ -140,9 +140,9 @@ def day_begins(day: date, zone: tzinfo) -> float:
 def _days(start: float, end: float, zone: tzinfo) -> list[tuple[str, float]]:
     if end > _LAST_DAY_AT:
         raise HistoryRefused("bad_range", f"no calendar goes to {end:.15g}", "Times are Unix seconds.")
-    if end - start > MOST_DAYS * DAY:
+    if end - start > MAX_DAYS * DAY:
         days = f"{(end - start) / DAY:.0f} days are too many to list one by one"
-        raise HistoryRefused("too_long", days, f"Ask for {MOST_DAYS} days at most, or without `daily`.")
+        raise HistoryRefused("too_long", days, f"Ask for {MAX_DAYS} days at most, or without `daily`.")
     day = datetime.fromtimestamp(start, zone).date()
     found = []
     while (begin := day_begins(day, zone)) < end:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _GONE_AFTER: Final = 7 * DAY
 """A GPU that was not seen for so long at the end of a period had left with its last sample."""
-MOST_DAYS_IN_ROWS: Final = 200_000
+MAX_DAYS_IN_ROWS: Final = 200_000
 _JOULES_A_KWH: Final = 3.6e6
 
 _SumKey = tuple[int, str, str | None, str]
@@ -102,7 +102,7 @@ def fold(
             price = price_of(model, settings.prices)
             rows.setdefault(name_row(host, user, model), _Sums()).add(day, use, price)
             total.add(day, use, price)
-    if sum(len(sums.days) for sums in rows.values()) > MOST_DAYS_IN_ROWS:
+    if sum(len(sums.days) for sums in rows.values()) > MAX_DAYS_IN_ROWS:
         days = f"{len(period.days)} days of {len(rows)} rows are too many for one answer"
         raise HistoryRefused("too_long", days, "Ask for fewer days, or without `daily`.")
     found = [_row(sums, period, observed, query.by, key) for key, sums in rows.items()]

@@ -27,7 +27,7 @@ from gpudeck.history.run_columns import (
 )
 from gpudeck.model.errors import PluginError
 from gpudeck.model.health import find_xid
-from gpudeck.model.job import MOST_SUGGESTIONS, Rating, RunVerdict, Suggestion
+from gpudeck.model.job import MAX_SUGGESTIONS, Rating, RunVerdict, Suggestion
 from gpudeck.model.plugins import Plugin, find_plugins
 from gpudeck.model.text import show_count, show_span
 
@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
-_LEAST_SECONDS: Final = 100.0
+_MIN_SECONDS: Final = 100.0
 """Of a shorter run nothing is said."""
-_LEAST_COVERAGE: Final = 0.5
+_MIN_COVERAGE: Final = 0.5
 _GOOD_PERCENT, _POOR_PERCENT = 50.0, 15.0
 _SMALL_CARD: Final = 20 * _GIB
 """Below a card with so little memory there is hardly a smaller one."""
@@ -280,7 +280,7 @@ def _dip_share(facts: RunFacts, row: int) -> float | None:
 def find_small_batches(facts: RunFacts) -> str | None:
     memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
     level = facts.mean("utilization_percent")
-    if memory is None or memory >= 0.5 or facts.worked < _LEAST_SECONDS or level < 10:
+    if memory is None or memory >= 0.5 or facts.worked < _MIN_SECONDS or level < 10:
         return None
     if not (activity < 30 and activity < 0.5 * level):
         return None
@@ -293,7 +293,7 @@ def find_no_tensor(facts: RunFacts) -> str | None:
     single, memory = facts.mean("fp32_activity_percent"), facts.mean("dram_activity_percent")
     if (
         not facts.may_multiply
-        or facts.worked < _LEAST_SECONDS
+        or facts.worked < _MIN_SECONDS
         or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60)
     ):
         return None
@@ -507,9 +507,9 @@ def judge_run(columns: RunSamples | None) -> RunVerdict:
         return _unknown("its samples are not kept, or no longer")
     facts = RunFacts(columns)
     found = find_suggestions(facts)
-    if facts.wall < _LEAST_SECONDS and not found:
+    if facts.wall < _MIN_SECONDS and not found:
         return _unknown(f"only {show_span(facts.wall)} of it was sampled")
-    if facts.wall < _LEAST_COVERAGE * columns.wall_seconds and not found:
+    if facts.wall < _MIN_COVERAGE * columns.wall_seconds and not found:
         return _unknown(f"only {100 * facts.wall / columns.wall_seconds:.0f} % of its time was monitored")
     if not facts.is_known_everywhere(facts.utilization) and not found:
         return _unknown("its utilization is not known: other programs were on its GPUs, or they do not report it")
@@ -568,7 +568,7 @@ def _unknown(reason: str) -> RunVerdict:
 def _summarize(facts: RunFacts, found: list[tuple[VerdictRule, str]]) -> RunVerdict:
     suggestions = [
         Suggestion(rule.name, rule.text, evidence, rule.threshold, rule.fix)
-        for rule, evidence in found[:MOST_SUGGESTIONS]
+        for rule, evidence in found[:MAX_SUGGESTIONS]
     ]
     mean = facts.mean_utilization
     # As the sentence says it: a mean that reads 50 % is not below 50 %.

@@ -209,7 +209,7 @@ def _sum(row: WasteRow) -> float:
     return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
 
 
-MOST_HOURS: Final = 50_000
+MAX_HOURS: Final = 50_000
 """Hours of hosts that are read for one answer."""
 _IDLE, _OTHER, _UNSEEN = 1, 0, -1
 _LITTLE: Final = 1.0
@@ -251,7 +251,7 @@ def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEp
     first, last = math.floor(start / SECONDS) * SECONDS, math.ceil(end / SECONDS) * SECONDS
     stack = view.host_hours(first, last, ())
     idle = stack.only(stack.states[:, list(states)].sum(axis=1) > 0)
-    if len(idle.starts) > MOST_HOURS:
+    if len(idle.starts) > MAX_HOURS:
         days = f"{len(idle.starts):,} hours of hosts with idle GPUs are too many to read at once"
         raise HistoryRefused("too_long", days, "Ask for a shorter period.")
     hours: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ from gpudeck.idle_policy.settings import HOUR, IdlePolicySettings
 from gpudeck.model.idle_policy import Keep, PolicyReport, PolicyStep, PolicyUser
 from gpudeck.model.reservation import Reservation
 
-MOST_STEPS: Final = 500
+MAX_STEPS: Final = 500
 
 
 class JobSpan(Struct, frozen=True):
@@ -118,7 +118,7 @@ def sum_up(
         users=users,
         total=total,
         step_count=len(steps),
-        steps=list(steps[-MOST_STEPS:])[::-1],
+        steps=list(steps[-MAX_STEPS:])[::-1],
     )
 
 

@@ -41,12 +41,12 @@ from gpudeck.reservations.calendar import ReservationCalendar
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "idle_policy"
-LOOK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 5.0
 _NEXT_SECONDS: Final = 30.0
 """After so long without a look a GPU was not observed in between."""
 _WRITE_SECONDS: Final = 60.0
 _FAR: Final = 400 * 86_400.0
-_MOST_OUTPUT: Final = 64 * 1024
+_MAX_OUTPUT: Final = 64 * 1024
 _POLICY: Final = Caller(kind="local", role="admin", name="idle policy")
 Place = tuple[HostState, GpuState]
 
@@ -92,7 +92,7 @@ class IdlePolicyService(Service):
 
     def on_second(self) -> None:
         now = self._hub.clock()
-        if self.settings.rules and not 0 <= now - self._looked_at < LOOK_SECONDS:
+        if self.settings.rules and not 0 <= now - self._looked_at < CHECK_SECONDS:
             self._looked_at = now
             if self.task is None or self.task.done():
                 self.task = asyncio.get_running_loop().create_task(self._step(now))
@@ -239,7 +239,7 @@ class IdlePolicyService(Service):
             child_process.run,
             rule.hook,
             seconds=rule.hook_timeout,
-            bytes_at_most=_MOST_OUTPUT,
+            bytes_at_most=_MAX_OUTPUT,
             environment=own | facts,
         )
         try:

@@ -18,7 +18,7 @@ from gpudeck.model.text import clean, show_length
 
 KEPT_SECONDS: Final = 90 * 86_400.0
 """For how long a keep is known after its end: a dry run asks for it."""
-MOST_KEEPS: Final = 10_000
+MAX_KEEPS: Final = 10_000
 _BATCH: Final = 500
 _NAMES: Final = [column.name for column in keeps.c if column.name != "fleet"]
 
@@ -114,7 +114,7 @@ class Keeps(FleetStore):
         async with self._database.begin() as connection:
             is_open = (keeps.c.fleet == self._fleet) & (keeps.c.end > now)
             own = is_open & (keeps.c.user == draft.by) & (keeps.c.gpu != draft.gpu)
-            for wanted, bound in ((own, most), (is_open, MOST_KEEPS)):
+            for wanted, bound in ((own, most), (is_open, MAX_KEEPS)):
                 count = (await connection.execute(select(func.count()).select_from(keeps).where(wanted))).scalar_one()
                 if bound is not None and count >= bound:
                     hint = "`gpudeck keep` lists them; end one with `gpudeck keep HOST:GPU --end`."

@@ -131,7 +131,7 @@ class MaintenanceService(Service):
         self._loaded_at = self._now()
 
 
-MOST_NOTE: Final = 1000
+MAX_NOTE: Final = 1000
 
 
 class HostNotes(FleetStore):
@@ -168,7 +168,7 @@ class HostNotes(FleetStore):
 
     async def write(self, host_id: str, name: str, text: str, by: str) -> HostNote | None:
         """None where the text is empty: there is no note any more."""
-        text = clean(" ".join(text.split()))[:MOST_NOTE]
+        text = clean(" ".join(text.split()))[:MAX_NOTE]
         note = HostNote(text, by, round(self._now(), 3)) if text else None
         old = {key for key in self.all if host_id == key[0] or (name == key[1] and key[0] not in self._state.hosts)}
         async with self._database.begin() as connection:

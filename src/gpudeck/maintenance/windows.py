@@ -29,7 +29,7 @@ KEPT_SECONDS: Final = DAY
 FURTHEST: Final = 3660 * DAY
 LATE_SECONDS: Final = 120.0
 """A start that is past by no more than this means now."""
-MOST_WINDOWS: Final = 1000
+MAX_WINDOWS: Final = 1000
 _NAMES = [column.name for column in table.c if column.name != "fleet"]
 
 
@@ -147,8 +147,8 @@ class MaintenanceWindows:
                 await self._store.change(before.id, {"end": end, "reason": reason, "created_by": by})
                 self._take([after if one.id == before.id else one for one in self.all])
             return after, before
-        if len(self.open_at(now)) >= MOST_WINDOWS:
-            raise MaintenanceRefused(409, "full", f"there are {MOST_WINDOWS} windows already.", "End some of them.")
+        if len(self.open_at(now)) >= MAX_WINDOWS:
+            raise MaintenanceRefused(409, "full", f"there are {MAX_WINDOWS} windows already.", "End some of them.")
         made = await self._store.add(
             MaintenanceWindow(
                 id=0,

@@ -20,7 +20,7 @@ from gpudeck.model.gpu_request import GpuRequest, candidates, choose, explain_im
 from gpudeck.model.text import parse_memory
 from gpudeck.model.view import Fleet, UsageBy
 
-_MOST_NAMED: Final = 40
+_MAX_NAMED: Final = 40
 """Things in a list of what is unknown."""
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Time = Annotated[
@@ -194,8 +194,8 @@ def _unknown_in(fleet: Fleet) -> list[str]:
 
 
 def _shorten(found: Sequence[str]) -> list[str]:
-    more = len(found) - _MOST_NAMED
-    return [*found[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])]
+    more = len(found) - _MAX_NAMED
+    return [*found[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else [])]
 
 
 class WhoIsWhere(Struct, frozen=True, forbid_unknown_fields=True):

@@ -66,12 +66,12 @@ class Mute(Struct, frozen=True, kw_only=True):
     hosts: list[str] = field(default_factory=list)
 
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 def name_hosts(hosts: list[str]) -> str:
-    more = len(hosts) - _MOST_NAMED
-    return f"{', '.join(hosts[:_MOST_NAMED])} and {more} more" if more > 0 else ", ".join(hosts)
+    more = len(hosts) - _MAX_NAMED
+    return f"{', '.join(hosts[:_MAX_NAMED])} and {more} more" if more > 0 else ", ".join(hosts)
 
 
 class AlertCounts(Struct, frozen=True):

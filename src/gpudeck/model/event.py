@@ -57,8 +57,8 @@ KINDS: dict[str, str] = {
     "reservation_released": "an unused reservation was released",
 }
 
-MOST_TITLE = 256
-MOST_DETAIL = 2000
+MAX_TITLE = 256
+MAX_DETAIL = 2000
 _LAST_MOMENT = 9e9
 """Unix seconds; the first eleven digits of an id reach no further than the year 2527."""
 
@@ -116,8 +116,8 @@ def make_event(
         gpu=gpu,
         label=label,
         user=user,
-        title=_cut(title, MOST_TITLE),
-        detail=_cut(detail, MOST_DETAIL),
+        title=_cut(title, MAX_TITLE),
+        detail=_cut(detail, MAX_DETAIL),
     )
 
 
@@ -149,7 +149,7 @@ PENALTIES: Final[dict[str, tuple[float, float]]] = {
     "thermal_headroom": (2.0, 10.0),
 }
 """Points that each fault takes off the 100 of a GPU, and at most, by the kind of event, or the alert rule."""
-MOST_LOST_POINTS: Final = 20.0
+MAX_LOST_POINTS: Final = 20.0
 
 
 class FaultEvidence(Struct):
@@ -168,7 +168,7 @@ class FaultEvidence(Struct):
     def rate(self, name: str) -> None:
         """Set the points, as a fault of that name in `PENALTIES` has them; an hour of a loss is one more."""
         each, most = PENALTIES.get(name, (0.0, 0.0))
-        lost = min((self.seconds or 0.0) / 3600.0, MOST_LOST_POINTS) if name == "gpu_lost" else 0.0
+        lost = min((self.seconds or 0.0) / 3600.0, MAX_LOST_POINTS) if name == "gpu_lost" else 0.0
         self.points = round(min(self.count * each, most) + lost, 1)
 
 

@@ -8,16 +8,16 @@ from gpudeck.model.event import Event
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
-MOST_AN_HOUR: Final = 5
+MAX_AN_HOUR: Final = 5
 CALM: Final = 2
 """With so few falls in an hour each becomes an event again."""
-_MOST_FALLS: Final = 63
+_MAX_FALLS: Final = 63
 
 
 def recent_falls(falls: Iterable[float], now: float) -> list[float]:
     """The times within an hour before `now` at which something went down, the newest of many: whether it is flapping
     is decided by their number. A clock that was set back makes the times after it void."""
-    return [at for at in falls if 0 <= now - at < HOUR][-_MOST_FALLS:]
+    return [at for at in falls if 0 <= now - at < HOUR][-_MAX_FALLS:]
 
 
 class _Subject:
@@ -41,7 +41,7 @@ class FlapSuppressor:
         subject.falls = [*recent_falls(subject.falls, event.at), event.at]
         if subject.is_muted and len(subject.falls) <= CALM:
             subject.is_muted = False
-        if len(subject.falls) <= MOST_AN_HOUR and not subject.is_muted:
+        if len(subject.falls) <= MAX_AN_HOUR and not subject.is_muted:
             subject.untold = None
             return event
         subject.untold = event

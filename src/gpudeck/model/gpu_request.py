@@ -23,7 +23,7 @@ from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.text import show_amount, show_count, show_gib
 from gpudeck.model.view import Gpu, Host
 
-MOST_GPUS = 1024
+MAX_GPUS = 1024
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
@@ -45,7 +45,7 @@ class GpuRequest(Struct, frozen=True, kw_only=True):
     the host on which the request was made.
     """
 
-    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)] = 1
+    gpus: Annotated[int, Meta(ge=1, le=MAX_GPUS)] = 1
     memory_bytes: Annotated[int, Meta(ge=0, lt=2**60)] | None = None
     model: _Name | None = None
     same_host: bool = False

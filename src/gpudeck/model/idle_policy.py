@@ -5,7 +5,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 PolicyMode = Literal["dry-run", "notify", "act"]
-MOST_REASON: Final = 500
+MAX_REASON: Final = 500
 
 
 class Keep(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 Rating = Literal["good", "could_be_better", "poor", "unknown"]
-MOST_SUGGESTIONS: Final = 3
+MAX_SUGGESTIONS: Final = 3
 RATING_WORDS: Final[dict[Rating, str]] = {
     "good": "good",
     "could_be_better": "could be better",
@@ -160,7 +160,7 @@ class JobReports(Struct):
     other_schedulers: list[str] = field(default_factory=list)
 
 
-MOST_IMPORTED: Final = 500
+MAX_IMPORTED: Final = 500
 """Jobs in one request."""
 _Word = Annotated[str, Meta(max_length=256)]
 _Amount = Annotated[float, Meta(ge=0, lt=2**53)]
@@ -221,7 +221,7 @@ class JobImport(Struct, frozen=True):
 
 PREFIX: Final = "JS1:"
 _EMPTY: Final = frozenset(("Short", "None", ""))
-_MOST_BYTES: Final = 16 * 2**20
+_MAX_BYTES: Final = 16 * 2**20
 _ByGpu = dict[str, Annotated[float, Meta(ge=0)]]
 
 
@@ -290,7 +290,7 @@ def read_summary(text: str) -> JobstatsSummary | None:
         return None
     try:
         opened = zlib.decompressobj(wbits=31)
-        body = opened.decompress(base64.b64decode(packed, validate=True), _MOST_BYTES)
+        body = opened.decompress(base64.b64decode(packed, validate=True), _MAX_BYTES)
     except (binascii.Error, ValueError, zlib.error) as error:
         raise ValueError(f"it is damaged ({error})") from error
     if not opened.eof:

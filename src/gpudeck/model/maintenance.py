@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gpudeck.model.reservation import ShownReservation
 
-MOST_REASON = 500
+MAX_REASON = 500
 MaintenanceState = Literal["planned", "running", "ended"]
 
 

@@ -22,8 +22,8 @@ Metrics = Annotated[dict[Word, _Number], Meta(max_length=256)]
 Moment = Annotated[float, Meta(ge=-1e11, le=1e11)]
 Reasons = Annotated[dict[Word, Sentence], Meta(max_length=256)]
 Index = Annotated[int, Meta(ge=0, le=65535)]
-LABELS_AT_MOST = 64
-Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=LABELS_AT_MOST)]
+MAX_LABELS = 64
+Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=256)]], Meta(max_length=MAX_LABELS)]
 
 
 class Process(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -109,7 +109,7 @@ class PodGpus(Struct, frozen=True, omit_defaults=True, gc=False):
     since: Moment | None = None
 
 
-CGROUPS_AT_MOST = 64
+MAX_CGROUPS = 64
 
 
 class JobCgroup(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -130,7 +130,7 @@ class JobCgroup(Struct, frozen=True, omit_defaults=True, gc=False):
     reasons: Reasons = field(default_factory=dict)
 
 
-JobCgroups = Annotated[list[JobCgroup], Meta(max_length=CGROUPS_AT_MOST)]
+JobCgroups = Annotated[list[JobCgroup], Meta(max_length=MAX_CGROUPS)]
 
 
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):

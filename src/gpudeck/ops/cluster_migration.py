@@ -50,7 +50,7 @@ from gpudeck.settings import Settings, choose_data_dir, load_settings
 
 NOTE: Final = "cluster-migration.json"
 _BATCH: Final = 2_000
-_MOST_VALUES: Final = 100_000
+_MAX_VALUES: Final = 100_000
 """In one request, about 2 MB: a host's hour with more is sent in parts."""
 _PATIENCE: Final = 120.0
 """How long a store that does not answer is tried again."""
@@ -379,7 +379,7 @@ class _SampleMover:
         times = encode_times(hour.times)
         is_new = np.array([at not in known for at in ((hour.times * 100).astype(np.int64) * 10).tolist()])
         columns = list(make_columns(hour, host, gpus, owners.get))
-        each = max(1, _MOST_VALUES // max(1, len(columns)))
+        each = max(1, _MAX_VALUES // max(1, len(columns)))
         for begin in range(0, len(hour.times), each):
             part = np.zeros(len(hour.times), bool)
             part[begin : begin + each] = is_new[begin : begin + each]

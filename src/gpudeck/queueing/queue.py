@@ -24,9 +24,9 @@ from gpudeck.queueing.settings import QueueSettings
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 MOST_OF_ONE: Final = 100
-LONGEST_POLL: Final = 25.0
+MAX_POLL: Final = 25.0
 """Seconds for which a question about a place is kept open."""
 _REFUSED_SECONDS: Final = 10.0
 """For how long a GPU is skipped that could not be claimed: a reservation may be about to begin."""
@@ -179,7 +179,7 @@ class WaitQueue:
         up to `wait` seconds, as long as the place is still as its version `seen`. Who has seen that it was granted and
         asks again says that the command runs and is still about to use the GPUs."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, LONGEST_POLL, self.settings.forget / 2)
+        deadline = loop.time() + min(wait, MAX_POLL, self.settings.forget / 2)
         while (one := self._requests.get(number)) is not None:
             self._requests[number] = one = replace(one, last_seen_at=self._now())
             place = self._places.show(one)
@@ -225,8 +225,8 @@ class WaitQueue:
         await self._notify()
 
     def _check_room(self, user: str) -> None:
-        if len(self._requests) >= MOST_WAITING:
-            raise QueueFull(f"{MOST_WAITING} wait already.", "Come back later.")
+        if len(self._requests) >= MAX_WAITING:
+            raise QueueFull(f"{MAX_WAITING} wait already.", "Come back later.")
         if sum(one.user == user for one in self._requests.values()) >= MOST_OF_ONE:
             raise QueueFull(f"{user} waits {MOST_OF_ONE} times already.", "`gpudeck wait` ends with Ctrl-C.")
 

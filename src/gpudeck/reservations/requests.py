@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from gpudeck.model.availability import Availability
-from gpudeck.model.gpu_request import MOST_GPUS, GpuRequest, explain_impossible, is_unusable, matches, memory_order
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, explain_impossible, is_unusable, matches, memory_order
 from gpudeck.model.health import HealthLevel
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, check_span, read_span
@@ -72,8 +72,8 @@ def find_named(wanted: ReservationRequest, known: Known) -> list[ReservedGpu]:
     found = _of_host(wanted, known) if wanted.host is not None else _by_uuid(wanted.gpus, known)
     if not found:
         raise ReservationRefused("bad_request", "no GPU is named.", "Name GPUs, a host, or how many of any.")
-    if len(found) > MOST_GPUS:
-        raise ReservationRefused("limit", f"{len(found)} GPUs are more than one reservation can have, {MOST_GPUS}.")
+    if len(found) > MAX_GPUS:
+        raise ReservationRefused("limit", f"{len(found)} GPUs are more than one reservation can have, {MAX_GPUS}.")
     return [gpu.reserved for gpu in found]
 
 
@@ -87,8 +87,8 @@ def find_matching(
     Where it begins soon (`is_near`), no GPU that is in use without a reservation (`reserved` are those with one): it
     is unknown when that use ends. So it is of a job of a scheduler, whatever reservation its GPU has here.
     """
-    if not 1 <= request.gpus <= MOST_GPUS:
-        raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MOST_GPUS}.")
+    if not 1 <= request.gpus <= MAX_GPUS:
+        raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MAX_GPUS}.")
     matching = [gpu for gpu in known.values() if matches(gpu, request)]
     if why := explain_impossible(request, list(known.values())):
         raise ReservationRefused("unknown_gpu", f"{why}.", _SEE)

@@ -22,7 +22,7 @@ from gpudeck.database.schema import reservations as table
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.rules import ReservationSpan
 
-MOST_LISTED: Final = 10_000
+MAX_LISTED: Final = 10_000
 _LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1
 """PostgreSQL knows locks by number; the one before is that of the migrations."""
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
@@ -43,7 +43,7 @@ class ReservationQuery(Struct, frozen=True, kw_only=True):
     host: str | None = None
     gpu: str | None = None
     user: str | None = None
-    limit: int = MOST_LISTED
+    limit: int = MAX_LISTED
 
     def matches(self, one: Reservation) -> bool:
         """Whether it is one of these, for one that is in no database."""
@@ -159,7 +159,7 @@ def _within(fleet: str, start: float | None, end: float | None) -> list[ColumnEl
 
 
 async def _read(
-    connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]], limit: int = MOST_LISTED
+    connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]], limit: int = MAX_LISTED
 ) -> list[Reservation]:
     wanted = select(*_COLUMNS).where(*conditions).order_by(table.c.start, table.c.id).limit(limit)
     rows = (await connection.execute(wanted)).all()

@@ -15,7 +15,7 @@ from gpudeck.model.job import JobNode
 from gpudeck.model.report import JobCgroup
 from gpudeck.schedulers.job_store import JobHostRecord, JobRecord, JobStore
 
-_SHORTEST_SECONDS: Final = 5.0
+_MIN_SECONDS: Final = 5.0
 """Two readings that are closer together say little about how many cores were in use."""
 _UNREAD: Final = "no agent has read the job's cgroup there: it reads those of processes that are on GPUs"
 _Key = tuple[int, str]
@@ -79,7 +79,7 @@ class JobHosts:
         if new.cpu_seconds is not None:
             known.cpu_seconds = max(known.cpu_seconds or 0.0, new.cpu_seconds)
             elapsed = 0.0 if last is None else new.read_at - last.read_at
-            if last is not None and last.cpu_seconds is not None and elapsed >= _SHORTEST_SECONDS:
+            if last is not None and last.cpu_seconds is not None and elapsed >= _MIN_SECONDS:
                 cores = max(0.0, new.cpu_seconds - last.cpu_seconds) / elapsed
                 known.cpu_peak_cores = max(known.cpu_peak_cores or 0.0, cores)
         if new.memory_used_bytes is not None:

@@ -28,9 +28,9 @@ from gpudeck.schedulers.job_store import (
 from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, check_query, check_sums, read_sums
 from gpudeck.schedulers.jobs import JobService
 
-MOST_STARTS: Final = 100
+MAX_STARTS: Final = 100
 """Starts of one job, or tasks of one array, in an answer."""
-MOST_STRETCH_GPUS: Final = 32
+MAX_STRETCH_GPUS: Final = 32
 _SEEN_SECONDS: Final = 180.0
 """A job that another hub has seen so recently is running."""
 _STRETCH_SECONDS: Final = 600.0
@@ -72,11 +72,11 @@ class JobReporter(Struct):
     async def find(self, job: str, scheduler: str | None, now: float) -> JobReports:
         """The newest starts of a job, without idle stretches and verdicts. Raises Temporary."""
         await self.service.settle()
-        records = await self.service.store.find_starts(job, scheduler, MOST_STARTS + 1)
+        records = await self.service.store.find_starts(job, scheduler, MAX_STARTS + 1)
         others = {one.scheduler for one in records} - {one.scheduler for one in records[:1]}
         if others:
-            records = await self.service.store.find_starts(job, records[0].scheduler, MOST_STARTS + 1)
-        has_more, records = len(records) > MOST_STARTS, records[:MOST_STARTS]
+            records = await self.service.store.find_starts(job, records[0].scheduler, MAX_STARTS + 1)
+        has_more, records = len(records) > MAX_STARTS, records[:MAX_STARTS]
         found = await self._read_gpus(records)
         hosts = await self.service.store.hosts_of([record.id for record in records])
         reports = [self._report(one, found.get(one.id, []), hosts, now) for one in records]
@@ -183,7 +183,7 @@ def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[st
 
 def add_stretches(report: JobReport, store: Store, work_percent: float, now: float) -> None:
     end = now if report.ended_at is None else report.ended_at
-    for gpu in report.gpus[:MOST_STRETCH_GPUS]:
+    for gpu in report.gpus[:MAX_STRETCH_GPUS]:
         try:
             gpu.idle_stretches = find_stretches(store, gpu.uuid, report.start, end, work_percent)
         except (HistoryRefused, Temporary):

@@ -399,7 +399,7 @@ _NOT_ENDED = "it ends in the future: it is not over, or a clock is wrong"
 _TOO_LARGE = "its GPUs have too many days for one request with the jobs before it"
 _SKEW_SECONDS = 60.0
 """So far the clocks of the hub and of the other monitor may differ."""
-_MOST_ROWS = 50_000
+_MAX_ROWS = 50_000
 """Days of GPUs in one request."""
 
 
@@ -411,8 +411,8 @@ async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJo
     for one in jobs:
         record = await _find_record(store, scheduler, one)
         rows += len(one.gpus) * (2 + int(one.seconds // DAY))
-        if record is None or record.last_seen > now + _SKEW_SECONDS or rows > _MOST_ROWS:
-            why = _NO_START if record is None else _TOO_LARGE if rows > _MOST_ROWS else _NOT_ENDED
+        if record is None or record.last_seen > now + _SKEW_SECONDS or rows > _MAX_ROWS:
+            why = _NO_START if record is None else _TOO_LARGE if rows > _MAX_ROWS else _NOT_ENDED
             done.refused.append(JobNotImported(one.job, one.start, why))
         elif record.id in records:
             done.there.append(JobNotImported(one.job, record.start, _TWICE))

@@ -54,7 +54,7 @@ LOST_SECONDS: Final = float(DAY)
 TAKEOVER_SECONDS: Final = 150.0
 """From the last write of one hub until another one counts in its place, at most."""
 _TRIM_SECONDS: Final = 3600.0
-_MOST_WAITING: Final = 400_000
+_MAX_WAITING: Final = 400_000
 _NAMES: Final = ("name", "user", "account", "partition", "qos", "namespace", "until")
 _PEAK_PLACES: Final = [AMOUNTS.index(name) for name in PEAKS]
 _UNOBSERVED: Final = AMOUNTS.index("unobserved")
@@ -202,7 +202,7 @@ class JobTracker:
             return
         for gpu, row in zip(self._slots, self._amounts, strict=True):
             self._waiting[gpu, self._hour] = row
-        while len(self._waiting) > _MOST_WAITING:
+        while len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
         self._amounts = np.zeros_like(self._amounts)
         self._rest = {}

@@ -30,7 +30,7 @@ from gpudeck.schedulers.base import EndedJob, NodeReservation, SchedulerNode, Sc
 
 log = logging.getLogger(__name__)
 
-BYTES_AT_MOST: Final = 128 * 2**20
+MAX_BYTES: Final = 128 * 2**20
 MAX_WORD: Final = 256
 _HOLDING: Final = frozenset(
     ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
@@ -187,7 +187,7 @@ class Slurm:
         mute = f"did not answer within {seconds:.0f} s."
         try:
             finished = await asyncio.to_thread(
-                run, program, seconds=seconds, bytes_at_most=BYTES_AT_MOST, body=script, stderr=subprocess.STDOUT
+                run, program, seconds=seconds, bytes_at_most=MAX_BYTES, body=script, stderr=subprocess.STDOUT
             )
         except ChildFailed as error:
             begun = error.output.count(f"\n{mark} ".encode())

@@ -10,7 +10,7 @@ from gpudeck.model.settings import Address, is_loopback
 from gpudeck.server.asgi import Scope
 
 _KEPT = 16_384
-_MOST_HOPS = 32
+_MAX_HOPS = 32
 
 
 class Networks:
@@ -51,7 +51,7 @@ class Callers:
     def _rightmost_untrusted(self, peer: str, told: str) -> str:
         """Each proxy adds its own caller on the right; what stands left of the first untrusted one may be invented."""
         address = peer
-        for word in reversed(told.split(",")[-_MOST_HOPS:]):
+        for word in reversed(told.split(",")[-_MAX_HOPS:]):
             found = parse_address(_without_port(word.strip()))
             if found is None:
                 return address

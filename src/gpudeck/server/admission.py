@@ -32,10 +32,10 @@ COSTLY_REPORT = 20.0
 """A report that has to be decompressed to be refused costs its address so many requests."""
 REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
 """Of senders with a valid token that ask for an id, from one address."""
-BYTES_A_REQUEST, MOST_FOR_BYTES = 256 * 1024, 20
+BYTES_A_REQUEST, MAX_FOR_BYTES = 256 * 1024, 20
 """So many bytes of a response cost one more request, up to a maximum: a script may read the largest fleet every
 second."""
-SECONDS_A_REQUEST, MOST_FOR_TIME = 0.01, 10
+SECONDS_A_REQUEST, MAX_FOR_TIME = 0.01, 10
 """So much time until the response begins costs one more request, up to a maximum: other requests may have caused some
 of that time."""
 FILES, FILES_A_REQUEST = "/assets/", 5
@@ -261,9 +261,9 @@ class AdmissionGate:
 
         async def send_and_charge(message: Message) -> None:
             if message["type"] == "http.response.start":
-                cost = min((self._now() - began - request.waited) / SECONDS_A_REQUEST, MOST_FOR_TIME)
+                cost = min((self._now() - began - request.waited) / SECONDS_A_REQUEST, MAX_FOR_TIME)
             else:
-                cost = min(len(message.get("body", b"")) / BYTES_A_REQUEST, MOST_FOR_BYTES)
+                cost = min(len(message.get("body", b"")) / BYTES_A_REQUEST, MAX_FOR_BYTES)
             # Less was paid for with the request.
             if cost >= 1:
                 self._requests.charge(caller, self._now(), cost)

@@ -65,9 +65,9 @@ _REPEATED: Final = _HEADERS - {b"authorization", b"gpudeck-sent-at"}
 """Headers that are the same in most requests. Secrets are not kept where they need not be."""
 MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
 PAUSE_SECONDS: Final = 0.02
-LEAST_CONNECTIONS: Final = 500
+MIN_CONNECTIONS: Final = 500
 """With fewer connections each is read by itself: then a report seldom finds others to wait for."""
-_MOST_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
+_MAX_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
 """Others have their turn after so much time. It is a third of the event loop's, and more, also while large answers and
 a tick are made, which take as much each: reports come first. While more connections wait than are looked up at once, as
 after a restart with thousands of agents, it is most of it."""
@@ -112,7 +112,7 @@ class BatchReader:
     `least` is how many connections there have to be before any is read like this.
     """
 
-    def __init__(self, least: float = LEAST_CONNECTIONS) -> None:
+    def __init__(self, least: float = MIN_CONNECTIONS) -> None:
         self.least = least if hasattr(select, "epoll") else inf  # Linux has it
         self._connections: dict[int, Connection] = {}
         self._ready: OrderedDict[int, None] = OrderedDict()
@@ -145,9 +145,9 @@ class BatchReader:
             self._poller.unregister(descriptor)
 
     def _read(self) -> None:
-        found = self._poller.poll(0, _MOST_READ)
+        found = self._poller.poll(0, _MAX_READ)
         self._ready.update(dict.fromkeys(descriptor for descriptor, _ in found))
-        end = time.perf_counter() + (READ_SECONDS if len(self._ready) <= _MOST_READ else BUSY_READ_SECONDS)
+        end = time.perf_counter() + (READ_SECONDS if len(self._ready) <= _MAX_READ else BUSY_READ_SECONDS)
         while self._ready and time.perf_counter() < end:
             descriptor, _ = self._ready.popitem(last=False)
             connection = self._connections.get(descriptor)
@@ -165,7 +165,7 @@ class BatchReader:
         self._is_reading = bool(self._connections)
         if self._is_reading:
             loop = asyncio.get_running_loop()
-            is_rest = bool(self._ready) or len(found) == _MOST_READ
+            is_rest = bool(self._ready) or len(found) == _MAX_READ
             loop.call_later(0.0 if is_rest else PAUSE_SECONDS, self._read)
 
 

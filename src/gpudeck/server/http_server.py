@@ -21,7 +21,7 @@ import uvicorn
 
 from gpudeck.server.admission import HOLD_SECONDS
 from gpudeck.server.connections import (
-    LEAST_CONNECTIONS,
+    MIN_CONNECTIONS,
     BatchReader,
     Connection,
     ConnectionLimiter,
@@ -47,7 +47,7 @@ class LimitedServer(uvicorn.Server):
         *,
         plain: Sequence[socket.socket] = (),
         direct: DirectRoute | None = None,
-        batch_from: int = LEAST_CONNECTIONS,
+        batch_from: int = MIN_CONNECTIONS,
         hold: float = HOLD_SECONDS,
         **options: Any,
     ) -> None:

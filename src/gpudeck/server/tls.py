@@ -18,7 +18,7 @@ from gpudeck.model.settings import TlsSettings, expand_home, file_stamp
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 3.0
+CHECK_SECONDS = 3.0
 SOON_DAYS = 14.0
 """A certificate that ends within so many days is worth a warning."""
 _DAY = 86_400.0
@@ -44,7 +44,7 @@ class Tls:
     def refresh(self) -> None:
         """Look whether the files have changed, every few seconds at most. Files that are broken change nothing."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._looked_at < CHECK_SECONDS:
             return
         self._looked_at = now
         seen = list(map(file_stamp, self._files))
@@ -63,7 +63,7 @@ class Tls:
     async def keep_fresh(self) -> None:
         """Looks after the files until it is cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             self.refresh()
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:

@@ -24,7 +24,7 @@ from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode, read_sent_at
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 15.0
+MAX_PAUSE = 15.0
 """A host that comes back is asked after this many seconds at the latest, and once more its deadline."""
 SPARE_BEATS = 4
 """A host that also reports over a better source is read only every so many intervals, in case that source ends."""
@@ -130,7 +130,7 @@ class _PolledHost:
         self._method = method
         self._deliver = deliver
         self._failed = failed
-        self._backoff = Backoff(method.interval, max(LONGEST_PAUSE, method.interval), jitter=0.25)
+        self._backoff = Backoff(method.interval, max(MAX_PAUSE, method.interval), jitter=0.25)
         self._trouble: str | None = None
 
     @property

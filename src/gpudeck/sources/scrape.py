@@ -19,7 +19,7 @@ from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
 from gpudeck.model.report import Report
 from gpudeck.model.target import Target
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, ScrapeSettings
-from gpudeck.sources.scrape_gpus import GPUS_AT_MOST, GpuReader, ScrapedGpus
+from gpudeck.sources.scrape_gpus import MAX_GPUS, GpuReader, ScrapedGpus
 from gpudeck.sources.scrape_tables import (
     CpuTable,
     Exporter,
@@ -40,7 +40,7 @@ Times = tuple[float, float]
 """Seconds that the CPUs worked, and seconds altogether."""
 log = logging.getLogger(__name__)
 
-BYTES_AT_MOST = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """dcgm-exporter writes 53 kB for 8 GPUs; 16 GPUs with 120 fields each write 600 kB, 112 MIG instances with 40 fields
 1.5 MB. node_exporter on 256 threads writes 1 MB. The rest is room for pages on which a proxy gathers several hosts."""
 LARGE_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ dcgm-exporter have 53 kB and 232 series, and take 2 ms; 300 GPUs with one series
 _BOOT = "scrape"
 """An exporter does not report when its host was booted."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
-_NAMED_AT_MOST = 8
+_MAX_NAMED = 8
 _LOGGED = 120
 
 
@@ -215,7 +215,7 @@ class ScrapeSource:
         chosen = {host for host in hosts if self._is_this(host)} or hosts
         if len(chosen) > 1:
             # What a page says goes to the log only: every viewer of the hub reads the message.
-            named = ", ".join(sorted(hosts)[:_NAMED_AT_MOST])
+            named = ", ".join(sorted(hosts)[:_MAX_NAMED])
             log.debug("%s lists these hosts: %s", self._url, clean(named)[:_LOGGED])
             raise Temporary(
                 f"{self._url} lists {len(hosts)} hosts, and none is called {self._target.name}.",
@@ -239,9 +239,7 @@ def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
     if not re.match(HOST_NAME, target.name):
         raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
     trust = trust_from(settings.ca_file) if settings.ca_file else None
-    fetcher = Fetcher(
-        deadline=settings.deadline, bytes_at_most=BYTES_AT_MOST, trust=trust, guard=AddressGuard.of(target)
-    )
+    fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BYTES, trust=trust, guard=AddressGuard.of(target))
     return ScrapeSource(target, settings, fetcher)
 
 
@@ -257,9 +255,9 @@ def _problems(devices: ScrapedGpus) -> list[str]:
     problems = []
     if devices.conflicts:
         problems.append(f"{devices.conflicts} series say something else than an earlier one; the first counts")
-    if devices.left_out or len(devices.found) > GPUS_AT_MOST:
+    if devices.left_out or len(devices.found) > MAX_GPUS:
         more = "more than " if devices.left_out else ""
-        problems.append(f"it lists {more}{len(devices.found)} GPUs; the first {GPUS_AT_MOST} are taken")
+        problems.append(f"it lists {more}{len(devices.found)} GPUs; the first {MAX_GPUS} are taken")
     return problems
 
 

@@ -18,15 +18,15 @@ from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.text import read_whole
 from gpudeck.sources.scrape_tables import Exporter, Groups, ProcessTable, Sample, Scaled, group_rows, label, measure
 
-DEVICES_AT_MOST = 640
+MAX_DEVICES = 640
 """512 GPUs, and the boards of those that are MIG instances."""
 _FACTS = ("index", "name", "pci", "profile", "instance_uuid")
 Key = tuple[str, str]
 """The board's UUID, and the MIG instance's number there or an empty text."""
-PROCESSES_AT_MOST = 1024
+MAX_PROCESSES = 1024
 NOT_BY_INSTANCE = "its processes are reported for the whole board, not by MIG instance"
 _NAMELESS = {"", "N/A"}
-GPUS_AT_MOST = 512
+MAX_GPUS = 512
 
 
 class ScrapedGpu(Struct):
@@ -41,7 +41,7 @@ class ScrapedGpu(Struct):
 
 
 class ScrapedGpus:
-    """The devices of one page, DEVICES_AT_MOST of them; `left_out` counts sets of labels that name others. `conflicts`
+    """The devices of one page, MAX_DEVICES of them; `left_out` counts sets of labels that name others. `conflicts`
     counts numbers that differ from an earlier one for the same device."""
 
     def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
@@ -75,7 +75,7 @@ class ScrapedGpus:
             return None
         board = _with_prefix(uuid, self._exporter.uuid_prefix) if uuid else f"{self._host}/gpu{index}"
         key = board, label(sample, labels.instance)
-        if key not in self.found and len(self.found) >= DEVICES_AT_MOST:
+        if key not in self.found and len(self.found) >= MAX_DEVICES:
             self.left_out += 1
             return None
         device = self.found.setdefault(key, ScrapedGpu(*key))
@@ -175,7 +175,7 @@ class GpuReader:
         gone = [gpu for uuid, gpu in self._known.items() if uuid not in readings and not _was_split_anew(gpu, readings)]
         for gpu in gone:
             readings[gpu.uuid] = _as_missing(gpu, f"{exporter.name} no longer lists this GPU")
-        kept = sorted(readings.values(), key=lambda gpu: (gpu.index, gpu.instance or 0, gpu.uuid))[:GPUS_AT_MOST]
+        kept = sorted(readings.values(), key=lambda gpu: (gpu.index, gpu.instance or 0, gpu.uuid))[:MAX_GPUS]
         self._known = {gpu.uuid: gpu for gpu in kept}
         return kept
 
@@ -227,7 +227,7 @@ class GpuReader:
             pid = read_whole(text, 2**32 - 1) or 0
             # One whose pid cannot be read is a process all the same: its GPU is not free.
             by_pid.setdefault((pid, "" if pid else text), []).append(sample)
-        listed = sorted(by_pid.items())[:PROCESSES_AT_MOST]
+        listed = sorted(by_pid.items())[:MAX_PROCESSES]
         return [self._read_process(exporter, table, pid, samples, now) for (pid, _), samples in listed]
 
     def _read_process(

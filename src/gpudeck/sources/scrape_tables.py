@@ -223,14 +223,14 @@ def group_rows(rows: Iterable[MetricRow]) -> Groups:
     return groups
 
 
-SERIES_AT_MOST = 10_000
+MAX_SERIES = 10_000
 """Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 256 threads in
 node_exporter have 2,000, and 500 processes in nvitop-exporter as many."""
-TEXT_AT_MOST = 1024 * 1024
+MAX_TEXT = 1024 * 1024
 """Characters of different labels on a page that are parsed: a thousand processes have half as many."""
 _STEP_BYTES = 128 * 1024
-_LINE_AT_MOST = 4096
-_LABEL_AT_MOST = 256
+_MAX_LINE = 4096
+_MAX_LABEL = 256
 _LOGGED = 120
 _NAME = re.compile(rb"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABELS = r"""(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+"""
@@ -267,7 +267,7 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
     left_out = 0
     parser = _Parser()
     for name, line in _find_lines(body, wanted):
-        if len(samples) + len(unread) >= SERIES_AT_MOST:
+        if len(samples) + len(unread) >= MAX_SERIES:
             left_out += 1
         elif (sample := parser.parse(line, name)) is None:
             unread.append(line)
@@ -308,10 +308,10 @@ class _Parser:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, str]] = {}
-        self._left = TEXT_AT_MOST
+        self._left = MAX_TEXT
 
     def parse(self, line: str, name: str) -> Sample | None:
-        found = _LINE.fullmatch(line) if len(line) <= _LINE_AT_MOST else None
+        found = _LINE.fullmatch(line) if len(line) <= _MAX_LINE else None
         if found is None:
             return None
         try:
@@ -343,7 +343,7 @@ def _parse_labels(text: str) -> dict[str, str] | None:
         value = found[2]
         if "\\" in value:
             value = _ESCAPED.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], value)
-        labels[found[1]] = clean(value)[:_LABEL_AT_MOST]
+        labels[found[1]] = clean(value)[:_MAX_LABEL]
         at = found.end()
     return labels
 
@@ -357,7 +357,7 @@ def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
         log.debug("the page ends in the middle of a line: %s", clean(rest[:_LOGGED].decode(errors="replace")))
         problems.append("its page ends in the middle of a line, which is left out")
     if left_out:
-        problems.append(f"its page has more than {SERIES_AT_MOST} series about GPUs; {left_out} are left out")
+        problems.append(f"its page has more than {MAX_SERIES} series about GPUs; {left_out} are left out")
     return problems
 
 

@@ -28,7 +28,7 @@ from gpudeck.sources.ssh_connector import Connector, end
 from gpudeck.sources.ssh_errors import Attempt, explain
 from gpudeck.wire import HOST_NAME
 
-BYTES_AT_MOST = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Of one answer: 16 GPUs with 256 processes, whose command lines are cut at 1,100 bytes, answer less than 1 MiB."""
 # Shares of the deadline: nvidia-smi gives up first, so that its host can still say so; then this side does.
 _DRIVER_SHARE = 0.6
@@ -105,8 +105,8 @@ class SshConnection:
                 )
                 while chunk := await process.stdout.read(65536):
                     printed += chunk
-                    if len(printed) > BYTES_AT_MOST:
-                        raise Temporary(f"The host printed more than {BYTES_AT_MOST // 2**20} MiB.")
+                    if len(printed) > MAX_BYTES:
+                        raise Temporary(f"The host printed more than {MAX_BYTES // 2**20} MiB.")
                 await process.wait_closed()
         except TimeoutError:
             if process is None or not printed:

@@ -18,7 +18,7 @@ from gpudeck.sources.base import SshSettings
 from gpudeck.sources.ssh_config import KnownHosts, Offer, SshRoute, SshRoutes, agent_socket, parse_login
 from gpudeck.sources.ssh_errors import Attempt, explain, home_as_tilde
 
-_JUMPS_AT_MOST = 8
+_MAX_JUMPS = 8
 _LOGINS_AT_ONCE = 32  # each costs the hub some milliseconds of CPU
 _NO_LOGIN = "takes the connection, but no login is finished in time: it is overloaded, or hangs."
 
@@ -165,7 +165,7 @@ class Connector:
     ) -> Jump:
         reached: Jump | None = None
         for word in filter(None, (word.strip() for word in jump.split(","))):
-            if len(chain) >= _JUMPS_AT_MOST or word in chain:
+            if len(chain) >= _MAX_JUMPS or word in chain:
                 raise Refused(f"The jump hosts lead in a circle: {' → '.join((*chain, word))}.", "Mend ProxyJump.")
             chain = (*chain, word)
             reached = Jump(word, await self._jump(word, reached, chain, finish_at, networks))

@@ -25,7 +25,7 @@ SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
 HOST_SECONDS = 5.0
 """So often a host that is looked at in detail is read."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+FIRST_PAUSE, MAX_PAUSE = 0.5, 15.0
 
 
 class FeedLost(Struct, frozen=True):
@@ -110,7 +110,7 @@ class HubFeed(Feed):
         ]
 
     def _run(self, take: Take) -> None:
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
         while not self._stopping.is_set():
             try:
                 take(self._next())

@@ -12,7 +12,7 @@ from gpudeck.views.filter import explain_unclear
 from gpudeck.views.table import Cell, fit, shorten, width_of
 from gpudeck.views.text import count_hosts_and_gpus, count_states
 
-LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+MIN_WIDTH, MIN_HEIGHT = 40, 8
 HELP = """\
 Keys, as in htop and nvitop where they have them
 
@@ -58,8 +58,8 @@ class ScreenRenderer:
 
     def draw(self, width: int, height: int) -> list[Line]:
         top = self._top
-        if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-            told = f"gpudeck top needs {LEAST_WIDTH} columns and {LEAST_HEIGHT} lines"
+        if width < MIN_WIDTH or height < MIN_HEIGHT:
+            told = f"gpudeck top needs {MIN_WIDTH} columns and {MIN_HEIGHT} lines"
             return [text_line([(told, "")], width), *[text_line([], width)] * (height - 1)]
         # Of a host with many GPUs some processes have to be seen, too.
         detail = self._detail_lines(width)[: max(1, height - 8)]

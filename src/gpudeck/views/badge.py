@@ -16,12 +16,12 @@ from msgspec import Struct
 from gpudeck.model.text import clean, show_count
 from gpudeck.model.view import Fleet
 
-LONGEST_LABEL: Final = 40
+MAX_LABEL_LENGTH: Final = 40
 _COLOURS: Final = {"free": "#157a3c", "none": "#656972", "problem": "#8a5a00"}
 _LETTER: Final = 6.6
 """Pixels of a letter of 11 px, on the average; `textLength` makes it exact."""
 _STATES: Final = ("free", "busy", "idle", "allocated", "reserved", "drained", "unknown")
-_MODELS_AT_MOST: Final = 12
+_MAX_MODELS: Final = 12
 _WIDTH, _HEIGHT = 600.0, 80.0
 _STYLE: Final = """\
 :root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#2563c9,#6ea8ff);\
@@ -90,7 +90,7 @@ def render_badge(label: str, count: FleetCount) -> bytes:
 
 def draw_badge(label: str, value: str, kind: str) -> bytes:
     """`kind` is one of `free`, `none` and `problem`."""
-    left, right = clean(label[:LONGEST_LABEL]), clean(value)
+    left, right = clean(label[:MAX_LABEL_LENGTH]), clean(value)
     widths = [round(len(text) * _LETTER) + 12 for text in (left, right)]
     whole, spoken = sum(widths), escape(f"{left}: {right}")
     texts = "".join(
@@ -115,9 +115,9 @@ def render_embed(title: str, count: FleetCount, curve: Curve | None) -> bytes:
     told = "".join(f'<span class="{state}">{number} {state}</span>' for state, number in states)
     models = "".join(
         f"<tr><th>{escape(clean(model[:64]))}</th><td>{free} of {number} free</td></tr>"
-        for model, free, number in count.models[:_MODELS_AT_MOST]
+        for model, free, number in count.models[:_MAX_MODELS]
     )
-    more = len(count.models) - _MODELS_AT_MOST
+    more = len(count.models) - _MAX_MODELS
     free = count.states.get("free", 0)
     about = f" · {escape(clean(title))}" if title else ""
     rest = f"<p><small>and {show_count(more, 'more model')}</small></p>" if more > 0 else ""

@@ -51,7 +51,7 @@ _NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
 _SHORT = 3
 _SHORTEST_OF_COMMAND = 3
 """Less text begins a word of nearly every command."""
-_SHORTEST_VENDOR = 3
+_MIN_VENDOR = 3
 """amd"""
 _MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?[kmgt]i?b?)")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?[kmgt]i?b?")
@@ -226,7 +226,7 @@ def _is_in_gpu(text: str, gpu: Gpu) -> bool:
         or _is_in_users(text, gpu)
         or gpu.availability.startswith(text)
         or (len(text) >= _SHORTEST_OF_COMMAND and (_is_in_commands(text, gpu) or _is_in_reasons(text, gpu)))
-        or (len(text) >= _SHORTEST_VENDOR and gpu.vendor.startswith(text))
+        or (len(text) >= _MIN_VENDOR and gpu.vendor.startswith(text))
         # Short text stands in many a UUID by chance: "4090" is a model.
         or (len(text) >= 8 and text in gpu.uuid.lower())
     )

@@ -19,10 +19,10 @@ from gpudeck.model.text import clean, show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number
 
-_LONGEST_NAME: Final = 64
-_LONGEST_TEXT: Final = 300
-_PEOPLE_AT_MOST: Final = 6
-_PROBLEMS_AT_MOST: Final = 50
+_MAX_NAME_LENGTH: Final = 64
+_MAX_TEXT_LENGTH: Final = 300
+_MAX_PEOPLE: Final = 6
+_MAX_PROBLEMS: Final = 50
 _STYLE: Final = """\
 :root{color-scheme:light dark;--free:light-dark(#157a3c,#4fd07a);--busy:light-dark(#2563c9,#6ea8ff);\
 --idle:light-dark(#8a5a00,#e3ac3f);--reserved:light-dark(#7439bd,#c59bff);--unknown:light-dark(#656972,#969aa2);\
@@ -90,7 +90,7 @@ def render_page(fleet: Fleet, refresh: int = 60, tables: Sequence[Rows] = ()) ->
         *(_host(host, now) for host in fleet.hosts),
     ]
     if not fleet.hosts:
-        parts.append(f"<p>{_text(NO_HOST, _LONGEST_TEXT)}")
+        parts.append(f"<p>{_text(NO_HOST, _MAX_TEXT_LENGTH)}")
     return "\n".join([*parts, *map(_table, tables), *_problems(fleet), f"<script>{_SCRIPT}</script>"]) + "\n"
 
 
@@ -118,9 +118,9 @@ def _host(host: Host, now: float) -> str:
     told = [_status(host, now), inventory, _people(host.gpus)]
     if not host.gpus:
         told.append(host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs"))
-    words = " · ".join(_text(each, _LONGEST_TEXT) for each in told if each)
+    words = " · ".join(_text(each, _MAX_TEXT_LENGTH) for each in told if each)
     return (
-        f"<details><summary><b>{_text(host.display_name, _LONGEST_NAME)}</b> "
+        f"<details><summary><b>{_text(host.display_name, _MAX_NAME_LENGTH)}</b> "
         f"<span class=q>{signs}</span><span class=w>{words}</span></summary></details>"
     )
 
@@ -136,8 +136,8 @@ def _status(host: Host, now: float) -> str:
 def _people(gpus: list[Gpu]) -> str:
     """The users, for paper, where nothing can be hovered over."""
     names = list(dict.fromkeys(user for gpu in gpus for user in gpu.users))
-    more = len(names) - _PEOPLE_AT_MOST
-    return ", ".join(names[:_PEOPLE_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_PEOPLE
+    return ", ".join(names[:_MAX_PEOPLE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _gpu(gpu: Gpu, host: Host, now: float) -> str:
@@ -148,7 +148,7 @@ def _gpu(gpu: Gpu, host: Host, now: float) -> str:
         said.append(f"for {show_span(now - gpu.since)}")
     reason = gpu.availability_reason if state in {"idle", "unknown"} else None
     said += dict.fromkeys(each for each in (reason, gpu.health_reason) if each)
-    return f"<i class={state}>{SYMBOLS[state]}{_load(gpu)}<u>{_text(', '.join(said), _LONGEST_TEXT)}</u></i>"
+    return f"<i class={state}>{SYMBOLS[state]}{_load(gpu)}<u>{_text(', '.join(said), _MAX_TEXT_LENGTH)}</u></i>"
 
 
 def _load(gpu: Gpu) -> str:
@@ -189,14 +189,14 @@ def _with_memory(gpu: Gpu) -> list[str]:
 
 
 def _table(rows: Rows) -> str:
-    head, *rest = ([_text(cell, _LONGEST_TEXT) for cell in row] for row in rows)
+    head, *rest = ([_text(cell, _MAX_TEXT_LENGTH) for cell in row] for row in rows)
     lines = [f"<tr><th>{'<th>'.join(head)}", *(f"<tr><td>{'<td>'.join(row)}" for row in rest)]
     return "\n".join(["<table>", *lines, "</table>"]) if rest else ""
 
 
 def _problems(fleet: Fleet) -> list[str]:
     told = fleet.problems + [name_problem(host.display_name, each) for host in fleet.hosts for each in host.problems]
-    shown = [f"<p class=s>! {_text(problem, _LONGEST_TEXT)}" for problem in told[:_PROBLEMS_AT_MOST]]
+    shown = [f"<p class=s>! {_text(problem, _MAX_TEXT_LENGTH)}" for problem in told[:_MAX_PROBLEMS]]
     more = len(told) - len(shown)
     return [*shown, *([f"<p class=s>! {more} more problems of hosts"] if more else [])]
 

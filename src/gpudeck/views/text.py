@@ -63,10 +63,10 @@ GPU_COLUMNS = (
 _STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) for word, symbol in SYMBOLS.items()}
 _BAR = 8
 _UNKNOWN: Cell = ("–", "grey")
-_PROBLEMS_AT_MOST = 20
+_MAX_PROBLEMS = 20
 """Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
 NO_HOST = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
-MOST_BELOW_A_TABLE: Final = 10
+MAX_BELOW_A_TABLE: Final = 10
 _PROCESS_COLUMNS = (
     Column("GPU", keep=99, align="right", widest=8),
     Column("PID", keep=98, align="right", widest=10),
@@ -279,9 +279,9 @@ def _host_problems(hosts: Sequence[Host], noted: Collection[str], *, is_uncut: b
         if not any(gpu.uuid in noted and problem == f"GPU {gpu.label} {gpu_note(gpu, 0.0)}" for gpu in host.gpus)
         and not (is_uncut and problem == _obstacle(host))
     ]
-    if len(told) <= _PROBLEMS_AT_MOST:
+    if len(told) <= _MAX_PROBLEMS:
         return told
-    kept = told[: _PROBLEMS_AT_MOST - 1]
+    kept = told[: _MAX_PROBLEMS - 1]
     return [*kept, f"{len(told) - len(kept)} more problems of hosts: gpudeck hosts list"]
 
 
@@ -497,7 +497,7 @@ def for_everybody(fleet: Fleet) -> list[Alert]:
 def below_table(fleet: Fleet, colour: bool, noted: Collection[str] = ()) -> list[str]:
     """A line for each that is `for_everybody`, but no more than a few. `noted` are hosts and GPUs whose rows say it."""
     told = [alert for alert in for_everybody(fleet) if (alert.gpu or alert.host_id) not in noted]
-    lines = [render_alert(alert, fleet.time, colour=colour) for alert in told[:MOST_BELOW_A_TABLE]]
+    lines = [render_alert(alert, fleet.time, colour=colour) for alert in told[:MAX_BELOW_A_TABLE]]
     more = len(told) - len(lines)
     return [*lines, f"{more} more alerts: gpudeck alerts"] if more else lines
 

@@ -8,7 +8,7 @@ from gpudeck.model.waste import Waste, WastedHours, WasteRow
 from gpudeck.views.table import Cell, Column, render, wrap
 from gpudeck.views.usage import describe_coverage, show_name
 
-_MOST_MODELS = 5
+_MAX_MODELS = 5
 
 
 def render_waste(waste: Waste, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
@@ -75,7 +75,7 @@ def _savings(waste: Waste) -> list[str]:
         since = show_length(waste.released_after_seconds)
         cost = _cost(waste.total.released.cost, waste.currency)
         found.append(f"If idle GPUs had been released after {since}: {hours:,.1f} GPU-hours{cost}.")
-    for one in waste.smaller[:_MOST_MODELS]:
+    for one in waste.smaller[:_MAX_MODELS]:
         model, smaller = clean(without_maker(one.model)), clean(without_maker(one.smaller))
         saved = _cost(one.cost, waste.currency)
         found.append(f"{one.hours:,.1f} hours on {model} would have fitted in the memory of {smaller}{saved}.")

@@ -50,8 +50,8 @@ class FakePost:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are tried again at once, and what hangs is left soon."""
     monkeypatch.setattr(channels, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(channels, "LONGEST_PAUSE", 0.05)
-    monkeypatch.setattr(channels, "LONGEST_REST", 0.05)
+    monkeypatch.setattr(channels, "MAX_PAUSE", 0.05)
+    monkeypatch.setattr(channels, "MAX_REST", 0.05)
     monkeypatch.setattr(outboxes, "STOP_SECONDS", 0.5)
 
 
@@ -181,7 +181,7 @@ def test_channel_that_fails_is_tried_with_one_message_at_a_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
-    monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
+    monkeypatch.setattr(channels, "MAX_REST", 60.0)
     post = FakePost(Temporary("it has trouble."))
 
     async def put(outbox: MessageOutbox) -> None:
@@ -236,8 +236,8 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After many tries: what is for somebody else may be as old as it likes."""
-    monkeypatch.setattr(channels, "LONGEST_PAUSE", 3600.0)
-    monkeypatch.setattr(channels, "LONGEST_REST", 0.05)
+    monkeypatch.setattr(channels, "MAX_PAUSE", 3600.0)
+    monkeypatch.setattr(channels, "MAX_REST", 0.05)
     away, strict = FakePost(Temporary("it is away.")), FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: MessageOutbox) -> None:
@@ -250,7 +250,7 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
 
 
 def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "LONGEST_REST", 60.0)
+    monkeypatch.setattr(channels, "MAX_REST", 60.0)
     monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
     post = FakePost(Unreached("it refuses the recipient."))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes.vesta import make_post
-from gpudeck.compat.vesta.import_database import UNPACKED_AT_MOST, NotPlain, load_plain, read_blob
+from gpudeck.compat.vesta.import_database import MAX_UNPACKED, NotPlain, load_plain, read_blob
 from gpudeck.compat.vesta.store import read_gpus
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_plain_value_is_refused(packed: bytes) -> None:
 
 @pytest.mark.parametrize(
     "blob",
-    [b"", b"junk", bz2.compress(b"x" * 100)[:-5], pickle.dumps({}), bz2.compress(b"\0" * (UNPACKED_AT_MOST + 1))],
+    [b"", b"junk", bz2.compress(b"x" * 100)[:-5], pickle.dumps({}), bz2.compress(b"\0" * (MAX_UNPACKED + 1))],
 )
 def test_what_is_not_packed_well_is_refused(blob: bytes) -> None:
     with pytest.raises(NotPlain):

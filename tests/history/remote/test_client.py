@@ -59,7 +59,7 @@ def test_store_in_trouble_is_temporary_and_its_words_are_not_told(answer: Answer
 
 
 def test_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.client.MOST_BYTES", 1000)
+    monkeypatch.setattr("gpudeck.history.remote.client.MAX_BYTES", 1000)
     with pytest.raises(Temporary, match="more than"):
         read((200, {}, b" " * 200_000))
 
@@ -103,7 +103,7 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_row_of_more_steps_than_were_asked_for_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.client.MOST_ROW_BYTES", 100)
+    monkeypatch.setattr("gpudeck.history.remote.client.MAX_ROW_BYTES", 100)
     row = b'{"metric":{},"values":[' + b",".join([b'[1789996409.999,"1"]'] * 10) + b"]}"
     with pytest.raises(Temporary, match="does not answer as a Prometheus would"):
         read((200, {}, b'{"data":{"result":[' + row + b"]}}"))

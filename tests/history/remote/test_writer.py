@@ -10,7 +10,7 @@ from fakes.certificates import Authority
 from fakes.waiting import wait_until
 from gpudeck.history.remote.client import PromClient
 from gpudeck.history.remote.encoder import EncodedSeries
-from gpudeck.history.remote.writer import MOST_VALUES, DiskQueue, QueuedRecord, RemoteWriteSender
+from gpudeck.history.remote.writer import MAX_VALUES, DiskQueue, QueuedRecord, RemoteWriteSender
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.errors import UsageError
 from history.remote.servers import TAKEN, Answer, Asked, in_turn, scripted_server
@@ -34,7 +34,7 @@ def sender_to(url: str, queue: DiskQueue, settings: HistorySettings | None = Non
 
 
 def send_all(sender: RemoteWriteSender, queue: DiskQueue) -> float:
-    return sender.send(queue.peek(MOST_VALUES))
+    return sender.send(queue.peek(MAX_VALUES))
 
 
 def test_request_is_as_remote_write_wants_it(queue: DiskQueue) -> None:
@@ -52,7 +52,7 @@ def test_request_is_as_remote_write_wants_it(queue: DiskQueue) -> None:
 
 def test_no_request_has_more_than_ten_thousand_values(queue: DiskQueue) -> None:
     fill(queue, b"a", b"b", b"c", values=4_000)
-    assert [waiting.part.body for waiting in queue.peek(MOST_VALUES)] == [b"a", b"b"]
+    assert [waiting.part.body for waiting in queue.peek(MAX_VALUES)] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 301, 408, 401, 403, 404])
@@ -139,7 +139,7 @@ def test_trouble_in_the_middle_sends_nothing_twice_that_was_taken_apart(queue: D
     with scripted_server(answer) as server:
         fill(queue, b"a", b"b", b"c", b"d")
         assert send_all(sender_to(server.url, queue), queue) > 0
-    assert [waiting.part.body for waiting in queue.peek(MOST_VALUES)] == [b"c", b"d"]
+    assert [waiting.part.body for waiting in queue.peek(MAX_VALUES)] == [b"c", b"d"]
 
 
 def test_new_token_needs_no_restart(queue: DiskQueue, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_missing_secret_is_a_mistake_of_the_configuration(tmp_path: Path) -> Non
 
 
 def test_thread_survives_what_it_cannot_send(queue: DiskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.history.remote.writer.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("gpudeck.history.remote.writer.MAX_PAUSE", 0.01)
     stop, more, tries = threading.Event(), threading.Event(), []
 
     def fail(values: int) -> list[QueuedRecord]:

@@ -22,16 +22,16 @@ from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 5.0
-LONGEST_REST: Final = 300.0
+MAX_REST: Final = 300.0
 """A channel that fails is tried with one message at least this often."""
-LONGEST_PAUSE: Final = 3600.0
+MAX_PAUSE: Final = 3600.0
 """For a message to a user who cannot be reached."""
 _WATCH_SECONDS: Final = 3600.0
 """That GPUs were free an hour ago is no news."""
 CLAIM_SECONDS: Final = 120.0
 """Longer than any message may take: another hub that shares the database leaves it alone until then."""
 _IDLE_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 30.0
+_CHECK_SECONDS: Final = 30.0
 """Other hubs may leave something behind."""
 _TOLD_AFTER: Final = 2
 """Failures in a row that are a problem to show: one alone may be a hiccup."""
@@ -138,7 +138,7 @@ class ChannelWorker:
             parcel = await store.next(self.name, now)
             if parcel is None:
                 due = await store.next_due(self.name)
-                return _LOOK_SECONDS if due is None else min(max(due - now, 0.05), _LOOK_SECONDS)
+                return _CHECK_SECONDS if due is None else min(max(due - now, 0.05), _CHECK_SECONDS)
             if await store.claim(parcel.id, now + self._channel.longest + CLAIM_SECONDS, now):
                 await self._send(parcel, store)
         return 0.0
@@ -189,7 +189,7 @@ class ChannelWorker:
         if not is_their_own:
             self._failures += 1
             self._trouble = error.message
-            self._rest_until = now + _pause(self._failures - 1, LONGEST_REST)
+            self._rest_until = now + _pause(self._failures - 1, MAX_REST)
             if self._failures == _TOLD_AFTER:
                 log.warning("the channel %s does not take messages: %s", self.name, error)
         if now - parcel.created_at >= (
@@ -197,7 +197,7 @@ class ChannelWorker:
         ):
             await self._drop(parcel, store, error)
         else:
-            longest = LONGEST_PAUSE if is_their_own else LONGEST_REST
+            longest = MAX_PAUSE if is_their_own else MAX_REST
             due_at = now + _pause(parcel.tries, longest)
             await self._note(store, partial(store.note_trouble, parcel.id, due_at, error.message))
 

@@ -25,7 +25,7 @@ from gpudeck.model.errors import Temporary
 
 log = logging.getLogger(__name__)
 
-MOST_UNWRITTEN: Final = 10_000
+MAX_UNWRITTEN: Final = 10_000
 RETRY_SECONDS: Final = 5.0
 _TRIM_SECONDS: Final = 3600.0
 STOP_SECONDS: Final = 5.0
@@ -60,7 +60,7 @@ class MessageOutbox:
         self._now = now
         self._retention = retention or RetentionClock(now=now)
         self._unwritten: list[tuple[Message, Destination]] = []
-        self._written: deque[tuple[str, str]] = deque(maxlen=MOST_UNWRITTEN)
+        self._written: deque[tuple[str, str]] = deque(maxlen=MAX_UNWRITTEN)
         self._spare: OutboxStore | None = None
         self._spares: list[OutboxStore] = []
         self._uses_spare = False
@@ -97,7 +97,7 @@ class MessageOutbox:
         """The same, to one place, whatever the routes say."""
         if destination.channel not in self._workers:
             return
-        if len(self._unwritten) + self._in_spare >= MOST_UNWRITTEN:
+        if len(self._unwritten) + self._in_spare >= MAX_UNWRITTEN:
             self._dropped += 1
             return
         self._unwritten.append((message, destination))

@@ -78,10 +78,10 @@ _MARKS = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_MOST_TITLE = 200
-_MOST_LINES = 30
-_MOST_LINE = 400
-_MOST_BODY = 3000
+_MAX_TITLE = 200
+_MAX_LINES = 30
+_MAX_LINE = 400
+_MAX_BODY = 3000
 """What Telegram, Slack and ntfy take in one piece."""
 
 Escape = Callable[[str], str]
@@ -108,13 +108,13 @@ class RenderedMessage(Struct, frozen=True):
 
 def render(message: Message, escaped: Escape, page: str | None = None) -> RenderedMessage:
     """`escaped` is for where it goes: see `escape`."""
-    lines = [escaped(_cut(line, _MOST_LINE)) for line in message.lines[:_MOST_LINES]]
-    if more := len(message.lines) - _MOST_LINES:
+    lines = [escaped(_cut(line, _MAX_LINE)) for line in message.lines[:_MAX_LINES]]
+    if more := len(message.lines) - _MAX_LINES:
         lines += [f"… and {more} more"] if more > 0 else []
-    action = [escaped(_cut(message.action, _MOST_LINE))] if message.action else []
-    body = _cut("\n".join([*lines, *action]), _MOST_BODY)
+    action = [escaped(_cut(message.action, _MAX_LINE))] if message.action else []
+    body = _cut("\n".join([*lines, *action]), _MAX_BODY)
     link = f"{page.rstrip('/')}/{message.link}" if page and message.link else page or ""
-    title = escaped(_cut(message.title, _MOST_TITLE))
+    title = escaped(_cut(message.title, _MAX_TITLE))
     if message.text:
         # Its marks are meant; a host's name is not the operator's.
         title = message.text.replace("{host}", escaped(message.labels.get("host", "")))

@@ -68,7 +68,7 @@ _SAID = (
         _SERVER_ERROR,
     ),
 )
-_MOST_ANSWER = 4096
+_MAX_ANSWER = 4096
 _MAIL = ("mailto", "mailtos")
 _NO_DIRECT = SendResult(
     "refused", "it cannot write to single users.", "notify.mail needs mailto://, notify.slack a bot's token."
@@ -116,7 +116,7 @@ def post(request: SendRequest) -> SendResult:
     try:
         # Whatever it has to say: a little of it is enough.
         headers = {"Content-Type": "application/json"}
-        answer = fetcher.post(request.url, body, headers, bytes_at_most=_MOST_ANSWER, is_cut=True)
+        answer = fetcher.post(request.url, body, headers, bytes_at_most=_MAX_ANSWER, is_cut=True)
     except PluginError as error:
         return of_words(f"{type(error.__cause__).__name__} {error.__cause__}")
     finally:

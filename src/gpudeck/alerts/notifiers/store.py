@@ -19,8 +19,8 @@ from gpudeck.database.schema import outbox as table
 from gpudeck.database.schema import personal_mutes
 
 KEPT_SECONDS: Final = 30 * 86_400.0
-_MOST_KEY: Final = 256
-MOST_PERSONAL_MUTES: Final = 100
+_MAX_KEY: Final = 256
+MAX_PERSONAL_MUTES: Final = 100
 
 
 class QueuedMessage(Struct, frozen=True):
@@ -121,7 +121,7 @@ class OutboxStore(FleetStore):
     def _row(self, message: Message, destination: Destination, now: float) -> dict[str, Any]:
         return {
             "fleet": self._fleet,
-            "key": message.key[:_MOST_KEY],
+            "key": message.key[:_MAX_KEY],
             "destination": destination.name,
             "channel": destination.channel,
             "account": destination.account,

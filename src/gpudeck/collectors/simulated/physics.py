@@ -20,7 +20,7 @@ SLOWDOWN_CELSIUS = 92.0
 CAPPED = 0.95
 """From this share of its power limit on a GPU slows itself to stay within it."""
 COOLING_S = 55.0
-LEAST_LEVEL = 0.08
+MIN_LEVEL = 0.08
 # What it was before is then below the last digit of any temperature, and dear to find out.
 SETTLED_S = 2400.0
 WORKING_WARMTH = 0.3
@@ -180,7 +180,7 @@ def _burst(run: SimulatedJob, begun: float, number: int) -> Phase | None:
     if draw(work.salt, 3 * number) > (0.93 if is_server else 0.2 + 0.7 * activity(opens)):
         return None
     luck = draw(work.salt, 3 * number + 1)
-    level = max(LEAST_LEVEL, work.level * (0.4 + 0.6 * luck))
+    level = max(MIN_LEVEL, work.level * (0.4 + 0.6 * luck))
     if is_server:
         return Phase(opens, opens + work.period_s, level)
     offset, length = int(work.period_s * 0.3 * luck), int(work.period_s * (0.1 + 0.5 * draw(work.salt, 3 * number + 2)))

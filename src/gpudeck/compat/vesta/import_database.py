@@ -29,7 +29,7 @@ from gpudeck.compat.vesta.store import LONGEST, make_name, read_gpus
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.model.errors import GpudeckError, ReportRefused, UsageError
 
-UNPACKED_AT_MOST: Final = 1024 * 1024
+MAX_UNPACKED: Final = 1024 * 1024
 # Values alone. No tuples: one may be a key, and to hash one that holds others a million times takes forever.
 _ALLOWED: Final = frozenset(
     (
@@ -39,8 +39,8 @@ _ALLOWED: Final = frozenset(
     )
 )
 MAGIC: Final = b"SQLite format 3\0"
-BLOB_AT_MOST: Final = 1024 * 1024
-MACHINES_AT_MOST: Final = 10_000
+MAX_BLOB: Final = 1024 * 1024
+MAX_MACHINES: Final = 10_000
 _ID: Final = re.compile(r"[0-9a-f]{1,32}")
 _LOOK: Final = "vesta keeps it as data/gpu_states.db, with a table `machines`."
 ROWS_AT_ONCE: Final = 200
@@ -61,11 +61,11 @@ def read_blob(blob: bytes) -> Any:
     """The value in `bz2(pickle(value))`. Raises NotPlain."""
     unpacker = bz2.BZ2Decompressor()
     try:
-        plain = unpacker.decompress(blob, UNPACKED_AT_MOST + 1)
+        plain = unpacker.decompress(blob, MAX_UNPACKED + 1)
     except (OSError, ValueError, EOFError) as error:
         raise NotPlain("it is not packed with bz2") from error
-    if len(plain) > UNPACKED_AT_MOST:
-        raise NotPlain(f"it unpacks to more than {UNPACKED_AT_MOST // 2**20} MiB")
+    if len(plain) > MAX_UNPACKED:
+        raise NotPlain(f"it unpacks to more than {MAX_UNPACKED // 2**20} MiB")
     if not unpacker.eof:
         raise NotPlain("it ends early")
     return load_plain(plain)
@@ -114,7 +114,7 @@ class VestaDatabase:
         self._zone = zone
 
     def machines(self) -> list[tuple[int, VestaMachine | str]]:
-        rows = self._query(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MACHINES_AT_MOST}")  # noqa: S608
+        rows = self._query(f"SELECT rowid, id, name, ip_address FROM machines ORDER BY rowid LIMIT {MAX_MACHINES}")  # noqa: S608
         return [(row[0], _read_machine(*row[1:])) for row in rows]
 
     def has_table(self, name: str, *wanted: str) -> bool:
@@ -126,7 +126,7 @@ class VestaDatabase:
     def stored(self, name: str, *, newest_first: bool = True) -> Iterator[Stored]:
         order = "DESC" if newest_first else "ASC"
         rows = self._query(
-            f"SELECT rowid, timestamp, CASE WHEN length(data) <= {BLOB_AT_MOST} THEN data END FROM {_quote(name)} "  # noqa: S608
+            f"SELECT rowid, timestamp, CASE WHEN length(data) <= {MAX_BLOB} THEN data END FROM {_quote(name)} "  # noqa: S608
             f"ORDER BY timestamp {order}, rowid {order}"
         )
         return (self._read_row(number, stamp, blob, name) for number, stamp, blob in rows)

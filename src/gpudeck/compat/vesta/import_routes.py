@@ -20,7 +20,7 @@ from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta import store
 from gpudeck.compat.vesta.states import describe_posts
-from gpudeck.compat.vesta.store import MOST_GPUS, read_gpus
+from gpudeck.compat.vesta.store import MAX_GPUS, read_gpus
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import Store
@@ -44,7 +44,7 @@ Identify = Callable[[Scope], Awaitable[Caller]]
 _Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=store.LONGEST)]
 _Time = Annotated[float, Meta(ge=0, le=1e11)]
-_Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MOST_GPUS)]
+_Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MAX_GPUS)]
 
 
 class ImportedHost(Struct, frozen=True):

@@ -57,7 +57,7 @@ _CHANNEL: Final = re.compile(r"[CG][A-Z0-9]{2,30}")
 _ANY_NUMBER: Final = re.compile(r"(?:(?:\\d|\[0-9\])(?:[+*]|\{1,3\})|[*+])?")
 _ORDERS: Final = {"name": "name", "ip": "ip", "ipaddress": "ip", "ip_address": "ip", "address": "ip"}
 _FORMATS: Final = {"MDY": "MDY", "YMD": "YMD", "DMY": "DMY"}
-_LONGEST_INTERVAL: Final = 300
+_MAX_INTERVAL: Final = 300
 _WEBHOOK_FILE: Final = "/etc/gpudeck/slack-webhook.url"
 _PLACEHOLDER: Final = "it is empty, or the example's own text"
 _NETWORKS: Final = (
@@ -310,7 +310,7 @@ def _read_interval(value: Any) -> str:
     number = float(value)
     if isinstance(value, bool) or not 0 <= number < 1e9:
         raise ValueError
-    return f"{min(max(number, 1), _LONGEST_INTERVAL):g}s" if number else ""
+    return f"{min(max(number, 1), _MAX_INTERVAL):g}s" if number else ""
 
 
 def _read_text(value: Any) -> str:

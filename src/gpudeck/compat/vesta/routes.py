@@ -62,11 +62,11 @@ _UPDATE: Final = "/update/host/"
 _STATES: Final = "/states"
 _REGISTER: Final = "/register"
 _TABLE: Final = "/gpu_table"
-_MOST_SAMPLES: Final = 20_000
+_MAX_SAMPLES: Final = 20_000
 _QUIET_SECONDS: Final = 60.0
-_MOST_PARAMETERS: Final = 16
+_MAX_PARAMETERS: Final = 16
 _OWN_WORDS: Final = frozenset({"users", "free", "user", "q", "columns", "color", "refresh"})
-_LONGEST_QUERY: Final = 4096
+_MAX_QUERY_LENGTH: Final = 4096
 _LARGE_BYTES: Final = 32 * 1024
 
 
@@ -278,7 +278,7 @@ class VestaRoutes:
             return self._states.encoded(self._now(), visibility)
         hosts = self._states.hosts(self._now())
         # A sample of a host is about a kilobyte: of many hosts a few are sent, so that the answer is bounded.
-        count = min(count, max(1, _MOST_SAMPLES // max(1, len(hosts))))
+        count = min(count, max(1, _MAX_SAMPLES // max(1, len(hosts))))
         parts, budget = {}, LoopBudget()
         for one in hosts:
             described = (
@@ -338,11 +338,11 @@ def _send_page(text: str) -> VestaReply:
 
 
 def _read_query(query: bytes) -> dict[str, str]:
-    if len(query) > _LONGEST_QUERY:
+    if len(query) > _MAX_QUERY_LENGTH:
         return {}
     text = query.decode("latin-1")
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="replace")
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS, errors="replace")
     except ValueError:
         return {}
     return dict(reversed(pairs))

@@ -25,7 +25,7 @@ from gpudeck.compat.vesta.store import (
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.history.base import MOST_POINTS, HistoryRefused, RunsQuery, SeriesQuery, Store
+from gpudeck.history.base import MAX_POINTS, HistoryRefused, RunsQuery, SeriesQuery, Store
 from gpudeck.model.catalog import Value
 from gpudeck.model.past import Run
 from gpudeck.model.report import GpuReading, Process
@@ -35,7 +35,7 @@ from gpudeck.views.table import fit, width_of
 
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
 _STEP: Final = 10.0
-_FINE_SPAN: Final = _STEP * MOST_POINTS
+_FINE_SPAN: Final = _STEP * MAX_POINTS
 _LONG_SPAN: Final = 30 * 86_400.0
 _METRICS: Final = {
     "temperature": "temperature_celsius",
@@ -270,7 +270,7 @@ class PastOfHost:
         moments: dict[float, dict[str, Json]] = {}
         labels: dict[str, str] = {}
         for word, metric in _METRICS.items():
-            ask = SeriesQuery(metric, start, end, MOST_POINTS, host=self._host, by="gpu")
+            ask = SeriesQuery(metric, start, end, MAX_POINTS, host=self._host, by="gpu")
             for series in self._store.series(ask).series:
                 uuid = series.gpu or ""
                 labels[uuid] = series.label or "0"
@@ -318,7 +318,7 @@ def _is_on(run: Run, uuid: str, at: float) -> bool:
 
 _MEMORY, _VOLATILE, _TEMPERATURE = 17, 8, 7
 _WIDE_MEMORY: Final = 19
-_SHORTEST_NAME: Final = 8
+_MIN_NAME_LENGTH: Final = 8
 _BORDERS: Final = 6
 _TITLE: Final = f"gpudeck {__version__}"
 _UNKNOWN: Final = "-"
@@ -357,7 +357,7 @@ def _draw(
 def _draw_without_gpus(one: VestaHost, states: VestaStates, width: int) -> list[str]:
     """A host that is down, or has none: over all columns, with its address and when it last reported."""
     end = f" ({clean(one.address) or _UNKNOWN}) last update: {states.write_last(one):<20}"
-    name = fit(clean(one.name), max(_SHORTEST_NAME, width - 5 - width_of(end)))
+    name = fit(clean(one.name), max(_MIN_NAME_LENGTH, width - 5 - width_of(end)))
     return [f"|{fit(text, width - 2)}|" for text in (f" status: {_show_status(one)}", f"   {name}{end}")]
 
 

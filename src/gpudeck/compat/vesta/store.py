@@ -27,7 +27,7 @@ from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.text import clean
 from gpudeck.wire import HOST_NAME, MAX_PROCESSES
 
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 MOST_PROCESSES: Final = 1024
 _KEY: Final = re.compile(r"gpu:([0-9]{1,4})")
 _NUMBER: Final = re.compile(r"\s*(-?[0-9]{1,15})(?:\.[0-9]{1,15})?\s*(?:%|C|MiB)?\s*")
@@ -73,8 +73,8 @@ def _decode_as_python(body: bytes) -> object:
 
 def read_gpus(posted: object, host: str) -> VestaPost:
     """The same for what is unpacked already. `host` is for GPUs without a uuid."""
-    if not isinstance(posted, dict) or len(posted) > MOST_GPUS:
-        raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MOST_GPUS} GPUs")
+    if not isinstance(posted, dict) or len(posted) > MAX_GPUS:
+        raise ReportRefused(422, "invalid_report", f"a post is an object of at most {MAX_GPUS} GPUs")
     listed = sum(
         len(gpu["processes"])
         for gpu in posted.values()
@@ -156,7 +156,7 @@ def _text(raw: object, longest: int) -> str | None:
 LONGEST = 128
 _FLEET_NAME = re.compile(HOST_NAME)
 _NOT_IN_FLEET_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-MOST_HOSTS: Final = 10_000
+MAX_HOSTS: Final = 10_000
 SEEN_EVERY: Final = 3600.0
 _TRIES: Final = 5
 _LAST: Final = select(func.max(vesta_samples.c.at)).where(vesta_samples.c.id == vesta_hosts.c.id).scalar_subquery()
@@ -248,7 +248,7 @@ class VestaRegister:
         database: Database,
         now: Clock,
         *,
-        most: int = MOST_HOSTS,
+        most: int = MAX_HOSTS,
         forget_after: float,
         retention: RetentionClock | None = None,
     ) -> None:

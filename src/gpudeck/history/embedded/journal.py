@@ -28,7 +28,7 @@ Whole = NDArray[Any]
 _VERSION: Final = 1
 _TYPES: Final = (np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
 _LARGEST: Final = 2.0**62
-_MOST_BYTES: Final = 1 << 28
+_MAX_BYTES: Final = 1 << 28
 """In an entry: much more than the samples that may wait to be written."""
 _LAST: Final = 7e9
 _RUN_STEPS: Final = np.array([MIB, 1.0])
@@ -205,7 +205,7 @@ def decode_entry(body: bytes, layout: MetricLayout) -> SampleBatch:
     """Raises Damaged for what cannot be read."""
     try:
         plain = zstandard.ZstdDecompressor().decompress(
-            strip_checksum(_VERSION, body), max_output_size=_MOST_BYTES, allow_extra_data=False
+            strip_checksum(_VERSION, body), max_output_size=_MAX_BYTES, allow_extra_data=False
         )
         return _decode(_unpack(plain), layout)
     except (msgspec.DecodeError, zstandard.ZstdError, RecursionError, ValueError) as error:

@@ -33,10 +33,10 @@ from gpudeck.model.catalog import MIB
 
 HOST_BITS: Final = 4
 """Hosts whose numbers differ in these bits only share pieces."""
-_MOST_BATCHES: Final = 200
-_MOST_LOOSE: Final = 4_000_000
+_MAX_BATCHES: Final = 200
+_MAX_LOOSE: Final = 4_000_000
 """GPU samples in loose batches: about 25 bytes each."""
-MOST_CACHED: Final = 8
+MAX_CACHED: Final = 8
 """Answers about one open hour that are kept."""
 _NARROW: Final = (np.dtype("<i1"), np.dtype("<i2"), np.dtype("<i4"), np.dtype("<i8"))
 MOMENT, OF_HOST, OF_GPU, STATE, OF_RUN = range(5)
@@ -289,7 +289,7 @@ class LooseBatches:
 
     @property
     def is_full(self) -> bool:
-        return len(self.batches) >= _MOST_BATCHES or self._rows >= _MOST_LOOSE
+        return len(self.batches) >= _MAX_BATCHES or self._rows >= _MAX_LOOSE
 
     def pack(self) -> Iterator[tuple[int, int, PieceSlice]]:
         """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
@@ -505,7 +505,7 @@ class OpenHour:
         rows, kept = self.samples, self._cached.get(what)
         if kept is not None and kept[0] == rows:
             return cast("T", kept[1])
-        if len(self._cached) >= MOST_CACHED:
+        if len(self._cached) >= MAX_CACHED:
             self._cached = {}
         made = work()
         self._cached[what] = rows, made

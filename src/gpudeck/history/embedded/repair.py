@@ -66,7 +66,7 @@ _CALLED: Final = {
     "uses": "usage by host",
     "uses_of_all": "usage",
 }
-_MOST_TOLD: Final = 100
+_MAX_TOLD: Final = 100
 _Place = tuple[str, int, int]
 T = TypeVar("T")
 _UNREADABLE: Final = (sqlite3.Error, TypeError, ValueError, OverflowError)
@@ -91,7 +91,7 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
 def check_file(connection: sqlite3.Connection) -> Iterator[Damage]:
     try:
         check_tables(connection)
-        for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
+        for (sentence,) in connection.execute(f"PRAGMA integrity_check({_MAX_TOLD})"):
             if sentence != "ok":
                 yield Damage("", (), f"the file: {' '.join(sentence.split())}")
     except sqlite3.Error as error:

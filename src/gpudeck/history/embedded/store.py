@@ -66,7 +66,7 @@ _SILENT: Final = 300.0
 """Seconds without samples of a host after which its runs are not shown as running."""
 _FEW_SAMPLES = 2_000
 _FEW_HOURS = 200
-_MOST_JUDGED: Final = 20_000
+_MAX_JUDGED: Final = 20_000
 
 
 class EmbeddedStore:
@@ -182,7 +182,7 @@ class EmbeddedStore:
                     verdict = found[wanted[place]] = judge_run(columns)
                     if asked[place].is_over:
                         self._judged[asked[place]] = verdict
-            while len(self._judged) > _MOST_JUDGED:
+            while len(self._judged) > _MAX_JUDGED:
                 self._judged.pop(next(iter(self._judged)), None)
         return [verdict for verdict in found if verdict is not None]
 

@@ -61,7 +61,7 @@ _RUNS_AT_ONCE: Final = 256
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
-_MOST_SECONDS: Final = 1e18
+_MAX_SECONDS: Final = 1e18
 _Place = tuple[int, int]
 
 
@@ -373,7 +373,7 @@ class HistoryView:
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())} if by_host else {}
         for at, of, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
-            if all(isinstance(number, int | float) and abs(number) < _MOST_SECONDS for number in numbers):
+            if all(isinstance(number, int | float) and abs(number) < _MAX_SECONDS for number in numbers):
                 key = at, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)
                 yield key, UsageAmounts(*numbers)
             else:

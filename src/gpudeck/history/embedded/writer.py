@@ -48,10 +48,10 @@ _SUMMARY_REST: Final = 6.0
 FEW_OPEN_HOURS: Final = 200
 """Of so few hosts, questions about all of them read the samples until now. Of more, they are answered until the last
 quarter hour that is over."""
-_MOST_WAITING: Final = 50_000
+_MAX_WAITING: Final = 50_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
-_MOST_TOLD: Final = 100
+_MAX_TOLD: Final = 100
 """Log lines about what a damaged file has lost."""
 _AHEAD: Final = 3600.0
 """Seconds: data so far ahead of a confirmed clock was written while the clock was wrong."""
@@ -145,7 +145,7 @@ class EmbeddedWriter:
         aside, copied = replace_file(self.path, began, self._settings.min_free)
         try:
             with contextlib.closing(open_to_write(self.path)) as connection:
-                for sentence in repair_rows(connection, began, is_copied=True).gone[:_MOST_TOLD]:
+                for sentence in repair_rows(connection, began, is_copied=True).gone[:_MAX_TOLD]:
                     log.error("gone from the history: %s", sentence)
             self._open()
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
@@ -173,7 +173,7 @@ class EmbeddedWriter:
     def take(self, samples: Sequence[Sample]) -> None:
         """From any thread; never blocks."""
         count = count_samples(samples)
-        if self.waiting + count > _MOST_WAITING:
+        if self.waiting + count > _MAX_WAITING:
             self.dropped += count
             return
         self.waiting += count

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
 from gpudeck.history.answers import check_query, make_answer
-from gpudeck.history.base import MOST_SERIES, HistoryRefused, MomentQuery, PastHost, RunsQuery, SeriesQuery
+from gpudeck.history.base import MAX_SERIES, HistoryRefused, MomentQuery, PastHost, RunsQuery, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.metrics import HistoryMetric, Subject, suggest
-from gpudeck.history.remote.client import MOST_STEPS, PromReader, SeriesStats
+from gpudeck.history.remote.client import MAX_STEPS, PromReader, SeriesStats
 from gpudeck.history.remote.promql import (
     GPU_SERIES,
     HOST_SERIES,
@@ -56,7 +56,7 @@ _FARTHEST: Final = 600
 _ALIKE: Final = 1.2
 """Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
 _DAY = 86_400.0
-MOST_VALUES: Final = 100_000
+MAX_VALUES: Final = 100_000
 
 
 class DeviceDirectory:
@@ -184,10 +184,10 @@ class RemoteAnswers:
         hosts: Sequence[str],
         within: tuple[float, float] | None = None,
     ) -> Answer:
-        if among > MOST_SERIES:
+        if among > MAX_SERIES:
             count = f"{among:,} GPUs are too many for a series each"
-            raise HistoryRefused("too_many_series", count, f"At most {MOST_SERIES} can be; ask for some.")
-        grid = choose_grid(query.start, query.end, min(query.points, MOST_VALUES // max(1, among)))
+            raise HistoryRefused("too_many_series", count, f"At most {MAX_SERIES} can be; ask for some.")
+        grid = choose_grid(query.start, query.end, min(query.points, MAX_VALUES // max(1, among)))
         asked = of_each(metric, where, grid.step, *more)
         found = {one.labels["uuid"]: one for one in self._stats(metric, asked, grid, hosts)}
         labels = self._devices.labels_of(found)
@@ -212,7 +212,7 @@ class RemoteAnswers:
         """All devices. Of what is added up over them a long step is the mean of its quarter hours, so that a device
         that was there for some of them counts for these only."""
         count = (grid.end - grid.start) // QUARTER
-        if metric.rollup is not Rollup.SUM or grid.step <= QUARTER or count > MOST_STEPS:
+        if metric.rollup is not Rollup.SUM or grid.step <= QUARTER or count > MAX_STEPS:
             return self._stats(metric, of_all(metric, {}, grid.step), grid)
         found = self._stats(metric, of_all(metric, {}, QUARTER), Grid(grid.start, QUARTER, count))
         return [_fold(one, grid) for one in found]

@@ -33,13 +33,13 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PIECE = 64 * 1024
 SECONDS: Final = 30.0
 """How long the store may take for an answer."""
-MOST_BYTES: Final = 32 * 1024 * 1024
+MAX_BYTES: Final = 32 * 1024 * 1024
 PIECE_BYTES: Final = 512 * 1024
 """So much of an answer is decoded at once: meanwhile no other thread runs Python, nor does the event loop."""
 _END: Final = 0.001
-MOST_STEPS: Final = 11_000
+MAX_STEPS: Final = 11_000
 """What Prometheus answers at once."""
-MOST_ROW_BYTES: Final = 64 * MOST_STEPS
+MAX_ROW_BYTES: Final = 64 * MAX_STEPS
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 _CHECK: Final = "Look at the store, and at history.read_url."
 _T = TypeVar("_T")
@@ -148,8 +148,8 @@ class PromReader:
 
     def values(self, query: str, grid: Grid) -> list[tuple[dict[str, str], Floats]]:
         found: dict[frozenset[tuple[str, str]], tuple[dict[str, str], Floats]] = {}
-        for begin in range(0, grid.count, MOST_STEPS):
-            piece = Grid(grid.start + begin * grid.step, grid.step, min(MOST_STEPS, grid.count - begin))
+        for begin in range(0, grid.count, MAX_STEPS):
+            piece = Grid(grid.start + begin * grid.step, grid.step, min(MAX_STEPS, grid.count - begin))
             for labels, values in self._values(query, piece):
                 key = frozenset(labels.items())
                 _, into = found.setdefault(key, (labels, np.full(grid.count, np.nan)))
@@ -197,10 +197,10 @@ class PromReader:
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()
-        reply = self._client.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+        reply = self._client.post(path, body, _HEADERS, bytes_at_most=MAX_BYTES)
         if reply.status in {401, 403}:
             self._client.read_secrets_again()
-            reply = self._client.post(path, body, _HEADERS, bytes_at_most=MOST_BYTES)
+            reply = self._client.post(path, body, _HEADERS, bytes_at_most=MAX_BYTES)
         if reply.status != 200:
             raise Temporary(f"{self._client.shown} answers {describe(reply)}.", _CHECK)
         return reply.body
@@ -231,7 +231,7 @@ def _cut(body: bytes, begin: bytes, between: bytes, end: bytes) -> Iterator[byte
 
 
 def _read_values(values: msgspec.Raw, grid: Grid) -> Floats:
-    if len(memoryview(values)) > MOST_ROW_BYTES:
+    if len(memoryview(values)) > MAX_ROW_BYTES:
         raise ValueError("more steps than were asked for")
     placed = np.full(grid.count, np.nan)
     for at, text in _decode_values(values):

@@ -41,7 +41,7 @@ _SAMPLE_BYTES = 9 + 1 + _TIME_BYTES
 """A sample is always as long: so the head of a series is written once, and not again for each sample."""
 _SAMPLE = np.dtype([("head", "u1", 3), ("value", "<f8"), ("time", "u1", 1 + _TIME_BYTES)])
 _LATEST = (1 << 7 * _TIME_BYTES) - 1
-MOST_VALUES = 5_000
+MAX_VALUES = 5_000
 """In one part: a host with very many GPUs comes in several."""
 _UNKNOWN = STATE_NUMBERS["unknown"]
 _IN_USE = {STATE_NUMBERS["busy"], STATE_NUMBERS["idle"]}
@@ -151,7 +151,7 @@ class SeriesEncoder:
             key = (gpu.uuid, gpu.label, gpu.model)
             labels = host.gpus[key] = known.get(key) or _label_gpu(host.labels.own, gpu)
             series += _encode_gpu(labels, gpu, time)
-        pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
+        pieces = (series[at : at + MAX_VALUES] for at in range(0, len(series), MAX_VALUES))
         return [EncodedSeries(b"".join(piece), len(piece), sample.at) for piece in pieces]
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
@@ -359,7 +359,7 @@ class UsageCounters:
         series = [one for key, count in changed for one in _encode(key, count, now, self._hub)]
         for _, count in changed:
             count.sent, count.sent_at = count.totals, now
-        pieces = (series[at : at + MOST_VALUES] for at in range(0, len(series), MOST_VALUES))
+        pieces = (series[at : at + MAX_VALUES] for at in range(0, len(series), MAX_VALUES))
         return [EncodedSeries(b"".join(piece), len(piece), now) for piece in pieces]
 
 

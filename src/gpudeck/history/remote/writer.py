@@ -171,12 +171,12 @@ class DiskQueue:
 log = logging.getLogger(__name__)
 
 EVERY: Final = 1.0
-_MOST_WAITING: Final = 50_000
+_MAX_WAITING: Final = 50_000
 _GONE_AFTER: Final = 86_400.0
 _HOUR: Final = 3600
-MOST_VALUES: Final = 10_000
+MAX_VALUES: Final = 10_000
 FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
+MAX_PAUSE: Final = 30.0
 _HEADERS: Final = {
     "Content-Type": "application/x-protobuf",
     "Content-Encoding": "snappy",
@@ -222,7 +222,7 @@ class RemoteWriter:
         with self._lock:
             self._waiting.extend(samples)
             self._waiting_count += count
-            while self._waiting_count > _MOST_WAITING:
+            while self._waiting_count > _MAX_WAITING:
                 lost = count_samples([self._waiting.popleft()])
                 self._waiting_count -= lost
                 self.dropped += lost
@@ -350,7 +350,7 @@ class RemoteWriteSender:
     def __init__(self, queue: DiskQueue, client: PromClient) -> None:
         self._queue = queue
         self._client = client
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
+        self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=0.5)
         self._has_said: set[str] = set()
         self.sent = SendStats()
 
@@ -359,7 +359,7 @@ class RemoteWriteSender:
         while not stop.is_set():
             more.clear()
             try:
-                waiting = self._queue.peek(MOST_VALUES)
+                waiting = self._queue.peek(MAX_VALUES)
                 self.sent.oldest = waiting[0].part.at if waiting else None
                 pause = self.send(waiting) if waiting else 0.0
             except Exception:
@@ -367,7 +367,7 @@ class RemoteWriteSender:
                     return  # the queue was closed while a request hung
                 # A bug, or a disk that fails: neither may end the thread for good.
                 log.exception("what waits for %s cannot be sent", self._client.shown)
-                waiting, pause = [], LONGEST_PAUSE
+                waiting, pause = [], MAX_PAUSE
             if pause:
                 stop.wait(pause)
             elif not waiting:
