@@ -25,7 +25,7 @@ from gpudeck.idle_policy.settings import IdlePolicySettings
 from gpudeck.model.address import split_hubs
 from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
-from gpudeck.model.extras import Extra, is_installed, missing
+from gpudeck.model.plugins import Extra, is_installed, missing
 from gpudeck.model.settings import Address, LimitsSettings, TlsSettings, expand_home, is_loopback
 from gpudeck.model.text import Names
 from gpudeck.queueing.settings import QueueSettings

@@ -13,7 +13,7 @@ from fakes.waiting import wait_until
 from gpudeck.agent.outbox import Outbox
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE, Sender, read_token
 from gpudeck.agent.spool import EncodedReport, ReportTime
-from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 

@@ -179,7 +179,7 @@ def test_what_cannot_be_exported_is_an_error_and_no_file(hub: Place, path: str, 
 
 
 def test_parquet_needs_its_library(hub: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpudeck.model.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("gpudeck.model.plugins.find_spec", lambda name: None)
     answer = hub.get(f"runs?{SPAN}&format=parquet")
     assert answer.status_code == 400
     assert "writing Parquet needs gpudeck[export], which is not installed" in answer.json()["error"]["message"]

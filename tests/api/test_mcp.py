@@ -220,7 +220,7 @@ def test_a_hub_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
             return await client.post(path)
 
-    monkeypatch.setattr("gpudeck.model.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("gpudeck.model.plugins.find_spec", lambda name: None)
     for path in ("/mcp", "/gpus/mcp"):
         answer = asyncio.run(post(path))
         assert answer.status_code == 501

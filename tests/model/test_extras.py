@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.extras import need_hub_python
+from gpudeck.model.plugins import need_hub_python
 
 
 def test_hub_on_an_old_python_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

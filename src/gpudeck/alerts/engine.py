@@ -25,8 +25,7 @@ from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.cpu_budget import finish as finish_steps
-from gpudeck.model.event import SEVERITIES, Event, make_event
-from gpudeck.model.flapping import HOUR
+from gpudeck.model.event import HOUR, SEVERITIES, Event, make_event
 from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0

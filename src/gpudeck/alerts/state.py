@@ -9,8 +9,7 @@ from gpudeck.alerts.record import AlertRecord, Mutes, make_id
 from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding
 from gpudeck.alerts.settings import AlertSettings, Limits
 from gpudeck.model.alert import MAINTENANCE
-from gpudeck.model.event import SEVERITIES, Event, make_event
-from gpudeck.model.flapping import recent_falls
+from gpudeck.model.event import SEVERITIES, Event, make_event, recent_falls
 
 FLAPS: Final = 3
 """An alert that fires so often within an hour is flapping: it resolves after `FLAP_CALM` without another time."""

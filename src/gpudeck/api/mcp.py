@@ -16,7 +16,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.answers import RequestRefused, describe_trouble
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
-from gpudeck.model.extras import is_installed
+from gpudeck.model.plugins import is_installed
 from gpudeck.server.asgi import App, ErrorBody, Message, Receive, Scope, Send, send_error
 
 PATH: Final = "/mcp"

@@ -45,7 +45,7 @@ from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.model.settings import is_loopback
 from gpudeck.queueing.service import QueueService
 from gpudeck.reservations.service import ReservationService

@@ -23,7 +23,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.history.base import Store
 from gpudeck.model.cluster import Duty
 from gpudeck.model.errors import Temporary
-from gpudeck.model.extras import is_installed
+from gpudeck.model.plugins import is_installed
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 

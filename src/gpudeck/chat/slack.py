@@ -23,7 +23,7 @@ from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.bot import Bot, BotServices, Question
 from gpudeck.chat.settings import SlackSettings
 from gpudeck.chat.web import Delivery, MessageOrigin, call, make_web, mask, read_token
-from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Backoff
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.settings import is_loopback

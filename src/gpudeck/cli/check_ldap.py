@@ -7,7 +7,7 @@ import msgspec
 
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.model.text import clean
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from gpudeck.auth.settings import OidcSettings
 from gpudeck.cli.hub_access import connect
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.model.text import clean
 from gpudeck.settings import Settings, own_address
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gpudeck.cli.options import config_option
 from gpudeck.model.errors import ConfigurationError, PluginError
-from gpudeck.model.extras import is_installed
+from gpudeck.model.plugins import is_installed
 from gpudeck.settings import Settings, find_missing_extras, load_settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gpudeck.client import Client, NotLoggedIn, ReservationTaken
 from gpudeck.client.answers import Identity, read_answer
 from gpudeck.client.client import this_user
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.extras import need_hub_python, pip_command
+from gpudeck.model.plugins import need_hub_python, pip_command
 from gpudeck.model.reservation import ReservedGpu
 from gpudeck.model.text import clean
 from gpudeck.model.times import show_moment

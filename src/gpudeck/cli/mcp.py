@@ -7,7 +7,7 @@ import click
 from gpudeck.cli.options import hub_option
 from gpudeck.client import Client
 from gpudeck.hub_lookup import find_token
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 
 _EXAMPLES = """\b
 Examples:

@@ -9,7 +9,7 @@ import click
 
 from gpudeck.cli.options import hub_config_option
 from gpudeck.model.errors import GpudeckError, PluginError, UsageError
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.settings import load_settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gpudeck.cli.options import hub_option, local_option
 from gpudeck.cli.search import HELP, SearchCommand, complete_search
 from gpudeck.cli.terminal import moves_cursor, supports_symbols
 from gpudeck.model.errors import UsageError
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.views.filter import explain_unclear, join, parse_query
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from gpudeck.client.queue import HubQueueClient, are_here, await_turn, find_this
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.alert import Alert, AlertList
 from gpudeck.model.availability import Availability
-from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.event import Event, EventList, Severity
 from gpudeck.model.gpu_request import GpuRequest

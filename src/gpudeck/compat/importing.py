@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gpudeck.client import Client, Forbidden, ReservationTaken
 from gpudeck.discovery.host_names import NAME_WORDS, is_host_name, quote, read_host_address
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.extras import need_hub_python
+from gpudeck.model.plugins import need_hub_python
 from gpudeck.model.reservation import ReservationList, ReservedGpu, ShownReservation
 from gpudeck.model.view import Host
 

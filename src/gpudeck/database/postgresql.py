@@ -13,7 +13,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
 from gpudeck.database.errors import DatabaseTrouble
 from gpudeck.model.errors import UsageError
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 
 POOL_SIZE = 5
 CONNECT_SECONDS = 10.0

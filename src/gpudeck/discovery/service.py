@@ -12,7 +12,7 @@ from gpudeck.discovery.inputs import MAX_HOSTS, Provider
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.availability import RETURN_SECONDS
-from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Backoff
 from gpudeck.model.cpu_budget import advance, cancel_tasks, run_in_steps
 from gpudeck.model.errors import PluginError, ReportRefused, Temporary, UsageError, Wrong
 from gpudeck.model.target import Target

@@ -15,8 +15,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
-from gpudeck.model.event import Event, Severity, make_event
-from gpudeck.model.flapping import FlapSuppressor
+from gpudeck.model.event import Event, FlapSuppressor, Severity, make_event
 from gpudeck.model.health import HealthLevel, XidKind, find_xid, is_repeat
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.text import show_length

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpudeck.model.extras import need
+from gpudeck.model.plugins import need
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:

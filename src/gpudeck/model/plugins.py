@@ -1,13 +1,16 @@
-"""Plugins: parts of other packages, found through the entry points of what is installed beside gpudeck.
+"""Optional parts: the extras of the install (`gpudeck[slack]`), each imported only where it is configured, and plugins.
 
-An entry point of the group `gpudeck.collectors`, `gpudeck.sources` and so on names what makes the part. A built-in part
-of the same name counts before a plugin. Whatever a plugin does wrong is told with its name and that of its package, and
-concerns nobody else. docs/extend.md is the guide.
+A plugin is found through the entry points of other installed packages. An entry point of the group
+`gpudeck.collectors`, `gpudeck.sources` and so on names its factory. A built-in part of the same name takes precedence.
+Errors of a plugin name it and its package, and affect nothing else. docs/extend.md is the guide.
 """
 
 import logging
+import platform
+import sys
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
@@ -82,3 +85,50 @@ def find_plugin(kind: PluginKind, name: str) -> Plugin:
         there = f"There are {', '.join(plugins)}." if plugins else f"No package with gpudeck.{kind} is installed here."
         raise UsageError(f"no plugin for {kind} is called {name!r}.", there)
     return plugins[name]
+
+
+Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise", "cluster", "export", "mcp"]
+_NEEDED: dict[Extra, tuple[str, ...]] = {
+    "hub": ("litestar", "sqlalchemy", "numpy"),
+    "ssh": ("asyncssh",),
+    "top": ("textual",),
+    "slack": ("slack_sdk", "aiohttp"),
+    "postgresql": ("asyncpg",),
+    "apprise": ("apprise",),
+    "cluster": ("nats", "asyncpg"),
+    "export": ("pyarrow",),
+    "mcp": ("mcp",),
+}
+
+
+HUB_PYTHON = (3, 11)
+"""The oldest Python for a hub. The base install, agent and command line, works with 3.10."""
+
+
+def need_hub_python(feature: str) -> None:
+    """Raises UsageError on a Python that is too old for `feature`, a part of the hub."""
+    if sys.version_info < HUB_PYTHON:
+        raise UsageError(
+            f"{feature} needs Python 3.{HUB_PYTHON[1]} or newer, and this is {platform.python_version()}.",
+            "Agent and command line work with it: install the hub with a newer Python.",
+        )
+
+
+def is_installed(extra: Extra) -> bool:
+    return all(find_spec(name) is not None for name in _NEEDED[extra])
+
+
+def need(extra: Extra, feature: str) -> None:
+    """Raises UsageError where the extra that `feature` needs is not installed: "gpudeck top", "sending mail"."""
+    if not is_installed(extra):
+        raise missing(extra, feature)
+
+
+def missing(extra: Extra, feature: str) -> UsageError:
+    """The error that names the extra, and the command that installs it into this environment."""
+    return UsageError(f"{feature} needs gpudeck[{extra}], which is not installed.", f"Install it: {pip_command(extra)}")
+
+
+def pip_command(extra: Extra) -> str:
+    """For this environment, wherever gpudeck came from: pip asks no index for what is installed already."""
+    return f"{sys.executable} -m pip install 'gpudeck[{extra}]'"

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.extras import need_hub_python
-from gpudeck.model.plugins import find_plugins
+from gpudeck.model.plugins import find_plugins, need_hub_python
 from gpudeck.model.target import Target
 from gpudeck.sources.base import MakeSource, PullSettings, ScrapeSettings, Source, SshSettings
 from gpudeck.sources.plugin import make_method

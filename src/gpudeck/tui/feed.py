@@ -15,7 +15,7 @@ from gpudeck.client.connection import StreamEvent
 from gpudeck.client.errors import NotFound
 from gpudeck.client.live_fleet import Delta, read_event
 from gpudeck.http_client import TROUBLE
-from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.past import Answer
 from gpudeck.model.view import Fleet, Host

@@ -26,8 +26,7 @@ from gpudeck.fetch import Fetcher, trust_from
 from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.address import show_url
-from gpudeck.model.backoff import pause_after
-from gpudeck.model.clock import Clock
+from gpudeck.model.clock import Clock, pause_after
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.event import SEVERITIES, make_event

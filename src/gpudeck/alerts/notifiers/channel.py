@@ -16,7 +16,7 @@ from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.model import clock
-from gpudeck.model.backoff import pause_after
+from gpudeck.model.clock import pause_after
 from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest, SendResul
 from gpudeck.alerts.notifiers.settings import needs_apprise, scheme_of
 from gpudeck.fetch import BlockingFetcher
 from gpudeck.model.errors import PluginError
-from gpudeck.model.extras import is_installed, pip_command
-from gpudeck.model.plugins import Plugin, find_plugins
+from gpudeck.model.plugins import Plugin, find_plugins, is_installed, pip_command
 
 _HOST = SendResult("temporary", "the name of its host cannot be found.", "Check the host in the address, and the DNS.")
 _REFUSES = SendResult("temporary", "its host refuses the connection.", "Check host and port; is the service running?")

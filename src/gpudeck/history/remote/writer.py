@@ -27,8 +27,7 @@ from gpudeck.history.remote.answers import DeviceDirectory
 from gpudeck.history.remote.client import PromClient, describe, quote
 from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, SeriesEncoder, UsageCounters
 from gpudeck.history.sample import HostSample
-from gpudeck.model.backoff import Backoff
-from gpudeck.model.clock import Clock
+from gpudeck.model.clock import Backoff, Clock
 from gpudeck.model.errors import Temporary
 
 FILE: Final = "queue.db"
