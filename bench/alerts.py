@@ -19,8 +19,8 @@ from gpudeck.alerts.rule import FleetContext
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.wire import decode
 
 HOSTS, ROUNDS, REPEATS = 1_000, 2, 10

@@ -23,8 +23,8 @@ from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.recorder import Recorder
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 

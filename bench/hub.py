@@ -14,7 +14,7 @@ from bench.reports import make_rounds
 from bench.tables import best_of, print_table
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.views.text import render_fleet
 from gpudeck.wire import Envelope, decode, decode_any
 

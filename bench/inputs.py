@@ -35,9 +35,9 @@ from gpudeck.fetch import Fetcher, HttpResponse
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.remote import client as promql
 from gpudeck.history.time_range import Grid
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import THREAD_SECONDS, parse_in_thread, run_in_steps
 from gpudeck.model.errors import GpudeckError
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
 from gpudeck.sources import ssh

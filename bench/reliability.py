@@ -18,8 +18,8 @@ from gpudeck.api.events import ReliabilityRanking
 from gpudeck.database.engine import open_database
 from gpudeck.events.store import MAX_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event, make_event
+from gpudeck.model.gpu_state import FleetSettings
 
 DAYS, A_HOST, REPEATS = 90, 8, 5
 DAY = 86_400.0

@@ -13,9 +13,9 @@ from pathlib import Path
 from gpudeck import sources
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, Limits
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.exposition import expose
+from gpudeck.model.gpu_state import FleetSettings
 
 HUB = 'job="gpudeck"'
 _HEAD = "# Made from gpudeck's own rules by `make generated`: what is changed here is lost. See docs/prometheus.md.\n"

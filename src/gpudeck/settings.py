@@ -23,8 +23,8 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.idle_policy.settings import IdlePolicySettings
 from gpudeck.model.address import split_hubs
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.plugins import Extra, is_installed, missing
 from gpudeck.model.settings import Address, LimitsSettings, TlsSettings, expand_home, is_loopback
 from gpudeck.model.text import Names

@@ -10,7 +10,7 @@ from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_proc
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.settings import AlertSettings, Override, RuleChange
 from gpudeck.model.alert import Mute
-from gpudeck.model.availability import RETURN_SECONDS
+from gpudeck.model.gpu_state import RETURN_SECONDS
 from gpudeck.model.report import GpuEvent, Report
 
 HOT = make_gpu(metrics={"temperature_celsius": 91})

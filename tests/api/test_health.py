@@ -13,8 +13,8 @@ from alerts.watched import Watched
 from fakes.api_app import make_alerts, make_app, make_auth
 from fakes.reports import make_gpu
 from gpudeck.alerts.settings import AlertSettings, RuleChange
-from gpudeck.model.maintenance import MaintenanceWindow
 from gpudeck.model.report import GpuEvent
+from gpudeck.model.reservation import MaintenanceWindow
 
 CRITICAL_ECC = AlertSettings(rules={"ecc": RuleChange(severity="critical", wait=0.0)})  # type: ignore[dict-item]
 

@@ -15,7 +15,7 @@ from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.still_fleet import running_still_hub
 from fakes.terminals import in_a_terminal
 from fakes.waiting import wait_until
-from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.gpu_state import AVAILABILITIES
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -15,9 +15,9 @@ from gpudeck.collectors.drm_cards import ASLEEP, find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.owners import GONE
 from gpudeck.collectors.sysfs import NO_NUMBER, UNSUPPORTED
-from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent
+from gpudeck.model.gpu_state import AvailabilitySettings, judge
 from gpudeck.model.report import GpuReading, Process, Report
 
 MI300X, RX7900, A770, B580 = "mi300x-amdgpu-6.8", "rx7900xtx-amdgpu-6.9", "arc-a770-i915-6.8", "arc-b580-xe-6.16"

@@ -10,8 +10,8 @@ from fakes.reports import make_envelope
 from gpudeck.collectors.nvml import ASLEEP, IDLE_SECONDS, REST_SECONDS, RETRY_SECONDS, SleepWatch
 from gpudeck.collectors.xids import KernelLog, XidWatch
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuReading
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)

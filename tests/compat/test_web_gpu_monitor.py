@@ -17,8 +17,8 @@ from gpudeck.compat.importing import HostStep, ImportContext
 from gpudeck.compat.web_gpu_monitor import read, write_load_data
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import view
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import UsageError
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuReading
 from gpudeck.views.static_page import render_page
 

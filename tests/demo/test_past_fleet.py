@@ -14,8 +14,8 @@ from gpudeck.history.base import MomentQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.settings import HistorySettings
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.view import Gpu, Host
 from gpudeck.wire import VERSION, Envelope
 

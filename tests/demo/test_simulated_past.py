@@ -8,7 +8,7 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.history.recorder import sample_host
 from gpudeck.history.sample import STATES, HostSample
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import Report
 from gpudeck.model.text import Names
 from gpudeck.wire import Envelope

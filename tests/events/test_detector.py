@@ -7,9 +7,9 @@ import pytest
 from fakes.reports import HOST, make_envelope, make_gpu, make_process
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import RETURN_SECONDS, FleetSettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Report
 
 START = 1_790_000_000.0

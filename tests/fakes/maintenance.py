@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpudeck.model.maintenance import MaintenanceWindow
+from gpudeck.model.reservation import MaintenanceWindow
 
 
 def make_window(**changes: Any) -> MaintenanceWindow:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpudeck.model.errors import GpudeckError, Temporary
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
-from gpudeck.model.queue import Granted
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Granted
 from gpudeck.queueing.scheduler import Request, grant_of
 
 GIB = 1024**3

@@ -14,7 +14,7 @@ from gpudeck.collectors.simulated.jobs import Tenure
 from gpudeck.collectors.simulated.physics import LoadSegment, memory_mib, power_watts, segment_at, utilization
 from gpudeck.collectors.simulated.work import Work
 from gpudeck.history.base import UsageAmounts
-from gpudeck.model.availability import AvailabilitySettings
+from gpudeck.model.gpu_state import AvailabilitySettings
 
 Truth = dict[str | None, UsageAmounts]
 """By user; None is for memory that nobody holds."""

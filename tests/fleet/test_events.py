@@ -8,7 +8,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.views import View, show
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading
 
 DAY = 24 * 3600.0

@@ -10,8 +10,8 @@ from fakes.clock import FakeClock
 from fakes.reports import GIB, HOST, make_busy_gpu, make_envelope, make_gpu, make_process
 from fakes.views import View, show
 from gpudeck.fleet.state import FORGET_TICKS, FleetState
-from gpudeck.model.availability import AvailabilitySettings, FleetSettings
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.gpu_state import AvailabilitySettings, FleetSettings
 from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.text import Names
 from gpudeck.model.view import Host

@@ -21,11 +21,11 @@ from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.identity import TokenName
 from gpudeck.fleet.state import FORGET_TICKS
-from gpudeck.model.availability import RETURN_SECONDS, FleetSettings
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import finish
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import Report
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 from gpudeck.model.target import Target

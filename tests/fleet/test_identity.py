@@ -8,8 +8,8 @@ from fakes.reports import make_envelope, make_gpu
 from fakes.views import show
 from gpudeck.fleet.identity import MOST_OF_A_NAME
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.target import Target
 from gpudeck.wire import Envelope
 

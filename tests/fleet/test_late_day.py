@@ -17,8 +17,8 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import HeatQuery, RunsQuery, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.recorder import Recorder
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Process
 from gpudeck.model.view import Usage
 from gpudeck.wire import Envelope

@@ -13,9 +13,9 @@ from gpudeck.fleet.late_reports import BACKLOG_PAUSE, MAX_RANGES, MissingReports
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.recorder import Recorder, Sample, as_host_samples
 from gpudeck.history.sample import STATES
-from gpudeck.model.availability import RETURN_SECONDS, FleetSettings
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 

@@ -6,7 +6,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 from gpudeck.reservations.service import observe
 

@@ -15,7 +15,7 @@ from gpudeck.fleet.host import HostState, encode_hosts
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.allocation import Allocation, SchedulerMark
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 from gpudeck.model.text import Names
 

@@ -8,8 +8,8 @@ from fakes.clock import FakeClock
 from fakes.reports import make_envelope, make_gpu
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.identity import TokenName
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.wire import encode
 
 STOLEN, OTHER = TokenName(1, "rack 3"), TokenName(2, "rack 4")

@@ -16,8 +16,8 @@ from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATES, GpuSample, HostSample
 from gpudeck.history.settings import DAY, HistorySettings
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import RetentionClock
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import Host, PastFleet
 

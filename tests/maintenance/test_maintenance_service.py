@@ -22,8 +22,7 @@ from gpudeck.model.cluster import Duty
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import candidates
-from gpudeck.model.maintenance import MaintenanceWindow
-from gpudeck.model.reservation import GpuReservation, ReservationMark
+from gpudeck.model.reservation import GpuReservation, MaintenanceWindow, ReservationMark
 from gpudeck.model.view import Gpu, Host
 
 NOW = 1_790_000_000.0

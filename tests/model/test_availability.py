@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.model.availability import AVAILABILITIES, UNUSED, AvailabilitySettings, judge
+from gpudeck.model.gpu_state import AVAILABILITIES, UNUSED, AvailabilitySettings, judge
 
 SETTINGS = AvailabilitySettings()
 GIB = 2**30

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudeck.model.health import OK, Health, HealthSettings, judge_faults, judge_health, judge_wear
+from gpudeck.model.gpu_state import OK, Health, HealthSettings, judge_faults, judge_health, judge_wear
 from gpudeck.model.report import GpuEvent
 
 SETTINGS = HealthSettings()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpudeck.model.health import XIDS, find_xid
+from gpudeck.model.gpu_state import XIDS, find_xid
 
 
 @pytest.mark.parametrize("code", [48, 62, 64, 74, 79, 95, 119, 120])

@@ -20,8 +20,7 @@ from gpudeck.cli.wait import HubQueueClient
 from gpudeck.client import Client
 from gpudeck.client.errors import NotFound
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.model.queue import Granted, QueuePosition
+from gpudeck.model.gpu_request import GpuRequest, Granted, QueuePosition
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,7 @@ from fakes.clock import FakeClock
 from fakes.offers import FakeClaims, make_offer
 from gpudeck.database.engine import Database
 from gpudeck.model.errors import Temporary
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
-from gpudeck.model.queue import QueuePosition
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, QueuePosition
 from gpudeck.queueing import queue as module
 from gpudeck.queueing.queue import QueueFull, QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings

@@ -6,9 +6,9 @@ import pytest
 
 from gpudeck.collectors.base import WHOLE_BOARD
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary
+from gpudeck.model.gpu_state import AvailabilitySettings, FleetSettings, judge
 from gpudeck.sources.base import ScrapeSettings
 from gpudeck.sources.scrape_gpus import NOT_BY_INSTANCE
 from sources.scrape_pages import (

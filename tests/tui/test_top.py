@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.tops import delta_of, make_top, press, some_fleet
-from gpudeck.model.availability import AVAILABILITIES
+from gpudeck.model.gpu_state import AVAILABILITIES
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.tui.feed import FeedLost
 from gpudeck.tui.renderer import HELP, ScreenRenderer

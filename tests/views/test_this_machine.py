@@ -11,7 +11,7 @@ import pytest
 from fakes.random_machine import Machine
 from gpudeck.collectors.host import host_name, machine_id
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import Report
 from gpudeck.model.view import Fleet
 from gpudeck.views.this_machine import LocalWatch

@@ -3,7 +3,7 @@
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_process
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import view
-from gpudeck.model.availability import FleetSettings
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.views.users import NOBODY, describe_users, render_users
 

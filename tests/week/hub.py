@@ -35,8 +35,8 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable, Pending
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.recorder import Recorder, Sample, as_host_samples
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names

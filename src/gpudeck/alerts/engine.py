@@ -21,11 +21,11 @@ from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.settings import AlertSettings, Limits, LimitsByRule, Thresholds
 from gpudeck.alerts.state import AlertStateMachine, Subjects
 from gpudeck.fleet.table import FleetTable
-from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.cpu_budget import finish as finish_steps
 from gpudeck.model.event import HOUR, SEVERITIES, Event, make_event
+from gpudeck.model.gpu_state import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0

@@ -17,8 +17,8 @@ from math import isfinite
 from operator import add, ge, gt, le, lt, mul, sub
 from typing import Any, Final, NamedTuple, Protocol
 
-from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.gpu_state import AVAILABILITIES
 from gpudeck.model.text import clean, parse_bytes, parse_memory, propose
 from gpudeck.model.times import parse_duration
 

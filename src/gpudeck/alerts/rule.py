@@ -13,7 +13,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.alert import HistoryTrouble
 from gpudeck.model.event import Severity
-from gpudeck.model.health import HealthSettings
+from gpudeck.model.gpu_state import HealthSettings
 from gpudeck.model.view import Gpu, Host, HostStatus
 
 

@@ -53,9 +53,9 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import MomentQuery
-from gpudeck.model.availability import Availability
 from gpudeck.model.exposition import label_name
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
+from gpudeck.model.gpu_state import Availability
 from gpudeck.model.target import Target
 from gpudeck.model.text import AMOUNT, parse_memory
 from gpudeck.model.view import Fleet, FleetColumns, GpuList, PastFleet, Totals

@@ -11,7 +11,7 @@ from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documen
 from gpudeck.api.hosts import explain_missing
 from gpudeck.api.services import TheServices
 from gpudeck.model import clock
-from gpudeck.model.preflight import HostHealth, judge_host
+from gpudeck.model.gpu_state import HostHealth, judge_host
 
 MAX_GPUS = 256
 

@@ -17,14 +17,14 @@ from gpudeck.api.services import TheServices
 from gpudeck.maintenance.service import MAX_NOTE, HostNotes
 from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
-from gpudeck.model.maintenance import (
+from gpudeck.model.reservation import (
     MAX_REASON,
     MaintenanceChange,
     MaintenanceList,
     MaintenanceWindow,
     ShownMaintenance,
+    ShownReservation,
 )
-from gpudeck.model.reservation import ShownReservation
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar

@@ -27,7 +27,6 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS
 from gpudeck.fleet.stream import SharedParts
-from gpudeck.model.availability import AVAILABILITIES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.exposition import (
@@ -45,6 +44,7 @@ from gpudeck.model.exposition import (
     write_head,
     write_labels,
 )
+from gpudeck.model.gpu_state import AVAILABILITIES
 from gpudeck.model.view import HostStatus
 from gpudeck.server.admission import KINDS, checkpoint
 

@@ -22,7 +22,7 @@ from gpudeck.history.sample import ALL_NAMES
 from gpudeck.history.settings import DAY
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
-from gpudeck.model.health import FAULT_SECONDS, find_xid
+from gpudeck.model.gpu_state import FAULT_SECONDS, find_xid
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.view import Host, PastFleet, show_event
 from gpudeck.reservations.calendar import show_at_gpu

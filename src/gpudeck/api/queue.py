@@ -16,8 +16,7 @@ from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
-from gpudeck.model.gpu_request import GpuRequest, Watch, WatchList, WatchView
-from gpudeck.model.queue import QueueList, QueuePosition
+from gpudeck.model.gpu_request import GpuRequest, QueueList, QueuePosition, Watch, WatchList, WatchView
 from gpudeck.model.text import clean
 from gpudeck.queueing.queue import MAX_POLL, QueueFull, WaitQueue
 from gpudeck.server.admission import exclude_wait

@@ -41,8 +41,8 @@ from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.availability import Availability
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
+from gpudeck.model.gpu_state import Availability
 from gpudeck.model.reservation import (
     GpuReservation,
     Reservation,

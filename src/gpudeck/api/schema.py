@@ -24,12 +24,10 @@ from gpudeck.api.access import COOKIE
 from gpudeck.api.descriptions import DESCRIPTIONS, EXAMPLES, PARAMETERS, TAGS
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import Allocation
-from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
 from gpudeck.model.event import Event
-from gpudeck.model.health import HealthLevel
-from gpudeck.model.maintenance import Maintenance
-from gpudeck.model.reservation import GpuReservation
+from gpudeck.model.gpu_state import Availability, HealthLevel
+from gpudeck.model.reservation import GpuReservation, Maintenance
 from gpudeck.model.view import Fleet, Gpu, Host, HostNote, HostStatus, Totals
 from gpudeck.server.asgi import ErrorBody
 from gpudeck.wire import CONTENT_TYPES, Envelope, ShortReport

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from gpudeck import __version__
 from gpudeck.chat.blocks import Block, ChatAnswer, attach, button, escape, list_answer, show_time, text_answer
 from gpudeck.chat.commands import ParsedRequest, near_commands
-from gpudeck.model.availability import Availability
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.gpu_request import CandidateGpu, candidates, choose, is_usable, matches, rank
+from gpudeck.model.gpu_state import Availability
 from gpudeck.model.reservation import Reservation, ReservedGpu, ShownReservation
 from gpudeck.model.text import clean, show_age, show_gib, show_length, show_span
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Usage, UsageRow

@@ -19,7 +19,7 @@ from gpudeck.cli.options import hub_option
 from gpudeck.client import Client
 from gpudeck.client.errors import NotFound
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.preflight import HealthVerdict, HostHealth
+from gpudeck.model.gpu_state import HealthVerdict, HostHealth
 from gpudeck.model.text import clean
 
 _CODES: Final[dict[HealthVerdict, int]] = {"ok": 0, "drain": 1, "unknown": 4}

@@ -11,7 +11,7 @@ from gpudeck.cli.options import complete_hosts, hub_option
 from gpudeck.cli.terminal import terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.maintenance import MaintenanceChange, MaintenanceList, ShownMaintenance
+from gpudeck.model.reservation import MaintenanceChange, MaintenanceList, ShownMaintenance
 from gpudeck.model.text import clean
 from gpudeck.model.times import read_moment, read_span, show_moment
 from gpudeck.views.lists import render_maintenance

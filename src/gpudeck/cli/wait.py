@@ -26,8 +26,15 @@ from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import HubChoice
 from gpudeck.model.address import mask_password
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, candidates, visible_devices
-from gpudeck.model.queue import Granted, GrantedGpu, QueuePosition
+from gpudeck.model.gpu_request import (
+    CandidateGpu,
+    GpuRequest,
+    Granted,
+    GrantedGpu,
+    QueuePosition,
+    candidates,
+    visible_devices,
+)
 from gpudeck.model.text import clean, show_length, show_span
 from gpudeck.model.times import parse_duration, show_moment
 from gpudeck.views.table import shorten
@@ -419,7 +426,7 @@ def _leave_and_end(line: QueueClient, progress: Progress, ending: Terminated) ->
 
 def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
     """Of what is planned on these GPUs for the coming day. A hub that does not answer now costs the warning alone."""
-    from gpudeck.model.maintenance import MaintenanceList  # noqa: PLC0415 - a local queue needs none
+    from gpudeck.model.reservation import MaintenanceList  # noqa: PLC0415 - a local queue needs none
 
     with contextlib.suppress(GpudeckError):
         planned = fetch(hub, MaintenanceList, "/api/v1/maintenance")[0]

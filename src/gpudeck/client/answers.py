@@ -13,8 +13,7 @@ from gpudeck import __version__
 from gpudeck.model.address import mask_password
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.errors import Unreachable
-from gpudeck.model.maintenance import Maintenance
-from gpudeck.model.reservation import GpuReservation
+from gpudeck.model.reservation import GpuReservation, Maintenance
 from gpudeck.model.view import Fleet, FleetColumns, Gpu, Host
 
 T = TypeVar("T")

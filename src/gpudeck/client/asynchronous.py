@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpudeck.client.client import Client
 from gpudeck.client.live_fleet import Delta, FleetRows
-from gpudeck.model.queue import GrantedGpu
+from gpudeck.model.gpu_request import GrantedGpu
 from gpudeck.model.view import Fleet
 
 P = ParamSpec("P")

@@ -23,14 +23,12 @@ from gpudeck.client.live_fleet import Delta, FleetRows, LiveFleet, read_event
 from gpudeck.client.queue import HubQueueClient, are_here, await_turn, find_this_host, using
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.alert import Alert, AlertList
-from gpudeck.model.availability import Availability
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.event import Event, EventList, Severity
-from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.gpu_request import GpuRequest, GrantedGpu, QueueList, QueuePosition
+from gpudeck.model.gpu_state import Availability, HostHealth
 from gpudeck.model.past import Run, Runs
-from gpudeck.model.preflight import HostHealth
-from gpudeck.model.queue import GrantedGpu, QueueList, QueuePosition
 from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
 from gpudeck.model.text import parse_memory
 from gpudeck.model.view import Fleet, GpuList, GpuOfHost, Host, HostList, PastFleet, Totals, Usage, UsageBy

@@ -14,8 +14,7 @@ from gpudeck.client.connection import HubConnection, in_path
 from gpudeck.client.errors import Busy, Forbidden, ImpossibleRequest, NotFound, WaitTimeout
 from gpudeck.collectors.host import host_name, machine_id
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
-from gpudeck.model.gpu_request import GpuRequest, visible_devices
-from gpudeck.model.queue import Granted, GrantedGpu, QueuePosition
+from gpudeck.model.gpu_request import GpuRequest, Granted, GrantedGpu, QueuePosition, visible_devices
 from gpudeck.model.text import clean
 
 POLL_SECONDS = 5.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpudeck.collectors.redaction import clean
-from gpudeck.model.health import find_xid, is_repeat
+from gpudeck.model.gpu_state import find_xid, is_repeat
 from gpudeck.model.report import GpuEvent
 
 if TYPE_CHECKING:

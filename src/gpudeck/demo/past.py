@@ -14,8 +14,8 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
-from gpudeck.model.availability import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.event import Event
+from gpudeck.model.gpu_state import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
 from gpudeck.model.report import GpuReading, Process, Report, look_at
 from gpudeck.wire import VERSION, Envelope
 

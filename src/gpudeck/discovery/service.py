@@ -11,10 +11,10 @@ from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.discovery.inputs import MAX_HOSTS, Provider
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.availability import RETURN_SECONDS
 from gpudeck.model.clock import Backoff
 from gpudeck.model.cpu_budget import advance, cancel_tasks, run_in_steps
 from gpudeck.model.errors import PluginError, ReportRefused, Temporary, UsageError, Wrong
+from gpudeck.model.gpu_state import RETURN_SECONDS
 from gpudeck.model.target import Target
 from gpudeck.sources.base import FetchedReport
 from gpudeck.sources.poller import Poller, PollMethod

@@ -14,9 +14,8 @@ from gpudeck.fleet.baseline import GpuBaseline, HostBaseline, has_other_name
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
-from gpudeck.model.availability import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.event import Event, FlapSuppressor, Severity, make_event
-from gpudeck.model.health import HealthLevel, XidKind, find_xid, is_repeat
+from gpudeck.model.gpu_state import RETURN_SECONDS, STUCK_SECONDS, HealthLevel, XidKind, find_xid, is_repeat
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.text import show_length
 

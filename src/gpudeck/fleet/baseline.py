@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gpudeck.model.health import HealthLevel
+from gpudeck.model.gpu_state import HealthLevel
 from gpudeck.model.report import GpuEvent
 
 TWIN_FLAGS = ("clone", "rival", "name")

@@ -1,7 +1,7 @@
 """Numbers of many GPUs or hosts as columns: one row each, one column a metric of the catalog.
 
 NaN is unknown. Rows are given out in runs, so that the GPUs of one host lie side by side. Never hold a column across an
-`await`: it is replaced when rows are given out. `judge` has the rules of model.availability and model.health as column
+`await`: it is replaced when rows are given out. `judge` has the rules of model.gpu_state as column
 operations, and tests hold these to them. A comparison with NaN is false: unknown values are tested for explicitly.
 """
 
@@ -13,9 +13,15 @@ import numpy as np
 from msgspec import defstruct
 from numpy.typing import NDArray
 
-from gpudeck.model.availability import AVAILABILITIES, Availability, AvailabilitySettings, FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
-from gpudeck.model.health import HealthLevel, HealthSettings
+from gpudeck.model.gpu_state import (
+    AVAILABILITIES,
+    Availability,
+    AvailabilitySettings,
+    FleetSettings,
+    HealthLevel,
+    HealthSettings,
+)
 from gpudeck.model.view import HostStatus
 
 Floats = NDArray[np.float64]

@@ -37,12 +37,19 @@ from gpudeck.fleet.columns import (
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark, join_marks
-from gpudeck.model.availability import UNUSED, Availability
 from gpudeck.model.catalog import GPU_METRICS, Value
-from gpudeck.model.health import FAULT_SECONDS, Health, find_xid, judge_faults, judge_health, judge_wear
-from gpudeck.model.maintenance import Maintenance
+from gpudeck.model.gpu_state import (
+    FAULT_SECONDS,
+    UNUSED,
+    Availability,
+    Health,
+    find_xid,
+    judge_faults,
+    judge_health,
+    judge_wear,
+)
 from gpudeck.model.report import GpuEvent, GpuReading, Process, find_user, look_at, users_of
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import Maintenance, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu, ShownProcess, show_event
 

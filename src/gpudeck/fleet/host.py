@@ -42,11 +42,11 @@ from gpudeck.fleet.table import (
 )
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.allocation import SchedulerMark, mark_pods
-from gpudeck.model.availability import RETURN_SECONDS, Availability
 from gpudeck.model.catalog import HOST_METRICS, HostIdentity, Value
 from gpudeck.model.gpu_request import CandidateGpu, candidate_of
-from gpudeck.model.maintenance import Maintenance
+from gpudeck.model.gpu_state import RETURN_SECONDS, Availability
 from gpudeck.model.report import Disk, GpuReading, JobCgroup, Report
+from gpudeck.model.reservation import Maintenance
 from gpudeck.model.text import Names, read_release
 from gpudeck.model.view import Gpu, Host, HostNote, HostStatus
 from gpudeck.wire import Envelope, Head, ShortReport

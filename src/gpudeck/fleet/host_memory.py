@@ -22,10 +22,10 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
-from gpudeck.model.availability import RETURN_SECONDS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.errors import Temporary
+from gpudeck.model.gpu_state import RETURN_SECONDS
 from gpudeck.model.report import GpuReading, Number, Report
 from gpudeck.model.text import clean
 from gpudeck.wire import Envelope

@@ -8,8 +8,8 @@ from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.state import FleetState, Ingest
 from gpudeck.fleet.stream import Stream
 from gpudeck.model import clock
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import RetentionClock, SharedClock
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.text import Names
 
 _RATE_SECONDS: Final = 60

@@ -14,9 +14,9 @@ from msgspec import Struct
 from gpudeck.auth.caller import is_for
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import ReportRefused
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 from gpudeck.wire import Envelope, Head, ShortReport

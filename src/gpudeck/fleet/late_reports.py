@@ -15,8 +15,7 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import Observers
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.allocation import SchedulerMark
-from gpudeck.model.maintenance import MaintenanceWindow
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import MaintenanceWindow, ReservationMark
 from gpudeck.wire import Envelope, Head
 
 BACKLOG_PAUSE: Final = 10.0

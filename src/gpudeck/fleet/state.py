@@ -19,13 +19,12 @@ from gpudeck.fleet.table import FleetTable, Pending, refuse_undescribed
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import SchedulerMark
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.maintenance import MaintenanceWindow
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import Report
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import MaintenanceWindow, ReservationMark
 from gpudeck.model.target import READ_WAYS, WAYS, Target
 from gpudeck.model.text import Names
 from gpudeck.model.view import Fleet, HostNote, Totals

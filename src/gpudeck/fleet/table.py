@@ -39,13 +39,12 @@ from gpudeck.fleet.columns import (
     rows_of,
 )
 from gpudeck.model.allocation import SchedulerMark
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Value
 from gpudeck.model.cpu_budget import Steps
 from gpudeck.model.errors import ReportRefused
-from gpudeck.model.maintenance import MaintenanceSchedule
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import Disk, GpuReading, Number, Report
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import MaintenanceSchedule, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import HostNote, Totals
 from gpudeck.wire import ShortReport

@@ -27,9 +27,17 @@ from gpudeck.history.sample import (
     Values,
 )
 from gpudeck.model.alert import Alert, AlertCounts
-from gpudeck.model.availability import AVAILABILITIES, Availability, FleetSettings
 from gpudeck.model.catalog import GpuIdentity
-from gpudeck.model.health import WEAR, Health, judge_faults, judge_health, judge_wear
+from gpudeck.model.gpu_state import (
+    AVAILABILITIES,
+    WEAR,
+    Availability,
+    FleetSettings,
+    Health,
+    judge_faults,
+    judge_health,
+    judge_wear,
+)
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.times import show_utc

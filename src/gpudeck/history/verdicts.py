@@ -26,7 +26,7 @@ from gpudeck.history.run_columns import (
     find_blocks,
 )
 from gpudeck.model.errors import PluginError
-from gpudeck.model.health import find_xid
+from gpudeck.model.gpu_state import find_xid
 from gpudeck.model.job import MAX_SUGGESTIONS, Rating, RunVerdict, Suggestion
 from gpudeck.model.plugins import Plugin, find_plugins
 from gpudeck.model.text import show_count, show_span

@@ -25,7 +25,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.maintenance import MaintenanceWindow
+from gpudeck.model.reservation import MaintenanceWindow
 from gpudeck.model.text import clean
 from gpudeck.model.view import HostNote
 

@@ -20,7 +20,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import Event, make_event
-from gpudeck.model.maintenance import MaintenanceList, MaintenanceWindow, ShownMaintenance
+from gpudeck.model.reservation import MaintenanceList, MaintenanceWindow, ShownMaintenance
 from gpudeck.model.text import clean, show_length
 
 DAY: Final = 86_400.0

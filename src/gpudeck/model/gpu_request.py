@@ -1,8 +1,9 @@
-"""Requests for GPUs, and the decision which GPUs meet them. Pure: `gpudeck free`, `wait`, `watch` and `reserve`, the
-bot, the API and the search all decide here whether a GPU is of the requested kind.
+"""Requests for GPUs, the decision which GPUs meet them, watches, and positions in the queue. Pure.
 
-Best is the least memory that is enough; of equals the host on which the fewest are left, so that whole hosts stay whole
-for those who need one; then the host's name and the GPU's number. A watch is a request that notifies once.
+`gpudeck free`, `wait`, `watch` and `reserve`, the bot, the API and the search all decide here whether a GPU is of the
+requested kind. Best is the least memory that is enough; of equals the host on which the fewest are left, so that whole
+hosts stay whole for requests of several GPUs; then the host's name and the GPU's number. A watch is a request that
+notifies once.
 """
 
 import math
@@ -15,10 +16,9 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.model.availability import Availability
 from gpudeck.model.catalog import HostIdentity
 from gpudeck.model.errors import UsageError
-from gpudeck.model.health import HealthLevel
+from gpudeck.model.gpu_state import Availability, HealthLevel
 from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.text import show_amount, show_count, show_gib
 from gpudeck.model.view import Gpu, Host
@@ -367,3 +367,55 @@ def visible_devices(gpus: Sequence[Device]) -> tuple[str, str]:
         if gpu.vendor not in _VARIABLES or not gpu.uuid.startswith(_NAMED):
             raise UsageError(f"GPU {gpu.label} of {gpu.host} has no UUID that a program can be given.")
     return _VARIABLES[gpus[0].vendor], ",".join(gpu.uuid for gpu in gpus)
+
+
+class GrantedGpu(Struct, frozen=True):
+    """A granted GPU, with the host and the number that it had then."""
+
+    uuid: str
+    host: str
+    host_id: str
+    label: str
+    name: str
+    vendor: str
+
+
+class Granted(Struct, frozen=True):
+    """Granted GPUs, claimed until `until`; `claim` is the reservation that shows it."""
+
+    gpus: list[GrantedGpu]
+    at: float
+    until: float
+    claim: int | None = None
+
+
+class QueuePosition(Struct, frozen=True, kw_only=True):
+    """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
+    history knows; null stands beside the reason why there is none.
+
+    `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
+    they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
+    at once: not with the position, or all would ask again when one is served.
+    """
+
+    id: int
+    user: str
+    wanted: GpuRequest
+    created_at: float
+    position: int | None
+    waiting: int
+    reason: str | None
+    impossible: str | None = None
+    claimed: int
+    estimate_seconds: float | None
+    estimate_reason: str | None
+    granted: Granted | None
+    version: str
+
+
+class QueueList(Struct, frozen=True):
+    """Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
+    are claimed for the first in line, by UUID: the id of the request."""
+
+    requests: list[QueuePosition]
+    claimed: dict[str, int]

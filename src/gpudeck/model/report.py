@@ -48,7 +48,7 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class GpuEvent(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A fault that the driver reported at one moment: NVIDIA's XID. `model.health` has the meaning of each `code`.
+    """A fault that the driver reported at one moment: NVIDIA's XID `code`.
 
     `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
     driver's own words.

@@ -11,12 +11,10 @@ from msgspec import Struct, field
 
 from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.allocation import Allocation
-from gpudeck.model.availability import AVAILABILITIES, Availability
 from gpudeck.model.catalog import GpuMetrics, HostMetrics
-from gpudeck.model.health import HealthLevel, XidKind, find_xid
-from gpudeck.model.maintenance import Maintenance
+from gpudeck.model.gpu_state import AVAILABILITIES, Availability, HealthLevel, XidKind, find_xid
 from gpudeck.model.report import Disk, GpuEvent
-from gpudeck.model.reservation import GpuReservation
+from gpudeck.model.reservation import GpuReservation, Maintenance
 
 HostStatus = Literal["up", "late", "down", "never_seen"]
 By = Literal["user", "group", "host", "model"]

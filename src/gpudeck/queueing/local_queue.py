@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from gpudeck.agent.lock_files import find_places, look_at, make_locked
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
-from gpudeck.model.queue import Granted, QueuePosition
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Granted, QueuePosition
 from gpudeck.queueing.scheduler import PositionFinder, Request, Schedule, grant_of, schedule
 from gpudeck.queueing.settings import QueueSettings
 

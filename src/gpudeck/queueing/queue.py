@@ -17,8 +17,7 @@ from gpudeck.database.engine import FleetStore
 from gpudeck.database.schema import queue_requests as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError, Temporary
-from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, from_row, to_row
-from gpudeck.model.queue import Granted, QueuePosition
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Granted, QueuePosition, from_row, to_row
 from gpudeck.queueing.scheduler import Estimate, PositionFinder, Request, ScheduledGrant, grant_of, schedule
 from gpudeck.queueing.settings import QueueSettings
 

@@ -19,6 +19,9 @@ from msgspec.structs import replace
 from gpudeck.model.gpu_request import (
     CandidateGpu,
     GpuRequest,
+    Granted,
+    GrantedGpu,
+    QueuePosition,
     by_host,
     choose,
     explain_impossible,
@@ -26,7 +29,6 @@ from gpudeck.model.gpu_request import (
     matches,
     rank,
 )
-from gpudeck.model.queue import Granted, GrantedGpu, QueuePosition
 
 
 class Request(Struct, frozen=True, kw_only=True):

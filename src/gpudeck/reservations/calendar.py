@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from gpudeck.model import clock
 from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.model.maintenance import MaintenanceWindow
-from gpudeck.model.reservation import GpuReservation, Reservation, ReservationKind, ReservedGpu
+from gpudeck.model.reservation import GpuReservation, MaintenanceWindow, Reservation, ReservationKind, ReservedGpu
 from gpudeck.reservations.conflicts import (
     NOTHING_DRAINED,
     Drained,

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.model.maintenance import MaintenanceSchedule, MaintenanceWindow
-from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.model.reservation import MaintenanceSchedule, MaintenanceWindow, Reservation, ReservedGpu
 from gpudeck.model.text import show_count
 from gpudeck.model.times import show_utc
 from gpudeck.reservations.requests import Known

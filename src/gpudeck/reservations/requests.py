@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gpudeck.model.availability import Availability
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, explain_impossible, is_unusable, matches, memory_order
-from gpudeck.model.health import HealthLevel
+from gpudeck.model.gpu_state import Availability, HealthLevel
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, check_span, read_span
 

@@ -27,8 +27,7 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.cluster import Duty, LostDuty
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
-from gpudeck.model.maintenance import MaintenanceWindow
-from gpudeck.model.reservation import Reservation, ReservationMark
+from gpudeck.model.reservation import MaintenanceWindow, Reservation, ReservationMark
 from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
 from gpudeck.reservations.reconcile import Reconciler, release_event
 from gpudeck.reservations.requests import ObservedGpu, Occupant

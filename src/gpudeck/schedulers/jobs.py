@@ -24,9 +24,9 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model import clock
 from gpudeck.model.allocation import KUBERNETES, Allocation
-from gpudeck.model.availability import STUCK_SECONDS
 from gpudeck.model.clock import Clock
 from gpudeck.model.cluster import Duty
+from gpudeck.model.gpu_state import STUCK_SECONDS
 from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_hosts import JobHosts
 from gpudeck.schedulers.job_store import (

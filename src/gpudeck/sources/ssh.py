@@ -18,9 +18,9 @@ from msgspec import Struct
 from gpudeck.collectors.nvidia_smi import SmiReading, SmiState, parse, parse_host
 from gpudeck.collectors.smi_command import COLUMNS, shell_command, split_answer
 from gpudeck.fleet.state import FleetState
-from gpudeck.model.availability import FleetSettings
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, GpudeckError, PluginError, Temporary, UsageError
+from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.target import Target
 from gpudeck.model.view import Fleet
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, MakeSource, Source, SshLoginRefused, SshSettings

@@ -29,8 +29,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.model.availability import AVAILABILITIES, UNUSED
 from gpudeck.model.gpu_request import MemoryBound, has_model
+from gpudeck.model.gpu_state import AVAILABILITIES, UNUSED
 from gpudeck.model.text import parse_memory
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Totals
 

@@ -7,8 +7,7 @@ from typing import Final
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.event import Event, FaultEvidence, Reliability, ReliabilityRow
 from gpudeck.model.gpu_request import CandidateGpu, WatchView
-from gpudeck.model.maintenance import ShownMaintenance
-from gpudeck.model.reservation import ReservedGpu, ShownReservation
+from gpudeck.model.reservation import ReservedGpu, ShownMaintenance, ShownReservation
 from gpudeck.model.text import clean, show_gib, show_length, show_span
 from gpudeck.model.times import show_moment
 from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, Column, paint, render, wrap

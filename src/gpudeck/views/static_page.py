@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import Final
 
-from gpudeck.model.availability import RARE, UNUSED
+from gpudeck.model.gpu_state import RARE, UNUSED
 from gpudeck.model.text import clean, show_count, show_gib, show_span
 from gpudeck.model.view import Fleet, Gpu, Host
 from gpudeck.views.text import NO_HOST, SYMBOLS, count_hosts_and_gpus, name_problem, show_number

@@ -10,8 +10,8 @@ from typing import Final
 
 from gpudeck.model.alert import Alert
 from gpudeck.model.allocation import Allocation
-from gpudeck.model.availability import RARE, Availability
-from gpudeck.model.maintenance import Maintenance
+from gpudeck.model.gpu_state import RARE, Availability
+from gpudeck.model.reservation import Maintenance
 from gpudeck.model.text import clean, show_age, show_count, show_gib, show_length, show_span
 from gpudeck.model.times import show_utc
 from gpudeck.model.view import Fleet, Gpu, Host, PastFleet, ShownEvent, ShownProcess, Totals

@@ -1,6 +1,6 @@
 """This machine without any hub: its collectors' reports as the fleet of one host that a hub would show.
 
-The rules for one GPU are those of model.availability and model.health, with their default limits. A hub applies them to
+The rules for one GPU are those of model.gpu_state, with their default limits. A hub applies them to
 columns of all GPUs with numpy, which a base install does not have and which takes longer to import than this machine to
 read.
 """
@@ -17,9 +17,18 @@ from gpudeck import __version__
 from gpudeck.collectors.base import Collector, CollectorSettings
 from gpudeck.collectors.host import host_name, machine_id
 from gpudeck.collectors.machine import read_once, watch_this_machine
-from gpudeck.model.availability import Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Value
-from gpudeck.model.health import FAULT_SECONDS, judge_faults, judge_health, judge_wear
+from gpudeck.model.gpu_state import (
+    FAULT_SECONDS,
+    Availability,
+    FleetSettings,
+    Verdict,
+    is_occupied,
+    judge,
+    judge_faults,
+    judge_health,
+    judge_wear,
+)
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Occupancy, Process, Report, find_user, look_at, users_of
 from gpudeck.model.text import without_maker
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, show_event

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gpudeck.collectors.simulated import SimulatedFleet
-from gpudeck.model.availability import AvailabilitySettings, judge
+from gpudeck.model.gpu_state import AvailabilitySettings, judge
 from gpudeck.model.report import GpuReading
 
 MONDAY = 1_760_313_600.0

@@ -15,10 +15,9 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
-from gpudeck.model.health import Health
-from gpudeck.model.maintenance import MaintenanceSchedule
+from gpudeck.model.gpu_state import Health
 from gpudeck.model.report import GpuReading
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import MaintenanceSchedule, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu, Host
 from gpudeck.wire import Envelope

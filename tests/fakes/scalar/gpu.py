@@ -12,12 +12,22 @@ from msgspec.structs import asdict
 
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
 from gpudeck.model.allocation import NOT_SCHEDULED, SchedulerMark
-from gpudeck.model.availability import UNUSED, Availability, FleetSettings, Verdict, is_occupied, judge
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.health import Health, find_xid, judge_faults, judge_health, judge_wear
-from gpudeck.model.maintenance import Maintenance
+from gpudeck.model.gpu_state import (
+    UNUSED,
+    Availability,
+    FleetSettings,
+    Health,
+    Verdict,
+    find_xid,
+    is_occupied,
+    judge,
+    judge_faults,
+    judge_health,
+    judge_wear,
+)
 from gpudeck.model.report import GpuEvent, GpuReading, Process
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import Maintenance, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu
 

@@ -7,11 +7,10 @@ from fakes.scalar.gpu import GpuState
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
 from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
 from gpudeck.model.allocation import SchedulerMark
-from gpudeck.model.availability import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
 from gpudeck.model.catalog import HOST_METRICS
-from gpudeck.model.maintenance import Maintenance, MaintenanceSchedule
+from gpudeck.model.gpu_state import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
 from gpudeck.model.report import GpuReading
-from gpudeck.model.reservation import ReservationMark
+from gpudeck.model.reservation import Maintenance, MaintenanceSchedule, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope

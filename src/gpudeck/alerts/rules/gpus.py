@@ -12,7 +12,7 @@ from gpudeck.alerts.settings import DEFAULTS, Limits
 from gpudeck.fleet.columns import IDLE, NOBODY, Flags
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
-from gpudeck.model.health import HealthSettings, XidKind, find_xid
+from gpudeck.model.gpu_state import HealthSettings, XidKind, find_xid
 from gpudeck.model.view import Gpu, ShownEvent
 
 _DAY = 86_400.0

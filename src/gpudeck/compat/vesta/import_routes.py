@@ -25,11 +25,11 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.model.availability import AvailabilitySettings, judge
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
+from gpudeck.model.gpu_state import AvailabilitySettings, judge
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 
