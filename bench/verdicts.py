@@ -23,8 +23,7 @@ from gpudeck.history.base import Fault, RunsQuery, VerdictQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.verdicts import RULES
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Run
+from gpudeck.model.job import Run, RunVerdict
 
 GPUS, HOUR = 8, 3600.0
 START = 1_790_000_000 // 86_400 * 86_400.0

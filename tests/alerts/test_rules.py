@@ -11,7 +11,7 @@ from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.alerts.rule import HUB, FleetContext, LateReservation
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange
-from gpudeck.model.alert import Backlog, judge_backlog, judge_damage, judge_problem
+from gpudeck.model.history import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 

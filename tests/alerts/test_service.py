@@ -19,8 +19,8 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model import cpu_budget as turns_of_the_loop
-from gpudeck.model.alert import judge_problem
 from gpudeck.model.event import Event
+from gpudeck.model.history import judge_problem
 from gpudeck.model.reservation import Reservation, ReservedGpu
 
 AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0)}, group_wait=0.0)

@@ -21,7 +21,7 @@ from gpudeck.api.app import read_routes
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.alert import judge_problem
+from gpudeck.model.history import judge_problem
 
 PASSWORD = "correct horse battery"
 ROUTES = {

@@ -8,7 +8,7 @@ from gpudeck.chat.answers import answer_report
 from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.commands import read_report
 from gpudeck.model.errors import UsageError
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.usage import Usage, UsageRow
 
 DAY = 86_400
 

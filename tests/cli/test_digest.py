@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
-from gpudeck.model.digest import DigestPreview
+from gpudeck.model.usage import DigestPreview
 
 SENT = DigestPreview("ada", "2026-W46", 1.0, 2.0, 3.0, "UTC", "GPU digest", "text\n", "<p>html</p>\n", ["mail"])
 

@@ -16,8 +16,7 @@ import pytest
 
 from fakes.hubs import gpudeck
 from gpudeck.model.event import FaultEvidence, Reliability, ReliabilityRow
-from gpudeck.model.view import Day, Usage, UsageRow
-from gpudeck.model.waste import SmallerModel, Waste, WastedHours, WasteRow
+from gpudeck.model.usage import Day, SmallerModel, Usage, UsageRow, Waste, WastedHours, WasteRow
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
 DAYS = [Day("2026-06-01", T0, 1.0, 0.5), Day("2026-06-02", T0 + 86_400, 0.5, None)]

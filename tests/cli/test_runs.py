@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from fakes.store import RUN, VERDICT
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Runs
+from gpudeck.model.job import Runs, RunVerdict
 from gpudeck.views.runs import ShownRuns, render_runs
 
 NOW = 1_790_010_000.0

@@ -20,7 +20,7 @@ from fakes.waiting import wait_until
 from gpudeck import AsyncClient, Client, ImpossibleRequest, NotFound, ReservationTaken, UsageError, WaitTimeout
 from gpudeck.client.history import History
 from gpudeck.collectors.host import host_name, machine_id
-from gpudeck.model.past import Series
+from gpudeck.model.history import Series
 from gpudeck.model.view import Fleet
 
 CONFIG = "demo: never\nlocal: never\n"

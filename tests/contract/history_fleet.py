@@ -11,7 +11,7 @@ from typing import Final
 
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, ProcessSample
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
-from gpudeck.model.past import Point
+from gpudeck.model.history import Point
 
 START: Final = 1_789_920_000
 """Midnight in UTC: hours, days and steps begin there."""

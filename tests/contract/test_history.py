@@ -32,7 +32,7 @@ from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
-from gpudeck.model.past import Answer, Point
+from gpudeck.model.history import Answer, Point
 
 Maker = Callable[[Path, list[HostSample]], AbstractContextManager[Store]]
 """A store that holds these samples."""

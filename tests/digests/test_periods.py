@@ -8,7 +8,7 @@ import pytest
 
 from gpudeck.digests.periods import find_period
 from gpudeck.digests.settings import DigestSettings
-from gpudeck.model.digest import NumberFormat, show_number
+from gpudeck.model.usage import NumberFormat, show_number
 
 BERLIN, HOUR = ZoneInfo("Europe/Berlin"), 3600.0
 Every = Literal["week", "month"]

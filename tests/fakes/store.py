@@ -18,9 +18,9 @@ from gpudeck.history.base import (
     VerdictQuery,
 )
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.model.job import RunVerdict, Suggestion
-from gpudeck.model.past import Answer, Run, Runs, Series
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.history import Answer, Series
+from gpudeck.model.job import Run, Runs, RunVerdict, Suggestion
+from gpudeck.model.usage import Usage, UsageRow
 
 VERDICT = RunVerdict(
     "poor", "It was idle.", None, [Suggestion("idle_after_work", "It was idle", "72 % of 2h", "20 %", "End it.")]

@@ -20,7 +20,7 @@ from gpudeck.history.recorder import Recorder
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Process
-from gpudeck.model.view import Usage
+from gpudeck.model.usage import Usage
 from gpudeck.wire import Envelope
 
 HOUR = 3600.0

@@ -9,7 +9,7 @@ from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
 from gpudeck.history.base import STATE_METRICS, HistoryRefused, KnownRun, SeriesQuery
 from gpudeck.history.hour import ABSENT, BUSY, FREE, IDLE, UNKNOWN, Hour, RunSlice
-from gpudeck.model.past import Answer, Point
+from gpudeck.model.history import Answer, Point
 
 HOUR = 3600
 NOW = T0 + 2 * 86_400.0

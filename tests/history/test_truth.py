@@ -18,7 +18,7 @@ from gpudeck.history.sample import STATES
 from gpudeck.history.settings import HistorySettings
 from gpudeck.idle_policy.report import PastFacts, simulate, sum_up
 from gpudeck.idle_policy.settings import IdlePolicySettings, IdleRule
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.usage import Usage, UsageRow
 
 START = 1_760_313_600.0
 DAYS = 30

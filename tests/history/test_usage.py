@@ -12,7 +12,7 @@ import pytest
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageQuery, UseKey
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.usage import Usage, UsageRow
 
 HOUR = 3600
 DAY = 24 * HOUR

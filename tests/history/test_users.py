@@ -7,7 +7,7 @@ from fakes.past import T0, FakePast, make_hour, without
 from gpudeck.history.answers import answer_series
 from gpudeck.history.base import HistoryRefused, SeriesQuery, UsageAmounts
 from gpudeck.history.hour import BUSY, FREE, UNKNOWN, RunSlice
-from gpudeck.model.past import Answer, Point
+from gpudeck.model.history import Answer, Point
 
 HOUR = 3600
 NOW = T0 + 86_400.0

@@ -11,7 +11,7 @@ from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.waste import before_of, describe_waste, find_smaller
-from gpudeck.model.waste import Waste
+from gpudeck.model.usage import Waste
 
 HOUR = 3600.0
 T0 = 1_789_920_000.0  # midnight in UTC

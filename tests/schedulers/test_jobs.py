@@ -17,7 +17,7 @@ from gpudeck.model.allocation import KUBERNETES, Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
 from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports, read_summary, write_summary
 from gpudeck.model.report import GpuReading, JobCgroup, Report
-from gpudeck.model.view import Usage, UsageRow
+from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobQuery, JobStore, import_jobs

@@ -8,7 +8,7 @@ import pytest
 from wcwidth import wcswidth
 
 from fakes.fleets import make
-from gpudeck.model.view import By, Usage, UsageRow
+from gpudeck.model.usage import By, Usage, UsageRow
 from gpudeck.views.usage import render_usage
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC

@@ -12,7 +12,7 @@ from gpudeck.alerts.record import AlertRecord
 from gpudeck.history.base import HeatQuery, RunsQuery, SeriesQuery, UsageQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.model.event import Event
-from gpudeck.model.view import By, UsageRow
+from gpudeck.model.usage import By, UsageRow
 from week.hosts import HOUR, START
 from week.hub import WeekHub
 

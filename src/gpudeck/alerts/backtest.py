@@ -20,7 +20,7 @@ from gpudeck.history.base import STATE_METRICS, SeriesQuery, Store
 from gpudeck.history.sample import HOST_PREFIX as STORED_HOST_PREFIX
 from gpudeck.model.alert import PastFiring
 from gpudeck.model.errors import UsageError
-from gpudeck.model.past import Answer, Series
+from gpudeck.model.history import Answer, Series
 from gpudeck.model.text import clean
 
 POINTS: Final = 5_000

@@ -11,9 +11,9 @@ from gpudeck.alerts.trends import Growths
 from gpudeck.fleet.columns import Flags
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.table import FleetTable
-from gpudeck.model.alert import HistoryTrouble
 from gpudeck.model.event import Severity
 from gpudeck.model.gpu_state import HealthSettings
+from gpudeck.model.history import HistoryTrouble
 from gpudeck.model.view import Gpu, Host, HostStatus
 
 

@@ -25,11 +25,12 @@ from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
-from gpudeck.model.alert import Alert, AlertCounts, HistoryTrouble
+from gpudeck.model.alert import Alert, AlertCounts
 from gpudeck.model.clock import Clock
 from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import LoopBudget, cancel_tasks, run_in_steps
 from gpudeck.model.errors import Temporary
+from gpudeck.model.history import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.rules import name_gpus
 

@@ -24,7 +24,8 @@ from gpudeck.fleet.state import PARTS
 from gpudeck.history.base import HistoryRefused, StoreStats
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.errors import Temporary
-from gpudeck.model.view import DatabaseState, HistoryState, Totals
+from gpudeck.model.history import HistoryState
+from gpudeck.model.view import DatabaseState, Totals
 
 _REFUSED = "refused_"
 _KEPT_SECONDS = 30.0

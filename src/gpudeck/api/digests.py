@@ -9,7 +9,7 @@ from litestar.params import QueryParameter
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.services import TheServices
-from gpudeck.model.digest import DigestPreview, Frequency
+from gpudeck.model.usage import DigestPreview, Frequency
 
 
 @get(

@@ -33,8 +33,8 @@ from gpudeck.history.time_range import Period, check_range, load_zone
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.past import Run, Runs
-from gpudeck.model.view import By, Usage
+from gpudeck.model.job import Run, Runs
+from gpudeck.model.usage import By, Usage
 from gpudeck.server.asgi import ErrorBody
 
 ESTIMATE: Final = "X-Estimated-Bytes"

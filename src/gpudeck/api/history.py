@@ -36,8 +36,8 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import CpuBudget, checkpoint
-from gpudeck.model.past import Answer
-from gpudeck.model.view import By, Usage, UsageBy
+from gpudeck.model.history import Answer
+from gpudeck.model.usage import By, Usage, UsageBy
 from gpudeck.server.admission import exclude_wait
 from gpudeck.server.rate_limits import FairQueue, RateLimiter
 

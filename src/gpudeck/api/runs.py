@@ -15,7 +15,7 @@ from gpudeck.api.verdicts import judge_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import HistoryRefused, RunsQuery
-from gpudeck.model.past import Run, Runs
+from gpudeck.model.job import Run, Runs
 
 _Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Name = Annotated[str | None, QueryParameter(max_length=256)]

@@ -21,7 +21,7 @@ from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import HostNotes
 from gpudeck.maintenance.windows import MaintenanceWindows
 from gpudeck.model.cluster import Cluster
-from gpudeck.model.digest import DigestPreview, Frequency
+from gpudeck.model.usage import DigestPreview, Frequency
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.schedulers.job_report import JobReporter

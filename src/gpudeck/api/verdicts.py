@@ -13,8 +13,7 @@ from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.history.base import Fault, HistoryRefused, VerdictQuery
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import JobReport
-from gpudeck.model.past import Run
+from gpudeck.model.job import JobReport, Run
 
 MAX_JOBS: Final = 20
 """Of an array's tasks the newest are judged."""

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.model.digest import Frequency, NumberFormat
 from gpudeck.model.settings import Duration, Text, is_loopback
 from gpudeck.model.times import load_zone
+from gpudeck.model.usage import Frequency, NumberFormat
 
 ACCOUNT_NAME = r"^[a-z0-9](?:[a-z0-9._@-]{0,62}[a-z0-9])?$(?!\n)"
 NAME_WORDS = "at most 64 lower-case letters, digits, and . _ @ - between them"

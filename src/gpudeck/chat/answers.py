@@ -22,7 +22,8 @@ from gpudeck.model.gpu_request import CandidateGpu, candidates, choose, is_usabl
 from gpudeck.model.gpu_state import Availability
 from gpudeck.model.reservation import Reservation, ReservedGpu, ShownReservation
 from gpudeck.model.text import clean, show_age, show_gib, show_length, show_span
-from gpudeck.model.view import Fleet, Gpu, Host, HostStatus, Usage, UsageRow
+from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.model.view import Fleet, Gpu, Host, HostStatus
 from gpudeck.reservations.conflicts import Conflict, FreeSlot
 from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 from gpudeck.views.filter import choose_hosts, choose_user, choose_words, explain_unclear, join, near_hosts, parse_query

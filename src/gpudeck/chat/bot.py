@@ -41,7 +41,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import RunsQuery, Store
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.past import Runs
+from gpudeck.model.job import Runs
 from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue

@@ -20,7 +20,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import AMOUNT, parse_memory
 from gpudeck.model.times import parse_duration, parse_time, read_moment, read_span
-from gpudeck.model.view import By
+from gpudeck.model.usage import By
 from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
 
 _Look = Literal["free", "who", "where", "hosts", "all", "all_cmd", "all_detail", "users", "alerts", "report", "help"]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpudeck.chat.blocks import ChatAnswer, escape, show_time, text_answer
-from gpudeck.model.job import RATING_WORDS, Rating
-from gpudeck.model.past import Run
+from gpudeck.model.job import RATING_WORDS, Rating, Run
 from gpudeck.model.text import show_span
 
 MAX_RUNS: Final = 10

@@ -9,9 +9,9 @@ from gpudeck.cli.hub_access import ask, find_name
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.terminal import check_output
 from gpudeck.client.answers import read_answer
-from gpudeck.model.digest import DigestPreview
 from gpudeck.model.errors import UsageError
 from gpudeck.model.text import clean
+from gpudeck.model.usage import DigestPreview
 
 if TYPE_CHECKING:
     from gpudeck.client import Client

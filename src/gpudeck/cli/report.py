@@ -20,8 +20,7 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.event import Reliability
 from gpudeck.model.job import JobList, JobReports, write_summary
 from gpudeck.model.text import propose
-from gpudeck.model.view import Usage, UsageBy
-from gpudeck.model.waste import Waste
+from gpudeck.model.usage import Usage, UsageBy, Waste
 from gpudeck.views.lists import render_reliability
 from gpudeck.views.usage import render_job, render_jobs, render_usage
 from gpudeck.views.waste import render_waste

@@ -28,10 +28,11 @@ from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.event import Event, EventList, Severity
 from gpudeck.model.gpu_request import GpuRequest, GrantedGpu, QueueList, QueuePosition
 from gpudeck.model.gpu_state import Availability, HostHealth
-from gpudeck.model.past import Run, Runs
+from gpudeck.model.job import Run, Runs
 from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
 from gpudeck.model.text import parse_memory
-from gpudeck.model.view import Fleet, GpuList, GpuOfHost, Host, HostList, PastFleet, Totals, Usage, UsageBy
+from gpudeck.model.usage import Usage, UsageBy
+from gpudeck.model.view import Fleet, GpuList, GpuOfHost, Host, HostList, PastFleet, Totals
 
 Time = float | str | datetime
 Memory = int | str

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any, Final
 
 from gpudeck.model.errors import UsageError
-from gpudeck.model.past import Answer, Series
+from gpudeck.model.history import Answer, Series
 
 COLUMNS: Final = ("time", "mean", "min", "max")
 """Of a point: when its step begins (Unix seconds), the mean over it, the smallest and the largest value."""

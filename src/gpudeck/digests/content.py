@@ -9,12 +9,9 @@ from msgspec import Struct, field
 
 from gpudeck.digests.figures import MAX_RUNS, FleetFigures, OwnRuns, OwnUse, PeriodFigures, describe_use, sum_use
 from gpudeck.digests.periods import DigestPeriod
-from gpudeck.model.digest import NumberFormat, show_number
-from gpudeck.model.job import RATING_WORDS
-from gpudeck.model.past import Run
+from gpudeck.model.job import RATING_WORDS, Run
 from gpudeck.model.text import clean, show_count, show_length, show_span, without_maker
-from gpudeck.model.view import Usage
-from gpudeck.model.waste import WastedHours
+from gpudeck.model.usage import NumberFormat, Usage, WastedHours, show_number
 
 UNKNOWN: Final = "unknown"
 _MAX_MEMBERS: Final = 20

@@ -21,9 +21,8 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import RunsQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.model.event import Reliability
 from gpudeck.model.gpu_request import QueuePosition
-from gpudeck.model.past import Run
-from gpudeck.model.view import Usage, UsageRow
-from gpudeck.model.waste import Waste, WastedHours, WasteRow
+from gpudeck.model.job import Run
+from gpudeck.model.usage import Usage, UsageRow, Waste, WastedHours, WasteRow
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.schedulers.job_report import JobReporter
 

@@ -39,9 +39,9 @@ from gpudeck.fleet.observers import Service
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import LoopBudget, cancel_tasks
-from gpudeck.model.digest import DigestPreview, Frequency, NumberFormat
 from gpudeck.model.errors import Temporary
 from gpudeck.model.times import load_zone
+from gpudeck.model.usage import DigestPreview, Frequency, NumberFormat
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.notifiers.settings import ChannelName
 from gpudeck.idle_policy.settings import DAYS, Weekday
-from gpudeck.model.digest import Frequency, NumberFormat
 from gpudeck.model.settings import Text
 from gpudeck.model.times import load_zone
+from gpudeck.model.usage import Frequency, NumberFormat
 
 _Account = Annotated[str, Meta(min_length=1, max_length=64)]
 _TimeOfDay = Annotated[

@@ -28,7 +28,7 @@ from gpudeck.history.rollup import Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
 from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_known
 from gpudeck.model.catalog import Rollup
-from gpudeck.model.past import Point
+from gpudeck.model.history import Point
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView

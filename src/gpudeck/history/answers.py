@@ -63,8 +63,8 @@ from gpudeck.history.time_range import (
 from gpudeck.history.totals import UTILIZATION
 from gpudeck.history.usage import usage
 from gpudeck.model.cpu_budget import checkpointed
-from gpudeck.model.past import Answer, Point, Resolution, Series
-from gpudeck.model.view import Usage
+from gpudeck.model.history import Answer, Point, Resolution, Series
+from gpudeck.model.usage import Usage
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.history.sample import HostSample
 from gpudeck.model.errors import GpudeckError
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Answer, Run, Runs
-from gpudeck.model.view import By, Usage, UsageBy
+from gpudeck.model.history import Answer
+from gpudeck.model.job import Run, Runs, RunVerdict
+from gpudeck.model.usage import By, Usage, UsageBy
 
 if TYPE_CHECKING:
     # They import numpy, which a base install does not have.

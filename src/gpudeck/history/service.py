@@ -34,13 +34,12 @@ from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.history.usage import unix_group
 from gpudeck.model import clock
-from gpudeck.model.alert import HistoryTrouble, judge_damage, judge_problem
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import Event, Severity, make_event
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Answer, Run, Runs
-from gpudeck.model.view import Usage
+from gpudeck.model.history import Answer, HistoryTrouble, judge_damage, judge_problem
+from gpudeck.model.job import Run, Runs, RunVerdict
+from gpudeck.model.usage import Usage
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gpudeck.history.base import HistoryRefused, KnownGpu, UsageAmounts, UsageQuery, UseKey
 from gpudeck.history.settings import DAY, UsageSettings
 from gpudeck.history.time_range import HOUR, Period
-from gpudeck.model.view import Day, Usage, UsageBy, UsageRow
+from gpudeck.model.usage import Day, Usage, UsageBy, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:

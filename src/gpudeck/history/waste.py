@@ -33,8 +33,7 @@ from gpudeck.history.rollup import Quarters
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import HOUR, Period
 from gpudeck.history.usage import make_naming, price_of, sum_by_day
-from gpudeck.model.view import Usage, UsageRow
-from gpudeck.model.waste import SmallerModel, Waste, WastedHours, WasteRow
+from gpudeck.model.usage import SmallerModel, Usage, UsageRow, Waste, WastedHours, WasteRow
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView

@@ -18,7 +18,8 @@ from gpudeck.client.answers import read_columns
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.gpu_request import GpuRequest, candidates, choose, explain_impossible, is_usable, matches, rank
 from gpudeck.model.text import parse_memory
-from gpudeck.model.view import Fleet, UsageBy
+from gpudeck.model.usage import UsageBy
+from gpudeck.model.view import Fleet
 
 _MAX_NAMED: Final = 40
 """Things in a list of what is unknown."""

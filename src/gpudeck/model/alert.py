@@ -1,4 +1,4 @@
-"""An alert from its first sign until it is resolved, mutes, and what can be wrong with the history.
+"""An alert from its first sign until it is resolved, and mutes.
 
 pending       the condition holds, but not for long enough yet
 firing        it holds, and notifications go out
@@ -11,7 +11,6 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from gpudeck.model.event import Severity
-from gpudeck.model.text import show_span
 
 AlertState = Literal["pending", "firing", "acknowledged", "resolved"]
 ALERT_STATES: tuple[AlertState, ...] = ("pending", "firing", "acknowledged", "resolved")
@@ -128,54 +127,3 @@ class MuteList(Struct, frozen=True):
 
     mutes: list[Mute]
     time: float
-
-
-class HistoryTrouble(Struct, frozen=True):
-    """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept;
-    `damaged`: part of the past cannot be read.
-
-    `title` is for all who are notified, without its full stop; `detail` may name the store, and is for admins.
-    """
-
-    kind: Literal["queued", "losing", "failing", "damaged"]
-    severity: Severity
-    title: str
-    detail: str
-
-
-class Backlog(Struct, frozen=True):
-    """Samples that wait on the hub's disk for a store elsewhere. `reason` is why it does not take them, None while it
-    catches up. `room_seconds` is for how much longer there is room as they come now; None: not known yet.
-    `lost_seconds` is the time whose samples were dropped since the store fell behind."""
-
-    behind_seconds: float
-    reason: str | None = None
-    room_seconds: float | None = None
-    lost_seconds: float | None = None
-
-
-def judge_backlog(backlog: Backlog) -> HistoryTrouble:
-    behind = f"{show_span(backlog.behind_seconds)} behind"
-    room = "" if backlog.room_seconds is None else f", room for {show_span(backlog.room_seconds)} more"
-    cause = "" if backlog.reason is None else f"{backlog.reason.rstrip('.')}. "
-    if backlog.lost_seconds is not None:
-        lost = show_span(backlog.lost_seconds)
-        title = f"History is being lost: the queue for its store is full, and samples of {lost} were dropped"
-        return HistoryTrouble("losing", "critical", title, f"{cause}{title}.")
-    if backlog.reason is None:
-        title = f"The history store is catching up: {behind}"
-    else:
-        title = f"The history store does not take samples: they are kept in the queue on disk, {behind}{room}"
-    return HistoryTrouble("queued", "warning", title, f"{cause}{title}.")
-
-
-def judge_problem(problem: str | None) -> HistoryTrouble | None:
-    if problem is None:
-        return None
-    return HistoryTrouble("failing", "critical", "The history is not kept", problem)
-
-
-def judge_damage(damage: str | None) -> HistoryTrouble | None:
-    if damage is None:
-        return None
-    return HistoryTrouble("damaged", "critical", "Part of the history is damaged", damage)

@@ -1,7 +1,8 @@
 """Jobs of schedulers as the API, the page and the terminal show them: what was allocated, and what of it was used.
 
 Hours are GPU-hours; `coverage` is the part of the job's time in which its GPUs were monitored. docs/accounting.md
-defines them. Jobs that are imported are here too, and the summary that jobstats writes into a job's comment.
+defines them. A `Run` is a program that the hub has seen on GPUs, with or without a scheduler. Imported jobs
+are here too, and the summary that jobstats writes into a job's comment.
 """
 
 import base64
@@ -43,6 +44,43 @@ class RunVerdict(Struct, frozen=True):
     text: str
     reason: str | None = None
     suggestions: list[Suggestion] = field(default_factory=list)
+
+
+class Run(Struct):
+    """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
+    `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
+    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
+    `verdict` is there where it was asked for."""
+
+    id: int
+    host: str
+    host_name: str
+    pid: int
+    user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: list[str]
+    labels: list[str]
+    model: str | None
+    started_at: float | None
+    seen_at: float
+    ended_at: float | None
+    gpu_seconds: float
+    peak_memory_bytes: float | None
+    mean_memory_bytes: float | None
+    mean_utilization_percent: float | None
+    idle_seconds: float
+    energy_joules: float | None
+    command_reason: str | None = None
+    verdict: RunVerdict | None = None
+
+
+class Runs(Struct):
+    """`next` is the `before` of the next page, None on the last."""
+
+    runs: list[Run]
+    next: int | None = None
 
 
 JobState = Literal["running", "suspended", "ended", "unknown"]

@@ -1,4 +1,4 @@
-"""The fleet, and the usage of it, as the API, the page and the command line show them.
+"""The fleet as the API, the page and the command line show them.
 
 The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
 `Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. A null stands
@@ -17,8 +17,6 @@ from gpudeck.model.report import Disk, GpuEvent
 from gpudeck.model.reservation import GpuReservation, Maintenance
 
 HostStatus = Literal["up", "late", "down", "never_seen"]
-By = Literal["user", "group", "host", "model"]
-UsageBy = Literal["user", "group", "host", "model", "account", "partition", "namespace", "label"]
 
 
 class ShownProcess(Struct, frozen=True, gc=False):
@@ -206,98 +204,6 @@ class HostList(Struct, frozen=True):
 
     hosts: list[Host]
     total: int = 0
-
-
-class Day(Struct):
-    """A day of a row: `day` is its date in the zone asked for, `time` when it begins there."""
-
-    day: str
-    time: float
-    gpu_hours: float
-    active_hours: float | None
-
-
-class UsageRow(Struct, omit_defaults=True):
-    """Exactly one of user, group, host, model, account, partition, namespace, label is the row's name; `unknown` marks
-    users who could not be identified.
-
-    `share` is of all monitored GPU-hours of the fleet, without jobs that were imported; None where all of them were.
-    `active_hours` are GPU-hours times utilization, `idle_hours` GPU-hours in the state idle. `measured_hours` are the
-    GPU-hours with a known utilization: `active_hours` divided by them is the utilization. `active_hours` is None when
-    no utilization was known at all, `idle_hours` where jobs were imported, `energy_kwh` when no power was known, `cost`
-    when no price is set. `idle_cost` and `unused_cost` are those of `idle_hours` and `unused_hours`.
-
-    Only where a scheduler gives GPUs to jobs there are `allocated_hours`, `unused_hours`, the part of them in which the
-    GPU was not in use, and `never_used_hours`, those of GPUs that their jobs never used. `unmonitored_hours` are the
-    allocated hours in which it is not known what the GPU did, `shared_hours` those of GPUs that others had too; they
-    count for the job that started first.
-    """
-
-    gpu_hours: float
-    measured_hours: float
-    active_hours: float | None
-    idle_hours: float | None
-    share: float | None
-    peak_memory_bytes: float | None
-    energy_kwh: float | None
-    cost: float | None = None
-    idle_cost: float | None = None
-    user: str | None = None
-    group: str | None = None
-    host: str | None = None
-    model: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    namespace: str | None = None
-    label: str | None = None
-    allocated_hours: float | None = None
-    unused_hours: float | None = None
-    unused_cost: float | None = None
-    never_used_hours: float | None = None
-    unmonitored_hours: float | None = None
-    shared_hours: float | None = None
-    unknown: bool = False
-    days: list[Day] = field(default_factory=list)
-
-    def name_by(self, by: UsageBy) -> str | None:
-        """What it is called; None where that is unknown, for users in no group, and for jobs without that name."""
-        name: str | None = getattr(self, by)
-        return name
-
-
-class Usage(Struct):
-    """`coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
-
-    A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
-    `allocated_since` is when the records of jobs begin, if after it: of the time before, only
-    imported jobs are counted.
-    """
-
-    by: UsageBy
-    start: float
-    end: float
-    coverage: float | None
-    monitored_gpu_hours: float
-    currency: str
-    rows: list[UsageRow]
-    total: UsageRow
-    known_since: float | None = None
-    allocated_since: float | None = None
-
-
-class HistoryState(Struct, frozen=True):
-    """`kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds."""
-
-    kind: str
-    size_bytes: int | None = None
-    oldest: float | None = None
-    newest: float | None = None
-    samples_taken: int | None = None
-    samples_dropped: int | None = None
-    samples_late: int | None = None
-    behind_seconds: float | None = None
-    problem: str | None = None
-    reason: str | None = None
 
 
 class DatabaseState(Struct, frozen=True):

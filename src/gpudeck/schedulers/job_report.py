@@ -13,7 +13,7 @@ from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import price_of
 from gpudeck.model.errors import Temporary
 from gpudeck.model.job import JobGpu, JobReport, JobReports, JobState, JobSummary
-from gpudeck.model.view import Usage
+from gpudeck.model.usage import Usage
 from gpudeck.schedulers.job_hosts import show_nodes
 from gpudeck.schedulers.job_store import (
     AMOUNTS,

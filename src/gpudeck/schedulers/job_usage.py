@@ -11,7 +11,7 @@ from gpudeck.history.base import HistoryRefused, UsageQuery
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import Period
 from gpudeck.history.usage import find_groups, price_of
-from gpudeck.model.view import Day, Usage, UsageRow
+from gpudeck.model.usage import Day, Usage, UsageRow
 from gpudeck.schedulers.job_store import AMOUNTS, HOUR, JobStore, UsageSum, add_amounts, read_labels
 
 JOB_NAMES: Final = ("account", "partition", "namespace", "label")

@@ -17,7 +17,7 @@ from gpudeck.client.live_fleet import Delta, read_event
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
-from gpudeck.model.past import Answer
+from gpudeck.model.history import Answer
 from gpudeck.model.view import Fleet, Host
 from gpudeck.tui.details import EVERY, SPAN, Point
 

@@ -10,8 +10,7 @@ from datetime import datetime, tzinfo
 from gpudeck.model.job import JobAmounts, JobGpu, JobNode, JobReport, JobReports, JobSummary
 from gpudeck.model.text import clean, show_gib, show_span, without_maker
 from gpudeck.model.times import show_moment
-from gpudeck.model.view import Usage, UsageBy, UsageRow
-from gpudeck.model.waste import Waste
+from gpudeck.model.usage import Usage, UsageBy, UsageRow, Waste
 from gpudeck.views.runs import show_verdict
 from gpudeck.views.table import Cell, Column, render, wrap
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, tzinfo
 
 from gpudeck.model.text import clean, show_length, without_maker
-from gpudeck.model.waste import Waste, WastedHours, WasteRow
+from gpudeck.model.usage import Waste, WastedHours, WasteRow
 from gpudeck.views.table import Cell, Column, render, wrap
 from gpudeck.views.usage import describe_coverage, show_name
 

@@ -21,8 +21,9 @@ from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSamp
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.past import Point, Run, Runs
-from gpudeck.model.view import Usage
+from gpudeck.model.history import Point
+from gpudeck.model.job import Run, Runs
+from gpudeck.model.usage import Usage
 
 START = 1_789_920_000.0
 KINDS: tuple[Kind, ...] = ("prometheus", "victoria-metrics")

@@ -27,7 +27,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.history.base import MAX_POINTS, HistoryRefused, RunsQuery, SeriesQuery, Store
 from gpudeck.model.catalog import Value
-from gpudeck.model.past import Run
+from gpudeck.model.job import Run
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.text import clean
 from gpudeck.model.view import Gpu, Host, ShownProcess

@@ -54,9 +54,9 @@ from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Answer, Run, Runs
-from gpudeck.model.view import Usage
+from gpudeck.model.history import Answer
+from gpudeck.model.job import Run, Runs, RunVerdict
+from gpudeck.model.usage import Usage
 
 _FIELDS: Final = (
     "id, host, pid, started_at, user, command, container, job, gpus, first, last, ended, seconds, wall_seconds, "

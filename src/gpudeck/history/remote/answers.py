@@ -49,7 +49,7 @@ from gpudeck.history.time_range import HOUR, QUARTER, Grid, check_points, check_
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
 from gpudeck.model.clock import Clock
 from gpudeck.model.exposition import ExposedMetric
-from gpudeck.model.past import Answer, Point, Series
+from gpudeck.model.history import Answer, Point, Series
 
 _FARTHEST: Final = 600
 """Seconds: a sample so long after the end of a range may cover its last steps."""

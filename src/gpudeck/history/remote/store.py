@@ -39,11 +39,10 @@ from gpudeck.history.remote.writer import DiskQueue, RemoteWriter, RemoteWriteSe
 from gpudeck.history.sample import ForwardedSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
-from gpudeck.model.alert import Backlog, HistoryTrouble, judge_backlog, judge_problem
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.job import RunVerdict
-from gpudeck.model.past import Answer, Run, Runs
-from gpudeck.model.view import Usage
+from gpudeck.model.history import Answer, Backlog, HistoryTrouble, judge_backlog, judge_problem
+from gpudeck.model.job import Run, Runs, RunVerdict
+from gpudeck.model.usage import Usage
 
 FOLDER: Final = "remote-queue"
 _READERS: Final = 4

@@ -20,8 +20,9 @@ from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.http_client import explain, find_distrust, open_pool
 from gpudeck.model.address import mask_password, open_socket
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.history import HistoryState
 from gpudeck.model.settings import Address
-from gpudeck.model.view import DatabaseState, HistoryState, Host
+from gpudeck.model.view import DatabaseState, Host
 from gpudeck.ops.doctor import Area, Finding
 from gpudeck.server.tls import make_context, validity_problem
 from gpudeck.settings import Settings, choose_data_dir
