@@ -3010,7 +3010,7 @@ export interface components {
         };
         /**
          * GpuEvent
-         * @description A fault that the driver reported at one moment: NVIDIA's XID. `model.health` has the meaning of each `code`.
+         * @description A fault that the driver reported at one moment: NVIDIA's XID `code`.
          *
          *         `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
          *         driver's own words.
