@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpudeck.collectors.base import CollectorSettings, Measured
+from gpudeck.collectors.base import CollectorSettings
 from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.nvidia_smi import SmiReading, parse, parse_host
+from gpudeck.collectors.nvidia_smi import SmiInstance, SmiReading, measure_instance, parse, parse_host
 from gpudeck.collectors.redaction import LENGTH, Commands
 from gpudeck.collectors.smi_command import LINE_BYTES, explain, read_bus_id, read_number
-from gpudeck.collectors.smi_gpus import SmiBoard, SmiInstance, measure_instance
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.errors import PluginError, Temporary
 from gpudeck.model.report import GpuReading, Process, Report
@@ -176,8 +175,9 @@ def test_load_of_the_whole_board_is_not_shown_as_an_instances() -> None:
     loads = dict.fromkeys(
         ("utilization_percent", "memory_utilization_percent", "encoder_percent", "decoder_percent"), 7
     )
-    board = SmiBoard("GPU-a", 0, "NVIDIA A100", measured=Measured(loads | {"temperature_celsius": 40}, {}))
-    measured = measure_instance(SmiInstance("MIG-a", "1g.5gb", 0), board, None)
+    board = GpuReading("GPU-a", 0, "NVIDIA A100", "nvidia", metrics=loads | {"temperature_celsius": 40})
+    instance = SmiInstance(GpuReading("MIG-a", 0, "NVIDIA A100 MIG 1g.5gb", "nvidia", "GPU-a", 0))
+    measured = measure_instance(instance, board, None)
     assert measured.metrics == {"temperature_celsius": 40}
 
 

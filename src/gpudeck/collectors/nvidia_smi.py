@@ -1,92 +1,332 @@
-"""A whole machine through nvidia-smi: GPUs, processes, owners and the host's figures, in one round trip.
+"""A whole machine through nvidia-smi: GPUs, processes, their owners and the host's metrics, in one round trip.
 
-For machines where NVML cannot be used from here: read over SSH, or without a usable nvidia-ml-py. Not read this way:
-NVLink, energy, PCIe throughput, and the utilization by process.
+Used where NVML is unavailable: over SSH, or without a usable nvidia-ml-py. NVLink, energy, PCIe throughput and
+per-process utilization are not read this way. A field without a number is unknown, with its reason; nvidia-smi prints
+errors between the rows, so a line that is not a GPU's is kept as a complaint. The labels of `-q -d PIDS,ROW_REMAPPER`
+have not changed from driver 450 to 580.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpudeck.child_process import MAX_BYTES, ChildFailed, run
 from gpudeck.collectors import base, smi_command
-from gpudeck.collectors.owners import GpuDraft, ProcessUse, merge_uses
-from gpudeck.collectors.smi_gpus import (
-    MAX_BOARDS,
-    SmiBoard,
-    SmiBoards,
-    SmiDetails,
-    SmiInstance,
-    SmiProcess,
-    list_boards,
-    list_instances,
-    measure_instance,
-    note_rows,
-    read_details,
-)
+from gpudeck.collectors.base import NO_VALUE, Measured
+from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
+from gpudeck.collectors.redaction import clean
+from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number
 from gpudeck.collectors.smi_host import SmiCounters, SmiHost, SmiIdentity, read_clock, read_host, read_owners
+from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.text import read_whole
 
 DEADLINE_SECONDS = 30.0
-_MAX_COMPLAINTS = 8
-_LOOK = "Look at the kernel log (dmesg)."
-_NO_PLACE = "nvidia-smi does not report which MIG instance is which"
+MAX_BOARDS = 512
+_MAX_COMPLAINTS = 32
+_MAX_PROBLEMS = 8
+_MAX_PID = 2**32 - 1
+_MAX_ID = 65535
+_CHECK_LOG = "Look at the kernel log (dmesg)."
+_NO_PLACE = "nvidia-smi does not report which MIG instance this is"
 _GONE = "the driver no longer lists this GPU"
+_NOT_READ = "not read through nvidia-smi"
+_NO_COLUMN = "this driver's nvidia-smi has no such column"
 _DEFAULTS = base.CollectorSettings()
+
+MEMORY_NAMES = ("memory_used_bytes", "memory_total_bytes")
+_REPLACED_LABELS = ("Correctable Error", "Uncorrectable Error")
+_PENDING_LABEL = "Pending"
+# Has a value only if the GPU cannot remap rows.
+_NO_ROWS_LABEL = "Remapped Rows"
+_ROW_LABELS = frozenset({*_REPLACED_LABELS, _PENDING_LABEL, _NO_ROWS_LABEL})
+_PLACE_LABELS = ("GPU instance ID", "Compute instance ID")
+
+_BOARD_UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
+_BOARD_LINE = re.compile(r"GPU [0-9]+: .*\(UUID: (GPU-[0-9A-Za-z-]{1,64})\)")
+# Driver 450 names an instance by its board, GPU instance and compute instance: MIG-GPU-<uuid>/1/0.
+_INSTANCE_LINE = re.compile(
+    r"\s+MIG (\S{1,64})\s+Device\s+([0-9]{1,4}): \(UUID: (MIG-[0-9A-Za-z-]{1,80}(?:/([0-9]{1,4})/([0-9]{1,4}))?)\)"
+)
+# Compute instances of one GPU instance share the memory cell: it is empty for all but the first.
+_TABLE_LINE = re.compile(
+    r"\|\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+([0-9]{1,4})\s+\|"
+    r"\s*(?:([0-9]{1,9}MiB)\s*/\s*([0-9]{1,9}MiB))?\s*\|.*"
+)
+
+_MIB = 1024.0 * 1024.0
+Place = tuple[int, int]
+"""GPU instance and compute instance."""
+
+
+class SmiProcess(ProcessUse):
+    """A process on one board; `place` is its MIG instance."""
+
+    place: Place | None = None
+
+
+class SmiDetails(Struct):
+    """The details of one board. `uses` is None if its processes are unknown; `rows` are texts by label."""
+
+    uses: list[SmiProcess] | None = None
+    uses_reason: str = "nvidia-smi did not list the processes of this GPU"
+    rows: dict[str, str] = field(default_factory=dict)
+
+
+def read_details(lines: Iterable[str]) -> dict[str, SmiDetails]:
+    """The boards by bus id. The meaning of a line depends on the lines before it."""
+    found: dict[str, SmiDetails] = {}
+    board = SmiDetails()
+    place: list[int | None] = [None, None]
+    for line in lines:
+        if line.startswith("GPU ") and (bus_id := read_bus_id(line)) is not None:
+            board, place = found.setdefault(bus_id, SmiDetails()), [None, None]
+            continue
+        label, _, value = (part.strip() for part in line.partition(":"))
+        if label in _PLACE_LABELS:
+            place[_PLACE_LABELS.index(label)] = read_whole(value, _MAX_ID)
+        elif label == "Process ID" and board.uses is not None:
+            board.uses.append(_read_process(value, *place))
+            place = [None, None]
+        elif label == "Processes" and value in {"", "None"}:
+            board.uses = []
+        elif label == "Processes":
+            board.uses_reason = explain(value)
+        elif label in _ROW_LABELS:
+            board.rows.setdefault(label, value)
+        elif label == "Type" and board.uses:
+            board.uses[-1].graphics_only = value == "G"
+        elif label == "Used GPU Memory" and board.uses:
+            _take_memory(board.uses[-1], value)
+    return found
+
+
+def _read_process(pid: str, gpu_instance: int | None, compute_instance: int | None) -> SmiProcess:
+    """A process whose pid cannot be read still counts: its GPU is not free."""
+    place = None if gpu_instance is None or compute_instance is None else (gpu_instance, compute_instance)
+    reasons = {"utilization_percent": _NOT_READ, "memory_used_bytes": NO_VALUE}
+    return SmiProcess(read_whole(pid, _MAX_PID) or 0, None, reasons=reasons, place=place)
+
+
+def _take_memory(use: SmiProcess, value: str) -> None:
+    memory = read_number(value)
+    if memory is not None and 0 <= memory < BYTES_BELOW:
+        use.memory_bytes = int(memory)
+        use.reasons.pop("memory_used_bytes", None)
+    else:
+        use.reasons["memory_used_bytes"] = explain(value)
+
+
+class SmiBoard(Struct, frozen=True):
+    """One row of `--query-gpu`."""
+
+    gpu: GpuReading
+    driver_version: str | None = None
+    is_split: bool = False
+
+
+class SmiInstance(Struct, frozen=True):
+    """A MIG instance without its metrics. `place` is None if nvidia-smi does not report it; `memory` is bytes used and
+    total."""
+
+    gpu: GpuReading
+    place: Place | None = None
+    memory: tuple[float, float] | None = None
+
+
+class SmiBoards(NamedTuple):
+    boards: list[SmiBoard]
+    complaints: list[str]
+
+
+def _read_state(text: str) -> float | None:
+    return read_number(text.strip().removeprefix("P"))
+
+
+def _read_memory(text: str) -> float | None:
+    """Without a unit it is MiB."""
+    value = read_number(text)
+    return value * _MIB if value is not None and text.strip()[-1:].isdecimal() else value
+
+
+def _flag(bits: int) -> Callable[[str], float | None]:
+    def read(text: str) -> float | None:
+        active = read_bits(text)
+        return None if active is None else float(bool(active & bits))
+
+    return read
+
+
+_THROTTLING = "clocks_event_reasons.active"
+_READERS: tuple[tuple[str, str, Callable[[str], float | None]], ...] = (
+    ("pstate", "performance_state", _read_state),
+    ("utilization.gpu", "utilization_percent", read_number),
+    ("utilization.memory", "memory_utilization_percent", read_number),
+    ("utilization.encoder", "encoder_percent", read_number),
+    ("utilization.decoder", "decoder_percent", read_number),
+    ("memory.used", "memory_used_bytes", _read_memory),
+    ("memory.total", "memory_total_bytes", _read_memory),
+    ("temperature.gpu", "temperature_celsius", read_number),
+    ("temperature.memory", "memory_temperature_celsius", read_number),
+    ("fan.speed", "fan_percent", read_number),
+    ("power.draw", "power_watts", read_number),
+    ("enforced.power.limit", "power_limit_watts", read_number),
+    ("clocks.sm", "clock_sm_mhz", read_number),
+    ("clocks.mem", "clock_memory_mhz", read_number),
+    # Bits of nvml.h, which never change their meaning.
+    (_THROTTLING, "throttled_power", _flag(0x4)),
+    (_THROTTLING, "throttled_thermal", _flag(0x20 | 0x40)),
+    (_THROTTLING, "throttled_hardware", _flag(0x8 | 0x80)),
+    ("ecc.errors.corrected.volatile.total", "ecc_corrected_count", read_number),
+    ("ecc.errors.uncorrected.volatile.total", "ecc_uncorrected_count", read_number),
+)
+_OTHERS = GPU_METRICS.keys() - {name for _, name, _ in _READERS}
+
+
+def list_boards(columns: Sequence[str], lines: Iterable[str]) -> SmiBoards:
+    boards: dict[str, SmiBoard] = {}
+    complaints: list[str] = []
+    for line in lines:
+        # A comma alone may be a decimal point. A row may have fewer or more fields than were requested.
+        row = dict.fromkeys(columns, "") | dict(zip(columns, line.split(", "), strict=False))
+        uuid, index = row.get("uuid", "").strip(), read_whole(row.get("index", ""), _MAX_ID)
+        if _BOARD_UUID.fullmatch(uuid) and index is not None:
+            if uuid not in boards and len(boards) < MAX_BOARDS:
+                boards[uuid] = _read_board(uuid, index, row)
+        elif line.strip() and len(complaints) < _MAX_COMPLAINTS:
+            complaints.append(quote(line))
+    return SmiBoards(list(boards.values()), list(dict.fromkeys(complaints)))
+
+
+def _read_board(uuid: str, index: int, row: Mapping[str, str]) -> SmiBoard:
+    reasons = (explain(text) for text in row.values() if text.startswith("["))
+    missing = next((why for why in reasons if why in FATAL), None)
+    metrics, unknown = ({}, {}) if missing else _measure(row)
+    name = clean(row.get("name", "")).strip()[:256] or "NVIDIA GPU"
+    bus_id, version = read_bus_id(row.get("pci.bus_id", "")), clean(row.get("driver_version", "")).strip()[:64]
+    return SmiBoard(
+        GpuReading(uuid, index, name, "nvidia", pci_address=bus_id, missing=missing, metrics=metrics, unknown=unknown),
+        version if version[:1].isdigit() else None,
+        row.get("mig.mode.current", "").strip() == "Enabled",
+    )
+
+
+def _measure(row: Mapping[str, str]) -> Measured:
+    measured = Measured({}, dict.fromkeys(_OTHERS, _NOT_READ))
+    renamed = {_THROTTLING: row.get("clocks_throttle_reasons.active")}
+    for column, name, read in _READERS:
+        text = row.get(column, renamed.get(column))
+        if text is None:
+            measured.unknown[name] = _NO_COLUMN
+        else:
+            _take(measured, name, read(text), text)
+    used, total = (measured.metrics.get(name) for name in MEMORY_NAMES)
+    # Chips that share the host's memory (GB10, Jetson) may report 0 for both.
+    is_wrong = total is not None and used is not None and used > total
+    for name in MEMORY_NAMES if total == 0 else MEMORY_NAMES[:1] if is_wrong else ():
+        measured.take(name, None)
+    return measured
+
+
+def _take(measured: Measured, name: str, value: float | None, text: str = "") -> None:
+    measured.take(name, value, NO_VALUE if value is not None else explain(text))
+
+
+def list_instances(
+    listing: Iterable[str], table: Iterable[str], boards: Iterable[SmiBoard]
+) -> dict[str, list[SmiInstance]]:
+    """MIG instances by the UUID of their board, from `nvidia-smi -L`; places and memory are in its table."""
+    rows = (row for line in table if (row := _TABLE_LINE.fullmatch(line.rstrip())))
+    by_device = {(int(row[1]), int(row[4])): row for row in rows}
+    by_uuid = {board.gpu.uuid: board.gpu for board in boards}
+    found: dict[str, list[SmiInstance]] = {}
+    board: GpuReading | None = None
+    for line in listing:
+        if heading := _BOARD_LINE.match(line):
+            board = by_uuid.get(heading[1])
+        elif board is not None and (named := _INSTANCE_LINE.match(line)):
+            number, uuid = int(named[2]), named[3]
+            place, memory = (int(named[4]), int(named[5])) if named[4] else None, None
+            if row := by_device.get((board.index, number)):
+                place, used, total = (int(row[2]), int(row[3])), read_number(row[5] or ""), read_number(row[6] or "")
+                memory = None if used is None or total is None else (used, total)
+            name = clean(f"{board.name} MIG {named[1]}")[:256]
+            gpu = GpuReading(uuid, board.index, name, "nvidia", board.uuid, number, board.pci_address)
+            found.setdefault(board.uuid, []).append(SmiInstance(gpu, place, memory))
+    return found
+
+
+def measure_instance(instance: SmiInstance, board: GpuReading, shares_with: int | None) -> GpuReading:
+    """The instance with its own memory, and temperature and clocks of its board. Compute instances of one GPU instance
+    share its memory: all but the first refer to the first."""
+    measured = Measured({}, dict.fromkeys(GPU_METRICS, base.WHOLE_BOARD))
+    for name in base.SHARED_BY_INSTANCES & board.metrics.keys():
+        _take(measured, name, board.metrics[name])
+    for name, value in zip(MEMORY_NAMES, instance.memory or (None, None), strict=True):
+        _take(measured, name, value)
+        if shares_with is not None:
+            measured.take(name, None, f"shared with instance {shares_with}, counted there")
+    return replace(instance.gpu, metrics=measured.metrics, unknown=measured.unknown)
+
+
+def _note_rows(gpu: GpuReading, rows: Mapping[str, str]) -> None:
+    measured = Measured(gpu.metrics, gpu.unknown)
+    none = rows.get(_NO_ROWS_LABEL, "") or ("" if rows else "Not Supported")
+    replaced = [read_number(rows.get(label, "")) for label in _REPLACED_LABELS]
+    known = [count for count in replaced if count is not None]
+    _take(measured, "remapped_rows_count", sum(known) if len(known) == len(replaced) else None, none)
+    pending = rows.get(_PENDING_LABEL, "")
+    _take(measured, "remapped_rows_pending", {"Yes": 1.0, "No": 0.0}.get(pending), none or pending)
 
 
 def run_here(command: str, deadline_seconds: float = DEADLINE_SECONDS, bytes_at_most: int = MAX_BYTES) -> str:
-    """What the command prints, whatever its exit code. Raises Temporary when it takes too long or prints too much."""
+    """The command's output, whatever its exit code. Raises Temporary if it takes too long or prints too much."""
     try:
         found = run(["/bin/sh", "-c", command], seconds=deadline_seconds, bytes_at_most=bytes_at_most)
     except ChildFailed as error:
         if error.why == "time":
-            raise Temporary("nvidia-smi did not answer in time: the driver may hang.", _LOOK) from error
+            raise Temporary("nvidia-smi did not answer in time: the driver may hang.", _CHECK_LOG) from error
         raise
     return found.output.decode(errors="replace")
 
 
 def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: int) -> PluginError:
-    """Why no GPU is in the answer. `before` is how many there were in the last one that had any."""
+    """Why no GPU was listed. `before` is the number of GPUs in the last answer that had any."""
     code = read_whole(answer.first("gpus-code"), 255)
-    said = " ".join(listed.complaints[:2])
+    text = " ".join(listed.complaints[:2])
     if code in smi_command.LATE_CODES:
         limit = read_whole(answer.first("limit"), 3600) or smi_command.SECONDS
-        return Temporary(f"nvidia-smi did not answer within {limit} s: the driver hangs.", _LOOK)
-    if code == smi_command.NO_PROGRAM or "No devices were found" in said:
+        return Temporary(f"nvidia-smi did not answer within {limit} s: the driver hangs.", _CHECK_LOG)
+    if code == smi_command.NO_PROGRAM or "No devices were found" in text:
         message = (
             "There is no nvidia-smi on this machine." if code == smi_command.NO_PROGRAM else "nvidia-smi finds no GPU."
         )
-        return Temporary(f"{message} There were {before} before.", _LOOK) if before else Absent(message)
-    if "Insufficient Permissions" in said:
-        return Refused(f"nvidia-smi may not be used: {said}.", "Look at the permissions of /dev/nvidia*.")
-    if "Driver/library version mismatch" in said:
+        return Temporary(f"{message} There were {before} before.", _CHECK_LOG) if before else Absent(message)
+    if "Insufficient Permissions" in text:
+        return Refused(f"nvidia-smi may not be used: {text}.", "Look at the permissions of /dev/nvidia*.")
+    if "Driver/library version mismatch" in text:
         hint = "The driver was updated: reload the kernel module or restart the machine."
         return Temporary("The NVIDIA library and the loaded kernel module are of different versions.", hint)
-    return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {said or 'it said nothing'}")
-
-
-def find_problems(answer: smi_command.SmiAnswer, listed: SmiBoards) -> list[str]:
-    code = answer.first("gpus-code")
-    heading = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {smi_command.quote(code)})"
-    return [f"{heading}: {complaint}" for complaint in listed.complaints[:_MAX_COMPLAINTS]]
+    return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {text or 'it printed nothing'}")
 
 
 class SmiState(Struct, frozen=True):
-    """What the next answer of the same machine is compared with. `columns` are those its driver understands."""
+    """What the next answer of the same machine is compared with. `columns` are those its driver understands; `boards`
+    have no metrics."""
 
     at: float
     counters: SmiCounters
     columns: tuple[str, ...] = smi_command.COLUMNS
-    boards: tuple[SmiBoard, ...] = ()
+    boards: tuple[GpuReading, ...] = ()
     idle_seconds: dict[str, float | None] = field(default_factory=dict)
 
 
 class SmiReading(Struct, frozen=True):
-    """One answer, read. Hand `kept` to the next `parse` of this machine. `clock` is that machine's own, if known."""
+    """One parsed answer. Pass `kept` to the next `parse` of this machine. `clock` is the machine's own, if known."""
 
     report: Report
     identity: SmiIdentity
@@ -95,8 +335,8 @@ class SmiReading(Struct, frozen=True):
 
 
 class NvidiaSmiCollector(base.Collector):
-    """This machine, or with another `run` any other, through nvidia-smi. `run` gets a shell command and returns its
-    output; it bounds time and size. With `commands: name` and `none` command lines are not even asked for."""
+    """This machine through nvidia-smi, or any other with another `run`, which takes a shell command and returns its
+    output within its own limits. With `commands: name` and `none`, command lines are not requested."""
 
     name = "nvidia_smi"
 
@@ -108,7 +348,7 @@ class NvidiaSmiCollector(base.Collector):
         self.identity: SmiIdentity | None = None
 
     def collect(self, now: float) -> Report:
-        # After a failure the driver may be another one: everything is asked for again.
+        # After a failure the driver may have been replaced: request all columns again.
         columns, self._columns = self._columns, smi_command.COLUMNS
         command = smi_command.shell_command(columns, with_arguments=self._settings.commands in {"full", "redacted"})
         reading = parse(self._run(command), now, self._kept, self._settings)
@@ -123,124 +363,95 @@ def make(settings: base.CollectorSettings) -> NvidiaSmiCollector:
 def parse(
     text: str, now: float, previous: SmiState | None = None, settings: base.CollectorSettings = _DEFAULTS
 ) -> SmiReading:
-    """What a machine answered to `shell_command`, as a report. Raises Absent where there is no nvidia-smi or no GPU,
-    Refused where it may not be used, Temporary for an answer that is not whole. `parse_host` reads the host's figures
-    then."""
+    """The output of `shell_command` as a report. Raises Absent without nvidia-smi or a GPU, Refused if it may not be
+    used, Temporary for an incomplete answer. `parse_host` then reads the host's metrics."""
     answer = smi_command.split_answer(text)
     if answer.cut_in is not None:
-        raise Temporary(f"The answer of the machine breaks off in the part {smi_command.quote(answer.cut_in)!r}.")
+        raise Temporary(f"The machine's answer breaks off in the part {quote(answer.cut_in)!r}.")
     columns = tuple(answer.first("columns").split(","))
     listed = list_boards(columns, answer.lines("gpus"))
+    before = previous.boards if previous else ()
     if not listed.boards:
-        raise explain_failure(answer, listed, len(previous.boards) if previous else 0)
+        raise explain_failure(answer, listed, len(before))
     host = read_host(answer, previous.counters if previous else None)
-    there = {board.uuid for board in listed.boards}
-    gone = [_as_missing(board, listed) for board in (previous.boards if previous else ()) if board.uuid not in there]
-    drafts = [*_draft_rows(answer, listed.boards), *(_draft(board, board.measured) for board in gone)][:MAX_BOARDS]
+    there = {board.gpu.uuid for board in listed.boards}
+    gone = [_as_gone(gpu, listed.complaints) for gpu in before if gpu.uuid not in there]
+    drafts = [*_draft_rows(answer, listed.boards), *map(GpuDraft, gone)][:MAX_BOARDS]
     owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], settings)
     is_display = base.display_matcher(settings.display_servers)
-    idle = {draft.gpu.uuid: _watch(draft.gpu, now, previous) for draft in drafts}
-    report = _host_report(
-        host,
+    idle = {draft.gpu.uuid: _count_idle(draft.gpu, now, previous) for draft in drafts}
+    code = answer.first("gpus-code")
+    source = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
+    report = replace(
+        _host_report(host),
         gpus=[draft.finish(owners, is_display, idle_seconds=idle[draft.gpu.uuid]) for draft in drafts],
         driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
-        problems=find_problems(answer, listed),
+        problems=[f"{source}: {complaint}" for complaint in listed.complaints[:_MAX_PROBLEMS]],
     )
-    boards = tuple(_remember(board) for board in (*listed.boards, *gone))[:MAX_BOARDS]
+    boards = tuple(_as_missing(gpu, "") for gpu in (*(board.gpu for board in listed.boards), *gone))[:MAX_BOARDS]
     return SmiReading(report, host.identity, SmiState(now, host.counters, columns, boards, idle), read_clock(answer))
 
 
 def parse_host(text: str, now: float, reason: str, previous: SmiState | None = None) -> SmiReading:
-    """The host's figures alone, for an answer that `parse` refused or that breaks off. Raises Temporary where it is
-    none at all."""
+    """Only the host's metrics, of an answer that `parse` refused or that is cut off. Raises Temporary if the text is no
+    answer at all."""
     answer = smi_command.split_answer(text)
     host = read_host(answer, previous.counters if previous else None)
     kept = SmiState(now, host.counters, boards=previous.boards if previous else ())
-    rows = [_draft(_missing(board, reason), base.Measured({}, {})).gpu for board in kept.boards]
-    report = _host_report(host, gpus=rows or None, gpus_reason=reason[:1000], problems=[reason[:1000]])
+    reason = reason[:1000]
+    gpus = [_as_missing(gpu, reason) for gpu in kept.boards] or None
+    report = replace(_host_report(host), gpus=gpus, gpus_reason=None if gpus else reason, problems=[reason])
     return SmiReading(report, host.identity, kept, read_clock(answer))
 
 
-def _host_report(
-    host: SmiHost,
-    *,
-    gpus: list[GpuReading] | None,
-    problems: list[str],
-    driver_version: str | None = None,
-    gpus_reason: str | None = None,
-) -> Report:
-    return Report(
-        gpus=gpus,
-        gpus_reason=None if gpus else gpus_reason,
-        metrics=host.metrics,
-        unknown=host.unknown,
-        driver_version=driver_version,
-        os=host.os,
-        labels={"container": host.container} if host.container else {},
-        problems=problems,
-    )
+def _host_report(host: SmiHost) -> Report:
+    labels = {"container": host.container} if host.container else {}
+    return Report(metrics=host.metrics, unknown=host.unknown, os=host.os, labels=labels)
 
 
 def _draft_rows(answer: smi_command.SmiAnswer, boards: Sequence[SmiBoard]) -> Iterator[GpuDraft]:
     details = read_details(answer.lines("details"))
     instances = list_instances(answer.lines("instances"), answer.lines("table"), boards)
     for board in boards:
-        of_board = details.get(board.bus_id or "", SmiDetails())
-        if board.missing:
-            yield _draft(board, board.measured)
-        elif board.is_split:
-            note_rows(board.measured, of_board.rows)
-            yield from _draft_instances(board, instances.get(board.uuid, []), of_board)
+        gpu = board.gpu
+        of_board = details.get(gpu.pci_address or "", SmiDetails())
+        if gpu.missing:
+            yield GpuDraft(gpu)
+            continue
+        _note_rows(gpu, of_board.rows)
+        if board.is_split:
+            yield from _draft_instances(gpu, instances.get(gpu.uuid, []), of_board)
         else:
-            note_rows(board.measured, of_board.rows)
-            uses = None if of_board.uses is None else merge_uses(of_board.uses)
-            yield _draft(board, board.measured, uses, of_board.uses_reason if uses is None else None)
+            yield _draft(gpu, of_board.uses, of_board.uses_reason)
 
 
-def _draft_instances(board: SmiBoard, instances: list[SmiInstance], details: SmiDetails) -> Iterator[GpuDraft]:
+def _draft_instances(board: GpuReading, instances: list[SmiInstance], details: SmiDetails) -> Iterator[GpuDraft]:
     if not instances:
-        yield _draft(board, board.measured, None, base.NO_INSTANCES)
-    by_place: dict[tuple[int, int] | None, list[SmiProcess]] = {}
+        yield _draft(board, None, base.NO_INSTANCES)
+    by_place: dict[Place | None, list[SmiProcess]] = {}
     for use in details.uses or ():
         by_place.setdefault(use.place, []).append(use)
     memory_owners: dict[int, int] = {}
     for instance in instances:
-        place = instance.place
-        owner = memory_owners.setdefault(place[0], instance.number) if place else instance.number
-        measured = measure_instance(instance, board, None if owner == instance.number else owner)
-        if details.uses is None or place is None:
-            yield _draft(board, measured, None, _NO_PLACE if place is None else details.uses_reason, instance)
+        place, number = instance.place, instance.gpu.instance or 0
+        owner = memory_owners.setdefault(place[0], number) if place else number
+        gpu = measure_instance(instance, board, None if owner == number else owner)
+        if place is None or details.uses is None:
+            yield _draft(gpu, None, _NO_PLACE if place is None else details.uses_reason)
         else:
-            yield _draft(board, measured, merge_uses(by_place.get(place, ())), None, instance)
+            yield _draft(gpu, by_place.get(place, ()))
 
 
-def _draft(
-    board: SmiBoard,
-    measured: base.Measured,
-    uses: list[ProcessUse] | None = None,
-    reason: str | None = None,
-    instance: SmiInstance | None = None,
-) -> GpuDraft:
-    if uses:
-        measured.add_up_memory([use.memory_bytes for use in uses])
-    gpu = GpuReading(
-        uuid=instance.uuid if instance else board.uuid,
-        index=board.index,
-        name=instance.name if instance else board.name,
-        vendor="nvidia",
-        parent=board.uuid if instance else None,
-        instance=instance.number if instance else None,
-        pci_address=board.bus_id,
-        missing=board.missing,
-        metrics=measured.metrics,
-        unknown=measured.unknown,
-        processes_reason=reason,
-    )
-    return GpuDraft(gpu, uses)
+def _draft(gpu: GpuReading, uses: Iterable[ProcessUse] | None, reason: str | None = None) -> GpuDraft:
+    if uses is None:
+        return GpuDraft(replace(gpu, processes_reason=reason))
+    merged = merge_uses(uses)
+    Measured(gpu.metrics, gpu.unknown).add_up_memory([use.memory_bytes for use in merged])
+    return GpuDraft(gpu, merged)
 
 
-def _watch(gpu: GpuReading, now: float, previous: SmiState | None) -> float | None:
-    """Seconds without work, as far as they were watched; an answer without utilization starts them anew."""
+def _count_idle(gpu: GpuReading, now: float, previous: SmiState | None) -> float | None:
+    """Seconds without work, as far as they were observed; an unknown utilization restarts the count."""
     utilization = gpu.metrics.get("utilization_percent")
     if utilization is None:
         return None
@@ -250,20 +461,14 @@ def _watch(gpu: GpuReading, now: float, previous: SmiState | None) -> float | No
     return round(before + min(max(0.0, now - previous.at), base.WATCHED_SECONDS), 1)
 
 
-def _as_missing(board: SmiBoard, listed: SmiBoards) -> SmiBoard:
-    """`board`, which was here before; what nvidia-smi says about its PCI address is the reason."""
-    said = (
-        complaint
-        for complaint in listed.complaints
-        if board.bus_id and smi_command.read_bus_id(complaint) == board.bus_id
+def _as_gone(gpu: GpuReading, complaints: Iterable[str]) -> GpuReading:
+    """A GPU that is no longer listed; the reason is nvidia-smi's complaint about its PCI address, if any."""
+    about_it = (text for text in complaints if gpu.pci_address and read_bus_id(text) == gpu.pci_address)
+    complaint = next(about_it, _GONE)
+    return _as_missing(gpu, why if (why := explain(complaint)) in FATAL else complaint)
+
+
+def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
+    return GpuReading(
+        gpu.uuid, gpu.index, gpu.name, "nvidia", pci_address=gpu.pci_address, missing=reason[:1000] or None
     )
-    complaint = next(said, _GONE)
-    return _missing(board, why if (why := smi_command.explain(complaint)) in smi_command.FATAL else complaint)
-
-
-def _missing(board: SmiBoard, reason: str) -> SmiBoard:
-    return msgspec.structs.replace(_remember(board), missing=reason[:1000])
-
-
-def _remember(board: SmiBoard) -> SmiBoard:
-    return SmiBoard(board.uuid, board.index, board.name, board.bus_id)

@@ -27,6 +27,16 @@ class Stat(Struct, frozen=True):
     start_ticks: int
 
 
+def parse_stat(line: bytes) -> Stat:
+    """Raises ValueError."""
+    before, _, after = line.rpartition(b")")
+    fields = after.split(None, 20)
+    if len(fields) < 20:
+        raise ValueError("a line of /proc/<pid>/stat is too short")
+    name = clean(before.partition(b"(")[2].decode(errors="replace"))[:256]
+    return Stat(name, fields[0].decode(errors="replace"), int(fields[1]), int(fields[19]))
+
+
 class Proc:
     """A /proc, seen at `folder`. On every beat, so paths are text: a Path costs more than the call."""
 
@@ -34,12 +44,7 @@ class Proc:
         self._folder = folder
 
     def stat(self, pid: int) -> Stat:
-        before, _, after = self._read(pid, "stat", 1024).rpartition(b")")
-        fields = after.split(None, 20)
-        name = clean(before.partition(b"(")[2].decode(errors="replace"))
-        if len(fields) < 20:
-            raise ValueError(f"/proc/{pid}/stat is too short")
-        return Stat(name, fields[0].decode(errors="replace"), int(fields[1]), int(fields[19]))
+        return parse_stat(self._read(pid, "stat", 1024))
 
     def uid(self, pid: int) -> int:
         """Who started it: of a program that takes on another's rights, the real uid."""
