@@ -5,11 +5,9 @@ from hypothesis import strategies as st
 
 from fakes.slack_shapes import check_blocks, check_markup
 from gpudeck.chat.blocks import (
-    BUTTON_VALUE,
     MAX_LINES,
     ChatAnswer,
     attach,
-    button,
     cut,
     escape,
     list_answer,
@@ -47,8 +45,3 @@ def test_a_phone_gets_lines_and_more_of_them_are_a_snippet() -> None:
 def test_a_notification_holds_no_markup() -> None:
     said = attach(f"*gpu01* until {show_time(1_790_000_000)}", "sheet", "all").text
     assert said == "gpu01 until 2026-09-21 14:13 UTC"
-
-
-def test_a_button_that_carries_too_much_is_none() -> None:
-    assert button("Reserve", "a", "x" * BUTTON_VALUE) is not None
-    assert button("Reserve", "a", "x" * (BUTTON_VALUE + 1)) is None

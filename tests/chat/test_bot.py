@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fakes.chats import ADA, BOB, EVE, Lab, buttons_in, make_alert, words_of
+from fakes.chats import ADA, BOB, EVE, Lab, make_alert, words_of
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.slack_shapes import check_blocks
 from gpudeck import __version__
 from gpudeck.auth.audit import AuditEntry
-from gpudeck.chat.answers import RESERVE, ReservationOffer
 from gpudeck.chat.bot import Bot
 from gpudeck.model.report import Report
 from gpudeck.model.reservation import ReservationMark
@@ -370,60 +369,22 @@ def test_any_gpus_that_fit_are_reserved(lab: Lab) -> None:
     assert len(lab.calendar.near[0].gpus) == 2
 
 
-def test_a_conflict_names_the_other_and_offers_the_next_time_as_a_button(lab: Lab) -> None:
+def test_a_conflict_names_the_other_and_the_next_time(lab: Lab) -> None:
     lab.ask("reserve gpu02:0 for 4h", BOB)
-    answer = lab.ask("reserve gpu02:0 for 2h note mine")
-    said = words_of(answer)
+    said = lab.say("reserve gpu02:0 for 2h note mine")
     assert "*Not reserved:*" in said
     assert "bob" in said
     assert "Next free: *gpu02:0*" in said
-    [button] = buttons_in(answer)
-    assert "Reserved: *gpu02:0* for ada" in lab.press(button)
-    mine = next(one for one in lab.calendar.near if one.user == "ada")
-    theirs = next(one for one in lab.calendar.near if one.user == "bob")
-    assert (mine.start, mine.end - mine.start, mine.note) == (theirs.end, 2 * HOUR, "mine")
-
-
-def test_an_offer_is_for_whoever_asked(lab: Lab) -> None:
-    lab.ask("reserve gpu02:0 for 4h", BOB)
-    [button] = buttons_in(lab.ask("reserve gpu02:0 for 2h"))
-    assert "offered to another user" in lab.press(button, BOB)
-    assert "offered to another user" in lab.press(button, EVE)
-    assert {one.user for one in lab.calendar.near} == {"bob"}
-
-
-def test_an_offer_made_before_the_account_was_disabled_books_nothing(lab: Lab) -> None:
-    lab.ask("reserve gpu02:0 for 4h", BOB)
-    [button] = buttons_in(lab.ask("reserve gpu02:0 for 2h"))
-    asyncio.run(lab.auth.accounts.change("ada", is_disabled=True))
-    assert "disabled" in lab.press(button)
-    assert {one.user for one in lab.calendar.near} == {"bob"}
-
-
-@pytest.mark.parametrize("value", ["", "{}", "[]", '{"asker":"U0ADA","gpus":"x","start":0,"length":1}', "x" * 3000])
-def test_a_button_that_is_not_ours_does_nothing(lab: Lab, value: str) -> None:
-    assert "no longer know that button" in lab.press({"action_id": RESERVE, "value": value})
-    assert "no longer know that button" in lab.press({"action_id": "gpudeck_other", "value": value})
-
-
-def test_an_offer_of_more_gpus_than_a_button_carries_is_told_without_one(lab: Lab) -> None:
-    gpus = [make_gpu(index, uuid=f"GPU-0f5c2f1e-1111-2222-3333-4444555{index:05}") for index in range(64)]
-    lab.report("big", gpus)
-    lab.hub.stream.tick()
-    lab.calendar.settings = msgspec.structs.replace(lab.calendar.settings, most_gpus=1000)
-    assert "Reserved" in lab.say("reserve big for 4h", BOB)
-    answer = lab.ask("reserve big for 4h")
-    assert "Next free" in words_of(answer)
-    assert buttons_in(answer) == []
+    assert [one.user for one in lab.calendar.near] == ["bob"]
 
 
 def test_what_is_reserved_is_given_back_by_its_owner_alone(lab: Lab) -> None:
-    answer = lab.ask("reserve gpu02 for 4h")
+    said = lab.say("reserve gpu02 for 4h")
     number = lab.calendar.near[0].id
+    assert f"`release {number}` gives it back" in said
     assert "is ada's" in lab.say(f"release {number}", BOB)
-    assert "offered to another user" in lab.press(buttons_in(answer)[0], BOB)
     lab.clock.advance(60)
-    assert f"Reservation {number} of *gpu02:0,1* is released" in lab.press(buttons_in(answer)[0])
+    assert f"Reservation {number} of *gpu02:0,1* is released" in lab.say(f"release {number}")
     assert "has ended" in lab.say(f"release #{number}")
     assert "there is no reservation 99" in lab.say("release 99")
     assert "which number?" in lab.say("release everything")
@@ -445,10 +406,6 @@ def test_mistakes_are_answered_in_words(lab: Lab) -> None:
     assert "there is no host 'nowhere'" in lab.say("reserve nowhere for 4h")
     assert "is in use by alice" in lab.say("reserve gpu01:1 for 4h")
     assert "too long" in lab.say("reserve gpu02 for 400d")
-
-
-def test_offers_carry_nothing_but_gpus_and_times() -> None:
-    assert ReservationOffer.__struct_fields__ == ("asker", "gpus", "start", "length", "note")
 
 
 # Watching.

@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.slack import APP_TOKEN, BOT_TOKEN
-from gpudeck.chat.web import mask, refuse, unreachable
+from gpudeck.chat.slack import mask, refuse, unreachable
 from gpudeck.model.errors import Refused, Temporary
 
 

@@ -91,9 +91,6 @@ class Lab:
         """The answer as a person reads it."""
         return words_of(self.ask(text, user, **others))
 
-    def press(self, button: dict[str, Any], user: str = ADA) -> str:
-        return words_of(asyncio.run(self.bot.press(button["action_id"], button["value"], user)))
-
 
 def make_alert(title: str, **others: Any) -> Alert:
     """One that has fired ten minutes ago."""
@@ -116,7 +113,3 @@ def words_of(answer: ChatAnswer) -> str:
         texts += [block["text"]["text"]] if "text" in block else []
         texts += [element["text"] for element in block.get("elements", ()) if isinstance(element["text"], str)]
     return "\n".join([*texts, *([answer.snippet.text] if answer.snippet else [])])
-
-
-def buttons_in(answer: ChatAnswer) -> list[dict[str, Any]]:
-    return [element for block in answer.blocks if block["type"] == "actions" for element in block["elements"]]

@@ -105,16 +105,6 @@ class FakeSlack:
         }
         return await self.send("slash_commands", payload)
 
-    async def press(self, button: Json, user: str = "U0ADA") -> str:
-        payload = {
-            "type": "block_actions",
-            "user": {"id": user, "team_id": TEAM},
-            "team": {"id": TEAM},
-            "response_url": f"{self.url}/respond/{next(self._numbers)}",
-            "actions": [{"type": "button", "block_id": "b", **{k: button[k] for k in ("action_id", "value")}}],
-        }
-        return await self.send("interactive", payload)
-
     async def _send_event(self, event: Json, event_id: str | None = None, **body: Any) -> str:
         number = event_id or f"Ev{next(self._numbers)}"
         payload = {"type": "event_callback", "team_id": TEAM, "event_id": number, "event": event}

@@ -86,8 +86,3 @@ def _check_button(button: Json) -> Iterator[str]:
     yield from _check_text(button["text"], 75)
     if not 1 <= len(button["action_id"]) <= 255:
         yield "an action_id has 1 to 255 characters"
-    if len(button.get("value", "")) > 2000:
-        yield "a value has at most 2000 characters"
-    for name, most in (("title", 100), ("text", 300), ("confirm", 30), ("deny", 30)):
-        if "confirm" in button:
-            yield from _check_text(button["confirm"][name], most)

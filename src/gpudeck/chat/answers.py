@@ -8,24 +8,22 @@ outside is escaped.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck import __version__
-from gpudeck.chat.blocks import Block, ChatAnswer, attach, button, escape, list_answer, show_time, text_answer
+from gpudeck.chat.blocks import ChatAnswer, attach, escape, list_answer, show_time, text_answer
 from gpudeck.chat.commands import ParsedRequest, near_commands
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.gpu_request import CandidateGpu, candidates, choose, is_usable, matches, rank
 from gpudeck.model.gpu_state import Availability
+from gpudeck.model.job import RATING_WORDS, Rating, Run
 from gpudeck.model.reservation import Reservation, ReservedGpu, ShownReservation
 from gpudeck.model.text import clean, show_age, show_gib, show_length, show_span
 from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.model.view import Fleet, Gpu, Host, HostStatus
-from gpudeck.reservations.conflicts import Conflict, FreeSlot
-from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
+from gpudeck.reservations.conflicts import Conflict
 from gpudeck.views.filter import choose_hosts, choose_user, choose_words, explain_unclear, join, near_hosts, parse_query
 from gpudeck.views.lists import render_free, render_reservations
 from gpudeck.views.text import (
@@ -52,7 +50,9 @@ SIGNS: Final[dict[Availability, str]] = {
     "unknown": "⚪",
 }
 _STATUS: Final[dict[HostStatus, str]] = {"up": "🟢", "late": "🟡", "down": "🔴", "never_seen": "⚪"}
+_RATING_SIGNS: Final[dict[Rating, str]] = {"good": "🟢", "could_be_better": "🟡", "poor": "🔴", "unknown": "⚪"}
 _MAX_USERS: Final = 6
+MAX_RUNS: Final = 10
 _MAX_PROCESSES: Final = 20
 _WIDTH: Final = 160
 """Columns of a snippet: people turn their phones for those."""
@@ -69,10 +69,6 @@ _HELP = (
     "• `report`  who used how much · `report host 7d` · `my runs`  your runs, with a suggestion each",
     "Words mean what they mean in the page's search: `free`, `busy`, `idle`, `&gt;40G`, `user:ada`, `-down` …",
 )
-RESERVE = "gpudeck_reserve"
-RELEASE = "gpudeck_release"
-"""The names of buttons in Slack's messages."""
-_NOTE = 200
 
 
 def free_lines(found: Sequence[CandidateGpu]) -> list[str]:
@@ -408,55 +404,25 @@ def _hours(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}"
 
 
-Button = TypeVar("Button", "ReservationOffer", "ReleaseOffer")
-
-
-class ReservationOffer(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a button reserves: these GPUs at that time, for the asker only."""
-
-    asker: str
-    gpus: list[str]
-    start: float
-    length: float
-    note: str = ""
-
-    @property
-    def draft(self) -> ReservationDraft:
-        return ReservationDraft(
-            wanted=ReservationRequest(gpus=tuple(self.gpus)), start=self.start, length=self.length, note=self.note
-        )
-
-
-class ReleaseOffer(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a button gives back."""
-
-    asker: str
-    number: int
-
-
-def answer_reserved(made: Reservation, asker: str) -> ChatAnswer:
-    text = (
+def answer_reserved(made: Reservation) -> ChatAnswer:
+    return text_answer(
         f"Reserved: *{_gpus(made.gpus)}* for {escape(made.user)}, {show_time(made.start)} until {show_time(made.end)} "
-        f"({show_length(made.end - made.start)}). It is reservation {made.id}."
+        f"({show_length(made.end - made.start)}). It is reservation {made.id}; `release {made.id}` gives it back."
     )
-    value = msgspec.json.encode(ReleaseOffer(asker, made.id)).decode()
-    sure = "Others can have these GPUs then. No process is ended."
-    return text_answer(text, buttons=[*filter(None, [button("Give it back", RELEASE, value, sure=sure)])])
 
 
-def answer_conflict(refusal: Conflict, asker: str, note: str) -> ChatAnswer:
-    """With the next time at which it would be possible, as a button where one can carry it."""
+def answer_conflict(refusal: Conflict) -> ChatAnswer:
+    """With the next time at which it would be possible."""
     lines = [f"*Not reserved:* {explain(refusal)}"]
     lines += [f"That one ends {show_time(one.end)}." for one in refusal.conflicts[:1]]
     slot = refusal.next_free
-    if slot is None:
-        return text_answer(*lines)
-    lines.append(f"Next free: *{_gpus(slot.gpus)}*, {show_time(slot.start)} until {show_time(slot.end)}.")
-    return text_answer(*lines, buttons=[*filter(None, [_offer(slot, asker, note)])])
+    if slot is not None:
+        lines.append(f"Next free: *{_gpus(slot.gpus)}*, {show_time(slot.start)} until {show_time(slot.end)}.")
+    return text_answer(*lines)
 
 
-def answer_released(after: Reservation, state: str) -> ChatAnswer:
-    word = "cancelled" if state == "cancelled" else "released"
+def answer_released(after: ShownReservation) -> ChatAnswer:
+    word = "cancelled" if after.state == "cancelled" else "released"
     return text_answer(f"Reservation {after.id} of *{_gpus(after.gpus)}* is {word}.")
 
 
@@ -477,14 +443,6 @@ def explain(error: GpudeckError) -> str:
     return escape(str(error).replace("`", "'"), 500)
 
 
-def read_button(value: str, kind: type[Button]) -> Button | None:
-    """What a button carries; None where that is not ours, or of another version."""
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.DecodeError:
-        return None
-
-
 def _line(one: Reservation) -> str:
     note = f"  _{escape(one.note)}_" if one.note else ""
     what = f"claim {one.id}" if one.kind == "claim" else escape(one.title)
@@ -492,10 +450,25 @@ def _line(one: Reservation) -> str:
     return f"{what}: *{escape(one.user)}*  {_gpus(one.gpus)}  {times}{note}"
 
 
-def _offer(slot: FreeSlot, asker: str, note: str) -> Block | None:
-    offer = ReservationOffer(asker, [gpu.uuid for gpu in slot.gpus], slot.start, slot.end - slot.start, note[:_NOTE])
-    return button("Reserve that", RESERVE, msgspec.json.encode(offer).decode(), primary=True)
-
-
 def _gpus(gpus: Sequence[ReservedGpu]) -> str:
     return escape(" ".join(join_places((gpu.host, gpu.label) for gpu in gpus)), 300)
+
+
+def answer_runs(runs: Sequence[Run], now: float) -> ChatAnswer:
+    """The newest first. Only the asker sees it."""
+    lines = [line for run in runs[:MAX_RUNS] for line in _run_lines(run, now)]
+    title = "*Your newest runs*" if lines else "You had no runs in the last seven days."
+    return text_answer(title, *lines, is_private=True)
+
+
+def _run_lines(run: Run, now: float) -> list[str]:
+    start, verdict = run.started_at or run.seen_at, run.verdict
+    rating: Rating = "unknown" if verdict is None else verdict.rating
+    lasted = show_span((now if run.ended_at is None else run.ended_at) - start)
+    running = ", running" if run.ended_at is None else ""
+    place = f"*{escape(run.host_name)}:{escape(','.join(run.labels))}*"
+    told = [f"{_RATING_SIGNS[rating]} {place}  {show_time(start)}, {lasted}{running}: {RATING_WORDS[rating]}"]
+    if verdict is not None and verdict.suggestions:
+        one = verdict.suggestions[0]
+        told.append(f"      {escape(one.text)}: {escape(one.evidence, 400)}. {escape(one.fix)}")
+    return told

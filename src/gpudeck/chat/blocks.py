@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.model.text import clean
 
@@ -23,7 +24,6 @@ _DASH = re.compile(r"(?<!\S)[—–](?=[a-z])")
 Block = dict[str, Any]
 SECTION: Final = 3000
 MAX_BLOCKS: Final = 50
-BUTTON_VALUE: Final = 2000
 MAX_URL: Final = 3000
 MAX_LINES: Final = 25
 """In the message itself. More is a snippet, which is folded up."""
@@ -70,10 +70,9 @@ class ChatAnswer(Struct, frozen=True):
     is_private: bool = False
 
 
-def text_answer(*lines: str, buttons: Sequence[Block] = (), is_private: bool = False) -> ChatAnswer:
+def text_answer(*lines: str, is_private: bool = False) -> ChatAnswer:
     """A few lines, escaped already. What is too much for a message is cut."""
-    blocks = [*_sections(lines), *([{"type": "actions", "elements": list(buttons[:5])}] if buttons else [])]
-    return ChatAnswer(_fallback(lines[0]), tuple(blocks[:MAX_BLOCKS]), is_private=is_private)
+    return ChatAnswer(_fallback(lines[0]), tuple(_sections(lines)[:MAX_BLOCKS]), is_private=is_private)
 
 
 def list_answer(
@@ -97,48 +96,17 @@ def add_note(blocks: Sequence[Block], note: str) -> list[Block]:
     return [*blocks[: MAX_BLOCKS - 1], *_small([note])]
 
 
-def button(text: str, action: str, value: str, *, sure: str | None = None, primary: bool = False) -> Block | None:
-    """None where its value is more than a button can carry. `sure` is asked before it counts."""
-    if len(value) > BUTTON_VALUE:
-        return None
-    made: Block = {"type": "button", "text": _plain(text), "action_id": action, "value": value}
-    if primary:
-        made["style"] = "primary"
-    if sure is not None:
-        made["confirm"] = {
-            "title": _plain("Are you sure?"),
-            "text": _plain(sure),
-            "confirm": _plain("Yes"),
-            "deny": _plain("No"),
-        }
-    return made
-
-
-def link_button(text: str, url: str) -> Block:
-    """One that opens an address of ours. Slack reports that it was pressed; that is ignored."""
-    return {"type": "button", "text": _plain(text), "action_id": "open_page", "url": url[:MAX_URL]}
+def add_link(answer: ChatAnswer, text: str, url: str) -> ChatAnswer:
+    """With a button that opens an address of ours. Slack reports that it was pressed; that is ignored."""
+    label = {"type": "plain_text", "text": text, "emoji": False}
+    link = {"type": "button", "text": label, "action_id": "open_page", "url": url[:MAX_URL]}
+    return replace(answer, blocks=(*answer.blocks[: MAX_BLOCKS - 1], {"type": "actions", "elements": [link]}))
 
 
 def show_time(at: float) -> str:
     """A moment in the time zone of the reader, which Slack knows."""
     plain = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"<!date^{int(at)}^{{date_short_pretty}} {{time}}|{plain}>"
-
-
-def shorten_for_slack(text: str, most: int) -> str:
-    """The first lines, as many as fit, where a snippet cannot be sent."""
-    kept: list[str] = []
-    for line in text.splitlines():
-        most -= len(line) + 1
-        if most < 0:
-            return "\n".join([*kept, "…"])
-        kept.append(line)
-    return "\n".join(kept)
-
-
-def code(text: str) -> Block:
-    """Lines in letters of one width. `text` is escaped already."""
-    return {"type": "section", "text": {"type": "mrkdwn", "text": f"```{text[: SECTION - 6]}```", "verbatim": True}}
 
 
 def _fallback(text: str) -> str:
@@ -167,7 +135,3 @@ def _sections(lines: Iterable[str]) -> list[Block]:
 def _small(notes: Iterable[str]) -> list[Block]:
     texts = [{"type": "mrkdwn", "text": cut(note, SECTION), "verbatim": True} for note in notes]
     return [{"type": "context", "elements": texts[:10]}] if texts else []
-
-
-def _plain(text: str) -> Block:
-    return {"type": "plain_text", "text": text[:75], "emoji": False}

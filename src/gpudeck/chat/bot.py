@@ -19,7 +19,7 @@ from gpudeck.auth.audit import Audit
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.chat import answers
-from gpudeck.chat.answers import RELEASE, RESERVE, ReleaseOffer, ReservationOffer, explain, read_button
+from gpudeck.chat.answers import MAX_RUNS, explain
 from gpudeck.chat.blocks import ChatAnswer, escape, show_time, text_answer
 from gpudeck.chat.commands import (
     LONGEST,
@@ -35,7 +35,6 @@ from gpudeck.chat.commands import (
     read_reservation,
     split_clauses,
 )
-from gpudeck.chat.runs import MAX_RUNS, answer_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
@@ -46,7 +45,6 @@ from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import ReservationDraft
 from gpudeck.reservations.store import ReservationQuery
 
 FROM = "Slack"
@@ -186,19 +184,6 @@ class CommandHandler:
         refusal = self._refuse_write() if command.name in _WRITING else None
         return refusal or await takers[command.name](command.words)
 
-    async def press(self, action: str, value: str) -> ChatAnswer:
-        """Raises GpudeckError."""
-        found = read_button(value, ReservationOffer) if action == RESERVE else read_button(value, ReleaseOffer)
-        if found is None or action not in {RESERVE, RELEASE}:
-            return text_answer("I no longer know that button. Ask again.", is_private=True)
-        if found.asker != self._user.slack_id:
-            return text_answer("That was offered to another user. Ask me yourself.", is_private=True)
-        if (refusal := self._refuse_write()) is not None:
-            return refusal
-        if isinstance(found, ReservationOffer):
-            return await self._write_reservation(found.draft)
-        return await self._give_back(found.number)
-
     async def _look(self, question: Callable[[Fleet], ChatAnswer]) -> ChatAnswer:
         """In a thread: a large fleet takes a while to read."""
         return await asyncio.to_thread(question, await self._services.hub.stream.fresh_view(self._visibility))
@@ -283,22 +268,16 @@ class CommandHandler:
         if draft.wanted.host is not None:
             wanted = replace(draft.wanted, host=self._spell(draft.wanted.host) or draft.wanted.host)
             draft = replace(draft, wanted=wanted)
-        return await self._write_reservation(draft)
-
-    async def _write_reservation(self, draft: ReservationDraft) -> ChatAnswer:
-        """In the name of the asker only."""
+        # In the name of the asker only.
         try:
             made = await self._services.reservations.reserve(draft, self._user.caller, None)
         except Conflict as conflict:
-            return answers.answer_conflict(conflict, self._user.slack_id, draft.note)
-        return answers.answer_reserved(made, self._user.slack_id)
+            return answers.answer_conflict(conflict)
+        return answers.answer_reserved(made)
 
     async def _release(self, words: tuple[str, ...]) -> ChatAnswer:
-        return await self._give_back(read_number(words, "release 12"))
-
-    async def _give_back(self, number: int) -> ChatAnswer:
-        after = await self._services.reservations.release(number, self._user.caller)
-        return answers.answer_released(after, after.state)
+        number = read_number(words, "release 12")
+        return answers.answer_released(await self._services.reservations.release(number, self._user.caller))
 
     async def _report(self, words: tuple[str, ...]) -> ChatAnswer:
         zone = await self._find_zone(self._user.slack_id)
@@ -317,7 +296,7 @@ class CommandHandler:
             for run in (await history.ask(partial(_find_runs, RunsQuery(now - _WEEK, user=login, limit=MAX_RUNS)))).runs
         ]
         newest = sorted(found, key=lambda run: run.seen_at, reverse=True)[:MAX_RUNS]
-        return answer_runs(await judge_runs(history, self._services.events, newest), now)
+        return answers.answer_runs(await judge_runs(history, self._services.events, newest), now)
 
     async def _watch(self, words: tuple[str, ...]) -> ChatAnswer:
         if not words:
@@ -425,14 +404,6 @@ class Bot:
         except GpudeckError as error:
             return text_answer(explain(error), is_private=is_private)
         return replace(given, is_private=True) if is_private else given
-
-    async def press(self, action: str, value: str, slack_id: str) -> ChatAnswer:
-        try:
-            user = await self._users.find(slack_id)
-            handler = CommandHandler(self._services, self._find_zone, user, is_private=True)
-            return await handler.press(action, value)
-        except GpudeckError as error:
-            return text_answer(explain(error), is_private=True)
 
     def _is_ours(self, command: Command) -> bool:
         if command.name != "other":

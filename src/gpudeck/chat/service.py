@@ -14,7 +14,7 @@ from gpudeck.api.access import Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.reservations import ReservationHandler
 from gpudeck.auth.auth import Auth
-from gpudeck.chat.blocks import ChatAnswer, escape, link_button, text_answer
+from gpudeck.chat.blocks import ChatAnswer, add_link, escape, text_answer
 from gpudeck.chat.bot import BotServices, ChatUsers
 from gpudeck.chat.settings import ChatSettings, SlackSettings
 from gpudeck.events.log import EventLog
@@ -72,10 +72,8 @@ def answer_message(message: Message, page: str | None) -> ChatAnswer:
     more = len(message.lines) - _MAX_LINES
     lines += [f"… and {more} more"] if more > 0 else []
     action = _WATCH if message.kind == "watch" else escape(message.action, _MAX_LINE)
-    said = [f"*{escape(message.title, _TITLE)}*", *lines, *([action] if action else [])]
-    return text_answer(
-        *said, buttons=() if page is None else [link_button("Open the page", f"{page.rstrip('/')}/{message.link}")]
-    )
+    answer = text_answer(f"*{escape(message.title, _TITLE)}*", *lines, *filter(None, [action]))
+    return answer if page is None else add_link(answer, "Open the page", f"{page.rstrip('/')}/{message.link}")
 
 
 log = logging.getLogger(__name__)

@@ -109,7 +109,7 @@ async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
     from gpudeck.auth.auth import UserDirectory  # noqa: PLC0415 - few ask for it
     from gpudeck.chat.service import answer_message  # noqa: PLC0415 - the same
-    from gpudeck.chat.web import write_once  # noqa: PLC0415 - the same
+    from gpudeck.chat.slack import write_once  # noqa: PLC0415 - the same
 
     if account is None:
         raise UsageError("the bot writes to single users.", "Name one of them with --user.")
