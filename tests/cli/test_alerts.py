@@ -122,16 +122,6 @@ def test_acknowledging_takes_the_hub_before_or_after_the_word(tmp_path: Path, pl
     assert hub.asked == [("POST", "/api/v1/alerts/3eca30b04c/acknowledge", None)]
 
 
-def test_acknowledgement_is_withdrawn(tmp_path: Path) -> None:
-    with running({"alerts": [MINE | {"acknowledged_by": None}], "time": NOW}) as hub:
-        done = gpudeck(tmp_path, "alerts", "ack", "a1", "--undo", "--hub", hub.url)
-    assert done.stdout == "No longer acknowledged: GPU 1 of gpu02 is at 91 °C\n"
-    assert hub.asked == [("POST", "/api/v1/alerts/unacknowledge", {"ids": ["a1"]})]
-    with running({"alerts": [], "time": NOW}) as hub:
-        done = gpudeck(tmp_path, "alerts", "ack", "a1", "--undo", "--hub", hub.url)
-    assert (done.returncode, "you have not acknowledged an alert a1" in done.stderr) == (2, True)
-
-
 def test_mute_says_what_how_long_and_why(tmp_path: Path) -> None:
     with running(MUTE) as hub:
         words = ["--host", "gpu-1*", "--label", "rack=4", "--for", "2h", "new fans", "--hub", hub.url]

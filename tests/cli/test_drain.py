@@ -89,16 +89,3 @@ def test_mistakes_are_named(terminal: Terminal, arguments: list[str], told: str)
     answer = terminal.type("drain", *(one.format(name=terminal.name) for one in arguments))
     assert answer.returncode in {1, 2}
     assert told.format(name=terminal.name) in answer.stderr
-
-
-def test_note_is_written_printed_found_and_removed(terminal: Terminal) -> None:
-    name = terminal.name
-    assert terminal.type("hosts", "note", name).stdout == f"There is no note on {name}.\n"
-    written = terminal.type("hosts", "note", name, "loud fan")
-    assert written.stdout == f"{name}: the note is written.\n"
-    wait_until(lambda: terminal.host()["note"] is not None, "the fleet of the next second")
-    assert terminal.type("hosts", "note", name).stdout.startswith("loud fan\n")
-    assert {host["name"] for host in json.loads(terminal.type("show", "loud", "--json").stdout)["hosts"]} == {name}
-    assert terminal.type("hosts", "note", "gpu", "x").returncode == 1
-    terminal.type("hosts", "note", name, "")
-    wait_until(lambda: terminal.host()["note"] is None, "the fleet of the next second")

@@ -144,19 +144,6 @@ def test_leaving_stops_the_feed(key: str) -> None:
     assert (feed.is_stopped, app.return_code) == (True, 0)
 
 
-def test_mouse_chooses_rows_and_sorts() -> None:
-    app, _ = make_app()
-
-    async def work(pilot: Pilot[None]) -> None:
-        await pilot.click(offset=(3, 5))
-        assert app.top.listing.at == 2
-        at = seen(app).splitlines()[2].index("TEMP")
-        await pilot.click(offset=(at + 1, 2))
-        assert app.top.shown_order().sort == "temperature"
-
-    run(app, work)
-
-
 def test_terminal_that_knows_ascii_alone_gets_no_other_signs() -> None:
     app, _ = make_app(plain=True)
 

@@ -71,18 +71,10 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 
 @command.command("ack")
 @click.argument("alert", metavar="ID")
-@click.option("--undo", is_flag=True, help="Withdraw your acknowledgement.")
 @hub_option
 @click.pass_context
-def acknowledge(ctx: click.Context, alert: str, *, undo: bool, hub: str) -> None:
+def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
     """Acknowledge alert ID: no more notifications are sent. It is resolved when its cause ends."""
-    if undo:
-        body = ask(_hub_of(ctx, hub), lambda client: client.post("/api/v1/alerts/unacknowledge", {"ids": [alert]}))
-        again = read_answer(body, AlertList, hub).alerts
-        if not again:
-            raise UsageError(f"you have not acknowledged an alert {clean(alert)} that fires.")
-        click.echo(f"No longer acknowledged: {clean(again[0].title)}")
-        return
     body = ask(_hub_of(ctx, hub), lambda client: client.post(f"/api/v1/alerts/{in_path(alert)}/acknowledge"))
     made = read_answer(body, Alert, hub)
     click.echo(f"{clean(made.acknowledged_by or '')} acknowledged: {clean(made.title)}")

@@ -1,16 +1,24 @@
 """gpudeck doctor and check: what is wrong on this machine, or in its configuration file, and the next step."""
 
+import asyncio
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from msgspec import Struct, field
 
-from gpudeck.cli.options import config_option
-from gpudeck.model.errors import ConfigurationError, PluginError
-from gpudeck.model.plugins import is_installed
-from gpudeck.settings import Settings, find_missing_extras, load_settings
+from gpudeck.auth.settings import LdapSettings, OidcSettings
+from gpudeck.cli.hub_access import connect
+from gpudeck.cli.options import config_option, find_hub
+from gpudeck.collectors.redaction import clean
+from gpudeck.hub_lookup import HUB_VARIABLE
+from gpudeck.model.errors import ConfigurationError, GpudeckError, PluginError, UsageError
+from gpudeck.model.plugins import is_installed, need
+from gpudeck.settings import Settings, find_missing_extras, load_settings, own_address
 
 if TYPE_CHECKING:
     from gpudeck.ops.doctor import Finding
@@ -22,6 +30,7 @@ Examples:
   gpudeck doctor --on hub                       only the hub of this machine
   gpudeck doctor --bundle report.tar.gz         an archive for a bug report, without secrets and names
 """
+_TRIAL_SECONDS: Final = 600.0
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"), "skip": ("–", "bright_black")}
 
 
@@ -40,7 +49,6 @@ _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), help="Write an archive for a bug report.")
-@click.option("--with-names", is_flag=True, help="Keep the names of hosts and users, and commands, in the archive.")
 def command(
     *,
     config: Path | None,
@@ -49,11 +57,8 @@ def command(
     on: str,
     as_json: bool,
     bundle: Path | None,
-    with_names: bool,
 ) -> None:
     """Check this machine and print what is wrong, with the next step. Changes nothing. Exit code 1 if a check fails."""
-    from gpudeck.cli.hub_choice import find_hub  # noqa: PLC0415 - the same
-    from gpudeck.hub_lookup import HUB_VARIABLE  # noqa: PLC0415 - the same
     from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
 
     try:
@@ -74,7 +79,7 @@ def command(
         from gpudeck.ops.doctor.checks import ask_fleet, list_secrets  # noqa: PLC0415 - the same
 
         fleet, secrets = ask_fleet(context), list_secrets(context)
-        members = write_bundle(bundle, context.settings, findings, fleet, secrets, with_names=with_names)
+        members = write_bundle(bundle, context.settings, findings, fleet, secrets)
         click.echo(f"Wrote {bundle}: {', '.join(members)}. Check it before you send it.", err=True)
     failed = sum(finding.verdict == "fail" for finding in findings)
     if as_json:
@@ -87,8 +92,6 @@ def command(
 
 def _show(finding: "Finding") -> None:
     mark, colour = _MARKS[finding.verdict]
-    from gpudeck.collectors.redaction import clean  # noqa: PLC0415 - what others said may hold anything
-
     head = click.style(f"{mark} {finding.verdict:<4}", fg=colour)
     click.echo(f"{head} {finding.area:<8} {finding.name:<12} {clean(finding.told)}")
     if finding.next_step:
@@ -128,9 +131,7 @@ def check_command(config: Path | None, login: str | None) -> None:
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
-        from gpudeck.cli.check_login import check_login  # noqa: PLC0415 - seldom wanted
-
-        check_login(settings, login)
+        _check_login(settings, login)
 
 
 def find_plugin_mistakes(settings: Settings) -> list[str]:
@@ -147,3 +148,108 @@ def find_plugin_mistakes(settings: Settings) -> list[str]:
         except PluginError as error:
             mistakes.append(str(error))
     return mistakes
+
+
+class _Reason(Struct):
+    what: str
+    value: str
+    why: str
+
+
+class _Trial(Struct):
+    """What of the hub's answer is shown."""
+
+    id: str
+    url: str
+    state: str
+    problem: str = ""
+    name: str = ""
+    role: str | None = None
+    claims: dict[str, Any] = field(default_factory=dict)
+    userinfo: dict[str, Any] = field(default_factory=dict)
+    reasons: list[_Reason] = field(default_factory=list)
+
+
+def _check_login(settings: Settings, name: str) -> None:
+    """What a provider or the directory says about one user, what becomes of it, and why. Raises UsageError for a
+    provider that is not configured, and GpudeckError for a login that does not succeed."""
+    if name == "ldap" and settings.login.ldap is not None:
+        _try_directory(settings.login.ldap)
+        return
+    provider = next((one for one in settings.login.oidc if one.name == name), None)
+    if provider is None or settings.public_url is None:
+        directory = [] if settings.login.ldap is None else ["ldap"]
+        known = ", ".join([*(one.name for one in settings.login.oidc), *directory]) or "none is configured"
+        raise UsageError(f"there is no provider {name[:64]!r} in login.oidc.", f"Providers: {known}.")
+    need("hub", "checking a provider")
+    asyncio.run(_check_provider(provider, settings.public_url))
+    _try_provider(own_address(settings), provider)
+
+
+def _try_directory(settings: LdapSettings) -> None:
+    need("hub", "checking a directory")
+    from gpudeck.auth.ldap_logins import try_login  # noqa: PLC0415 - its library comes with the hub
+
+    name = click.prompt("Name", err=True)
+    password = click.prompt("Password (empty: only look the user up)", default="", hide_input=True, err=True)
+    trial = asyncio.run(try_login(settings, name, password or None))
+    if trial.dn:
+        click.echo(f"Entry: {clean(trial.dn)}")
+        _show_claims("Attributes", trial.claims)
+    if trial.mapped is None:
+        raise GpudeckError(f"this login is refused: {clean(trial.problem)}.")
+    _show_reasons(trial.mapped.reasons)
+    role = trial.mapped.role or trial.mapped.role_if_new or "none"
+    click.echo(f"\nThis user would log in as {clean(trial.mapped.name)}, with the role {role}.")
+
+
+async def _check_provider(settings: OidcSettings, public_url: str) -> None:
+    from gpudeck.auth.oidc import OidcProvider, redirect_uri  # noqa: PLC0415 - its libraries come with the hub
+
+    provider = OidcProvider(settings, redirect_uri(public_url, settings.name))
+    click.echo(f"Redirect URI to register:     {provider.redirect_uri}")
+    click.echo(f"Back-channel logout URI:      {provider.redirect_uri.removesuffix('callback')}logout")
+    try:
+        document = await provider.document()
+        click.echo(f"The provider answers:         {clean(document.issuer)}")
+        offered = document.scopes_supported
+        for scope in [] if offered is None else [scope for scope in settings.scopes if scope not in offered]:
+            click.echo(f"! The provider does not offer the scope {scope}: users may get an error there.")
+    finally:
+        await provider.close()
+
+
+def _try_provider(hub: str, provider: OidcSettings) -> None:
+    """Through the running hub, as the provider sends users back only there."""
+    with connect(hub) as client:
+        trial = client.read(client.post("/api/v1/login/trials", {"provider": provider.name}), _Trial)
+        click.echo(f"\nOpen this in any browser and log in; nobody is logged in by it:\n  {trial.url}\nWaiting…")
+        end = time.monotonic() + _TRIAL_SECONDS
+        while trial.state == "waiting":
+            if time.monotonic() > end:
+                raise GpudeckError("nobody logged in within 10 minutes.", "Run the command again.")
+            time.sleep(1.0)
+            trial = client.read(client.get(f"/api/v1/login/trials/{trial.id}"), _Trial)
+    _show_claims("Claims of the ID token", trial.claims)
+    _show_claims("Claims of userinfo", trial.userinfo)
+    if trial.state == "done" and trial.problem:
+        click.echo(f"! {clean(trial.problem)}")
+    _show_reasons(trial.reasons)
+    if trial.state != "done":
+        raise GpudeckError(f"this login is refused: {clean(trial.problem)}")
+    click.echo(f"\nThis user would log in as {clean(trial.name)}, with the role {trial.role or 'none'}.")
+
+
+def _show_claims(title: str, claims: Mapping[str, Any]) -> None:
+    click.echo(f"\n{title}:")
+    for name, value in claims.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        click.echo(f"  {clean(name)}: {clean(text)}")
+    if not claims:
+        click.echo("  none")
+
+
+def _show_reasons(reasons: Sequence[Any]) -> None:
+    click.echo("\nWhat becomes of them:" if reasons else "")
+    for reason in reasons:
+        click.echo(f"  {reason.what}: {clean(reason.value) or 'none'} ({clean(reason.why)})")

@@ -1,5 +1,7 @@
-"""gpudeck export: what a hub has recorded, as a file for DuckDB, pandas and spreadsheets."""
+"""gpudeck export: what a hub has recorded, as a file for DuckDB, pandas and spreadsheets; and gpudeck mcp: its data for
+a language model that starts this command (Model Context Protocol over stdio)."""
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -12,7 +14,10 @@ import click
 from gpudeck.cli.hub_access import ask
 from gpudeck.cli.options import complete_hosts, hub_option
 from gpudeck.cli.period import local_zone, read_period
+from gpudeck.client import Client
+from gpudeck.hub_lookup import find_token
 from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.plugins import need
 
 _EXAMPLES = """\b
 Examples:
@@ -102,3 +107,27 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
         raise UsageError(f"{output} cannot be written: {(error.strerror or str(error)).lower()}.") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+_MCP_EXAMPLES = """\b
+Examples:
+  gpudeck mcp                                 with the hub and the token of `gpudeck login`
+  gpudeck mcp --hub https://gpus.example.org
+  claude mcp add gpudeck -- gpudeck mcp       for an assistant that starts MCP servers
+"""
+
+
+@click.command("mcp", epilog=_MCP_EXAMPLES)
+@hub_option
+def mcp_command(*, hub: str) -> None:
+    """Serve free GPUs, users, history, usage, runs, events, health and job reports to a language model.
+
+    The assistant starts this command and talks to it over standard input and output. Tools that change something
+    (reserve, release, watch) are available only with a token: log in with `gpudeck login`, or set $GPUDECK_TOKEN.
+    Needs gpudeck[mcp]. The hub itself serves the same at /mcp.
+    """
+    need("mcp", "gpudeck mcp")
+    from gpudeck.mcp.server import ClientRoutes, serve_stdio  # noqa: PLC0415 - an extra
+
+    token = find_token(hub)
+    asyncio.run(serve_stdio(ClientRoutes(Client(hub, 60.0, token=token), has_token=token is not None)))

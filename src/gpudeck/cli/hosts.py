@@ -3,19 +3,17 @@ which servers install their agent."""
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpudeck.cli.hub_access import machine_zone, need_hub, open_client
+from gpudeck.cli.hub_access import need_hub, open_client
 from gpudeck.cli.options import complete_hosts, hub_config_option, hub_option, parse_labels
 from gpudeck.client.connection import in_path
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.target import SOURCES, AddedHosts, RemovedHosts
 from gpudeck.model.text import clean
-from gpudeck.model.times import show_moment
 from gpudeck.settings import find_data_dir, load_settings
 from gpudeck.views.text import render_hosts
 
@@ -29,7 +27,6 @@ Examples:
   gpudeck hosts add 'gpu[01-16]' --via ssh    sixteen hosts without an agent
   gpudeck hosts test gpu07                    test each step of reading a host
   gpudeck hosts list                          all hosts with their status
-  gpudeck hosts note gpu07 "loud fan"         a note that everybody sees
   gpudeck hosts remove gpu07                  remove a host, and revoke its token
   gpudeck hosts remove --token rack3 --down   all hosts that reported with this token and are down
 """
@@ -103,23 +100,6 @@ def _show_command(added: AddedHosts) -> None:
         click.echo(f"Note: {added.note}.\n", err=True)
     click.echo(f"{where}\n", err=True)
     click.echo(added.command)
-
-
-@command.command("note")
-@click.argument("name", shell_complete=complete_hosts)
-@click.argument("text", required=False)
-@hub_option
-@hub_config_option
-def note_host(name: str, text: str | None, *, hub: str, config: Path | None) -> None:
-    """Write a note on NAME, which everybody sees; an empty TEXT ('') removes it. Without TEXT, print the note."""
-    client = open_client(hub, config)
-    if text is not None:
-        client.put(f"/api/v1/hosts/{in_path(name)}/note", {"text": text})
-        click.echo(f"{clean(name)}: the note is {'written' if text.strip() else 'removed'}.")
-    elif (found := client.host(name).note) is None:
-        click.echo(f"There is no note on {clean(name)}.")
-    else:
-        click.echo(f"{clean(found.text)}\n{clean(found.by)}, {show_moment(found.at, machine_zone(), time.time())}")
 
 
 @command.command("remove")

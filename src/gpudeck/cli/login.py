@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from gpudeck.cli.hub_access import ask
-from gpudeck.cli.hub_choice import find_hub
-from gpudeck.cli.options import hub_option
+from gpudeck.cli.options import find_hub, hub_option
 from gpudeck.client import Client, Forbidden, LoginPending
 from gpudeck.client.answers import DeviceAuthorization, Identity, PersonalToken
 from gpudeck.collectors.host import host_name

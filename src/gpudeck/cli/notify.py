@@ -15,12 +15,10 @@ from gpudeck.settings import load_settings
 if TYPE_CHECKING:
     from gpudeck.alerts.notifiers.rendering import Message
     from gpudeck.alerts.notifiers.sender_process import SendRequest
-    from gpudeck.alerts.notifiers.settings import NotifySettings
     from gpudeck.settings import Settings
 
 _EXAMPLES = """\b
 Examples:
-  gpudeck notify list                        the channels of gpudeck.yaml, without their secrets
   gpudeck notify test ops                    send a test message
   gpudeck notify test mail --user ada        to one user
   gpudeck notify test chat.slack --user ada  to one user, from the Slack bot
@@ -37,21 +35,7 @@ _BOT = "chat.slack"
 
 @click.group("notify", epilog=_EXAMPLES)
 def command() -> None:
-    """List and test the channels to which the hub sends messages. Run this on the hub's machine."""
-
-
-@command.command("list")
-@hub_config_option
-def list_channels(*, config: Path | None) -> None:
-    """List the channels, their kinds, and what is sent to each. Addresses are secret and not shown."""
-    settings = load_settings(config)[0]
-    notify, has_bot = settings.notify, settings.chat.slack is not None
-    if not notify.channels and not has_bot:
-        click.echo("There are no channels: notify.channels in gpudeck.yaml names them (see docs/notifications.md).")
-    for name in notify.channels:
-        click.echo(f"{name}: {_kind(name, notify)}; {_purpose(name, notify)}")
-    if has_bot and notify.slack is None:
-        click.echo(f"{_BOT}: the bot; Slack messages to users")
+    """Test the channels to which the hub sends messages. Run this on the hub's machine."""
 
 
 @command.command("test")
@@ -143,24 +127,3 @@ async def _send(request: "SendRequest") -> None:
         await sender.send(request)
     finally:
         await sender.close()
-
-
-def _kind(name: str, notify: "NotifySettings") -> str:
-    from gpudeck.alerts.notifiers.settings import read_url, scheme_of  # noqa: PLC0415 - the help needs none
-
-    channel = notify.channels[name]
-    try:
-        kind = f"{scheme_of(read_url(name, channel))}://…"
-    except UsageError as error:
-        return error.message.rstrip(".")
-    return kind if channel.url_file is None else f"{kind} of {channel.url_file}"
-
-
-def _purpose(name: str, notify: "NotifySettings") -> str:
-    channel = notify.channels[name]
-    routes = [route for route in notify.routes if name in route.to]
-    told = ["warnings and worse"] if not notify.routes else [f"{len(routes)} of {len(notify.routes)} routes"]
-    told += [f"the events {', '.join(channel.events)}"] if channel.events else []
-    told += ["mail to users"] if name == notify.mail else []
-    told += ["Slack messages to users"] if name == notify.slack else []
-    return ", ".join(told)

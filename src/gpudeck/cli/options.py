@@ -1,17 +1,23 @@
-"""Options that several commands share: the hub, the configuration file, which GPUs are wanted, labels."""
+"""Options that several commands share: the hub, the configuration file, which GPUs are wanted, labels; and which hub
+a command asks."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from gpudeck import hub_lookup
+from gpudeck.hub_lookup import HubChoice, check_address
 from gpudeck.model.address import DEFAULT_HUB
 from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import parse_memory
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+# Where gpudeck.config.find_config looks too.
+_CONFIGURATIONS = ("gpudeck.yaml", "~/.config/gpudeck/gpudeck.yaml", "/etc/gpudeck/gpudeck.yaml")
 
 
 def complete_hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -21,12 +27,38 @@ def complete_hosts(ctx: click.Context, parameter: click.Parameter, incomplete: s
     return complete(ctx, parameter, incomplete)
 
 
+def find_hub(option: str | None = None) -> HubChoice:
+    """The hub to ask; `option` is what --hub says. Raises UsageError for an address that makes no sense, and
+    ConfigurationError for a configuration with mistakes."""
+    return hub_lookup.find_hub(option, find_configured_hub)
+
+
+def has_configuration() -> bool:
+    """Whether a configuration would be found. Most machines have none: what reads it need not be loaded there."""
+    is_named = bool(os.environ.get("GPUDECK_CONFIG"))
+    return is_named or any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS)  # noqa: PTH110, PTH111
+
+
+def find_configured_hub() -> HubChoice | None:
+    """What the configuration found says: `agent.hub`, or where the hub of this machine listens. None without a file,
+    and for one that this user may not read. Raises ConfigurationError."""
+    if not has_configuration():
+        return None
+    from gpudeck.settings import find_file, load_settings, own_address  # noqa: PLC0415 - see above
+
+    found = find_file(None)
+    if found is None or not os.access(found, os.R_OK):
+        return None
+    settings, file = load_settings(None)
+    if settings.agent.hubs:
+        return HubChoice(check_address(settings.agent.hubs), f"agent.hub in {file}")
+    return HubChoice(own_address(settings), f"listen in {file}")
+
+
 def _find_hub(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
     """The address of the hub to ask. Not looked up where none is asked: with --local or --ssh."""
     if value is None and (ctx.params.get("local") or ctx.params.get("ssh")):
         return DEFAULT_HUB
-    from gpudeck.cli.hub_choice import find_hub  # noqa: PLC0415 - the help needs none
-
     return find_hub(value).url
 
 

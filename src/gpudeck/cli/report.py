@@ -1,13 +1,14 @@
-"""gpudeck report: who used how many GPU-hours, how well, and what of the period was observed; and what was flaky;
-and gpudeck job and jobs: what the jobs of schedulers did with their GPUs."""
+"""gpudeck report: who used how many GPU-hours, how well, and what was flaky; gpudeck job and jobs: what the jobs of
+schedulers did with their GPUs; gpudeck runs: programs with a verdict and a suggestion for each; gpudeck digest."""
 
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 import click
+import msgspec
 
 from gpudeck.cli.hub_access import ask, fetch, find_name, machine_zone
 from gpudeck.cli.options import hub_option
@@ -19,9 +20,10 @@ from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import Reliability
 from gpudeck.model.job import JobList, JobReports, write_summary
-from gpudeck.model.text import propose
-from gpudeck.model.usage import Usage, UsageBy, Waste
+from gpudeck.model.text import clean, propose
+from gpudeck.model.usage import DigestPreview, Usage, UsageBy, Waste
 from gpudeck.views.lists import render_reliability
+from gpudeck.views.runs import ShownRuns, render_runs
 from gpudeck.views.usage import render_job, render_jobs, render_usage
 from gpudeck.views.waste import render_waste
 
@@ -218,3 +220,114 @@ def jobs_command(*, mine: bool, limit: int, as_json: bool, hub: str, **wanted: s
     if not found:
         click.echo("No jobs.", err=True)
         sys.exit(1)
+
+
+_RUNS_EXAMPLES = """\b
+Examples:
+  gpudeck runs --mine               your newest runs, and what would make them better
+  gpudeck runs --now                those that are there now
+  gpudeck runs --host gpu07 --since -7d
+  gpudeck runs --mine --json | jq '.runs[].verdict.suggestions[0]'
+"""
+
+
+@click.command("runs", epilog=_RUNS_EXAMPLES)
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--user", metavar="NAME", help="Only runs of this user.")
+@click.option("--host", metavar="NAME", help="Only runs on this host.")
+@click.option("--now", "is_now", is_flag=True, help="Only those that are there now.")
+@click.option("--since", "start", metavar="TIME", help="Only runs that had not ended by then: -7d, 2026-10-01.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="The most runs to show.")
+@click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
+@hub_option
+def runs_command(*, mine: bool, is_now: bool, limit: int, as_json: bool, hub: str, **wanted: str | None) -> None:
+    """List programs that were on GPUs, newest first: how long, how well they used them, and one suggestion each.
+
+    Exit code 1 if there are none, 3 if the hub does not answer.
+    """
+    if mine and wanted["user"] is not None:
+        raise UsageError("--mine and --user exclude each other.")
+    check_output()
+
+    def search(client: "Client") -> bytes:
+        query = {name: value for name, value in wanted.items() if value is not None}
+        query |= {"limit": str(limit), "verdict": "true"} | ({"now": "true"} if is_now else {})
+        return client.get("/api/v1/runs", query | ({"user": find_name(client)} if mine else {}))
+
+    body = ask(hub, search)
+    found = read_answer(body, ShownRuns, hub).runs
+    if as_json:
+        click.echo(body)
+    elif found:
+        text = render_runs(found, machine_zone(), time.time(), width=terminal_width(), colour=wants_colour())
+        click.echo(text, nl=False)
+    if not found:
+        click.echo("No runs.", err=True)
+        sys.exit(1)
+
+
+_DIGEST_EXAMPLES = """\b
+Examples:
+  gpudeck digest --dry-run                        your digest of the last period, as text
+  gpudeck digest --dry-run --html > digest.html   the same as mail clients get it
+  gpudeck digest --dry-run --user '#ops' --every month   that of a channel, for admins
+  gpudeck digest --off                            stop your digests
+"""
+_DIGEST_SECONDS = 60.0
+_MUTES = "/api/v1/me/mutes"
+_TOPIC = "digest"
+
+
+@click.command("digest", epilog=_DIGEST_EXAMPLES)
+@click.option("--dry-run", is_flag=True, help="Print the digest as it would be sent. Nothing is sent.")
+@click.option("--html", "as_html", is_flag=True, help="With --dry-run: as HTML.")
+@click.option("--user", metavar="NAME", help="With --dry-run: of this account, or #CHANNEL; for admins.")
+@click.option("--every", type=click.Choice(["week", "month"]), help="With --dry-run: of the last week or month.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the hub's answer as JSON.")
+@click.option("--off", "is_off", is_flag=True, help="Stop your own digests.")
+@click.option("--on", "is_on", is_flag=True, help="Start your own digests again, with the next one.")
+@hub_option
+def digest_command(
+    *,
+    dry_run: bool,
+    as_html: bool,
+    user: str | None,
+    every: str | None,
+    as_json: bool,
+    is_off: bool,
+    is_on: bool,
+    hub: str,
+) -> None:
+    """Preview the digest of the last week or month, or stop and start your own digests.
+
+    Exit code 1 if nothing would be sent, with the reason.
+    """
+    check_output()
+    if dry_run + is_off + is_on != 1:
+        raise UsageError("say what to do: --dry-run, --off or --on.")
+    if not dry_run:
+        ask(hub, lambda client: _choose(client, is_wanted=is_on))
+        click.echo("You get digests again, if they are configured." if is_on else "You get no more digests.")
+        return
+
+    def preview(client: "Client") -> bytes:
+        query = {"user": user or find_name(client)} | ({} if every is None else {"every": every})
+        return client.get("/api/v1/digest", query)
+
+    body = ask(hub, preview, _DIGEST_SECONDS)
+    found = read_answer(body, DigestPreview, hub)
+    if as_json:
+        click.echo(body)
+    elif as_html:
+        click.echo(found.html, nl=False)
+    else:
+        click.echo(found.text, nl=False)
+    if found.not_sent is not None:
+        click.echo(f"Not sent: {clean(found.not_sent)}", err=True)
+        raise SystemExit(1)
+
+
+def _choose(client: "Client", *, is_wanted: bool) -> None:
+    muted: dict[str, Any] = msgspec.json.decode(client.get(_MUTES))
+    others = [rule for rule in muted["rules"] if rule != _TOPIC]
+    client.put(_MUTES, {"rules": others if is_wanted else [*others, _TOPIC]})

@@ -2,12 +2,8 @@
 which `gpudeck completion` teaches a shell."""
 
 import contextlib
-import hashlib
-import os
 import re
 import threading
-import time
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -36,10 +32,8 @@ WORDS work as in the page's search. A GPU must match all of them:
                                   address; the beginning of a word of a command"""
 _NEGATED = re.compile(r"-[^-].+")
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?s?")
-_KEPT = 60.0
-_RETRY = 10.0
-"""How soon a hub that was slow or away is asked again."""
-HUB_TIMEOUT_SECONDS = 1.0
+HUB_TIMEOUT_SECONDS = 2.0
+"""How long a shell waits for the names of hosts."""
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,253}")
 """What every hub's names are made of. Whatever else an answer holds does not reach a shell."""
 
@@ -117,56 +111,20 @@ def nothing_fits(fleet: Fleet, words: tuple[str, ...]) -> GpudeckError:
 
 
 def find_names(hub: str) -> list[str]:
-    """Never raises, never prints, and takes a second at most. Where the hub does not answer, the names that it sent
-    last."""
-    file = _cache_file(hub)
-    try:
-        kept, age = file.read_text().split(), time.time() - file.stat().st_mtime
-    except (OSError, UnicodeError):
-        kept, age = [], _KEPT
-    if 0 <= age < _KEPT:
-        return kept
-    told = _ask_in_time(hub)
-    _keep(file, kept if told is None else told, 0.0 if told is not None else _KEPT - _RETRY)
-    return kept if told is None else told
-
-
-def _cache_file(hub: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(base)) / "gpudeck" / f"hosts-{hashlib.sha256(hub.encode()).hexdigest()[:16]}"  # noqa: PTH111 - a home that cannot be found is no error here
-
-
-def _ask_in_time(hub: str) -> list[str] | None:
-    """In a thread that is left alone when it takes too long: looking up a name in the network knows no deadline."""
-    told: list[list[str]] = []
-    asking = threading.Thread(target=_ask, args=(hub, told), daemon=True)
+    """Never raises, never prints, and takes two seconds at most: in a thread that is left alone when it takes too long,
+    as looking up a name in the network knows no deadline."""
+    names: list[str] = []
+    asking = threading.Thread(target=_ask, args=(hub, names), daemon=True)
     asking.start()
     asking.join(HUB_TIMEOUT_SECONDS)
-    return told[0] if told else None
+    return names
 
 
-def _ask(hub: str, told: list[list[str]]) -> None:
-    from gpudeck.cli.hub_access import ask_table  # noqa: PLC0415 - what is kept needs no HTTP
+def _ask(hub: str, names: list[str]) -> None:
+    from gpudeck.cli.hub_access import ask_table  # noqa: PLC0415 - the commands that complete nothing need no HTTP
 
-    try:
-        names = [host.name for host in ask_table(hub).fleet.hosts]
-    except GpudeckError:
-        return
-    told.append([name for name in names if _SAFE.fullmatch(name)])
-
-
-def _keep(file: Path, names: list[str], age: float) -> None:
-    """Another shell may read at the same time: the file is replaced as a whole."""
-    new = file.with_name(f"{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new.touch(0o600)
-        new.write_text("\n".join(names))
-        os.utime(new, (time.time() - age, time.time() - age))
-        new.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
+    with contextlib.suppress(GpudeckError):
+        names += [host.name for host in ask_table(hub).fleet.hosts if _SAFE.fullmatch(host.name)]
 
 
 _EXAMPLES = """\b
@@ -185,8 +143,8 @@ VARIABLE = "_GPUDECK_COMPLETE"
 def completion_command(shell: str) -> None:
     """Print a script with which SHELL completes commands, options and hostnames of gpudeck.
 
-    Hostnames come from the hub ($GPUDECK_HUB, or --hub on the line). They are cached for a minute in ~/.cache/gpudeck.
-    If the hub does not answer within a second, no hostnames are offered.
+    Hostnames come from the hub ($GPUDECK_HUB, or --hub on the line). If it does not answer within two seconds, no
+    hostnames are offered.
     """
     from click.shell_completion import ShellComplete, get_completion_class  # noqa: PLC0415 - nothing else needs it
 

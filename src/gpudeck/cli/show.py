@@ -12,7 +12,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.options import hub_option, local_option
+from gpudeck.cli.options import has_configuration, hub_option, local_option
 from gpudeck.cli.search import HELP, FleetDocument, SearchCommand, choose, complete_search, nothing_fits
 from gpudeck.cli.terminal import (
     Screen,
@@ -285,8 +285,6 @@ def find_collector_settings() -> "CollectorSettings":
 
     Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.
     """
-    from gpudeck.cli.hub_choice import has_configuration  # noqa: PLC0415 - the same
-
     if not has_configuration():
         from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
 

@@ -46,7 +46,6 @@ Examples:
   gpudeck top                     the fleet of your hub
   gpudeck top free h200           what matches the words; / changes them
   gpudeck top --local             this machine, without a hub
-  gpudeck top --mouse             click to select and sort, scroll with the wheel
 """
 
 
@@ -54,8 +53,7 @@ Examples:
 @click.argument("words", nargs=-1, metavar="[WORD…]", shell_complete=complete_search)
 @hub_option
 @local_option
-@click.option("--mouse", is_flag=True, help="Use the mouse. To select text, hold Shift.")
-def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> None:
+def command(words: tuple[str, ...], *, hub: str, local: bool) -> None:
     """Show the fleet live, or the part that matches all WORDS: hosts, GPUs, processes and users. Press q to quit.
 
     While the hub does not answer, everything is grey and unknown.
@@ -83,7 +81,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool, mouse: bool) -> No
     from gpudeck.tui.app import TopApp  # noqa: PLC0415 - Textual takes longer to load than a hub to answer
 
     with _drawing_on_the_terminal():
-        TopApp(feed, first, words=text, own_id=machine_id(), plain=not supports_symbols()).run(mouse=mouse)
+        TopApp(feed, first, words=text, own_id=machine_id(), plain=not supports_symbols()).run(mouse=False)
 
 
 @contextlib.contextmanager

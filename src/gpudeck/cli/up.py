@@ -14,8 +14,7 @@ import msgspec
 
 from gpudeck import __version__
 from gpudeck.cli.hub_access import need_hub
-from gpudeck.cli.hub_choice import find_hub
-from gpudeck.cli.options import config_option
+from gpudeck.cli.options import config_option, find_hub
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.logs import start_logging
 from gpudeck.model.settings import Address

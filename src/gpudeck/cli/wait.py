@@ -17,8 +17,7 @@ import click
 import msgspec
 
 from gpudeck.cli.hub_access import ask, connect, fetch, machine_zone
-from gpudeck.cli.hub_choice import find_configured_hub
-from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted
+from gpudeck.cli.options import check_place, find_configured_hub, kind_options, place_options, read_wanted
 from gpudeck.cli.terminal import check_output
 from gpudeck.client.client import this_user
 from gpudeck.client.queue import POLL_SECONDS, HostReference, HubQueueClient, are_here, find_this_host

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.events import Click, Key, MouseScrollDown, MouseScrollUp, Paste
+from textual.events import Key, Paste
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -159,22 +159,6 @@ class TopApp(App[None]):
 
     def on_paste(self, event: Paste) -> None:
         self.top.paste(event.text)
-        self._show()
-
-    def on_click(self, event: Click) -> None:
-        row = event.y - self._artist.first_row
-        if row == -1 and (name := self._artist.sort_at(event.x)):
-            self.top.sort_by(name)
-        elif 0 <= row < self.top.listing.height:
-            self.top.click(row)
-        self._show()
-
-    def on_mouse_scroll_down(self, _: MouseScrollDown) -> None:
-        self.top.press("down")
-        self._show()
-
-    def on_mouse_scroll_up(self, _: MouseScrollUp) -> None:
-        self.top.press("up")
         self._show()
 
     def _tick(self) -> None:

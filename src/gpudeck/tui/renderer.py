@@ -53,8 +53,6 @@ class ScreenRenderer:
         self._top = top
         self._layout: TableLayout | None = None
         self._made_for: tuple[object, ...] = ()
-        self.first_row = 0
-        """The line of the picture that the first row of the table is on."""
 
     def draw(self, width: int, height: int) -> list[Line]:
         top = self._top
@@ -66,7 +64,6 @@ class ScreenRenderer:
         top.listing.resize(height - len(detail) - 4)
         above = [_headline(top, width), _state_line(top, width), *detail]
         layout = self._lay_out(width)
-        self.first_row = len(above) + 1
         rows = self._rows(layout)
         empty = [text_line([], width)] * (top.listing.height - len(rows))
         lines = [*above, layout.head(top.shown_order().sort), *rows, *empty, _foot(top, width)]
@@ -77,11 +74,6 @@ class ScreenRenderer:
             # All but the line that says so, and the keys.
             lines = [_greyed(lines[0]), lines[1], *map(_greyed, lines[2:-1]), lines[-1]]
         return _put_over(lines, HELP, width) if top.has_help else lines
-
-    def sort_at(self, x: int) -> str:
-        """The order of the column whose title stands there; empty for none."""
-        column = self._layout.column_at(x) if self._layout else None
-        return column.sort if column else ""
 
     def _detail_lines(self, width: int) -> list[Line]:
         top = self._top

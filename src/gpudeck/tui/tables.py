@@ -159,14 +159,6 @@ class TableLayout:
         line = self._draw(cells, "")
         return line if colour is None else [(text, colour) for text, _ in line]
 
-    def column_at(self, x: int) -> TableColumn | None:
-        start = 0
-        for at in self.shown:
-            if start <= x < start + self.widths[at]:
-                return self._columns[at]
-            start += self.widths[at] + self._gap
-        return None
-
     def _draw(self, cells: Sequence[Cell], rest: str) -> Line:
         line: Line = []
         used = 0

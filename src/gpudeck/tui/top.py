@@ -166,10 +166,6 @@ class Top:
             self.prompt.text += "".join(char for char in text if char.isprintable())
             self._follow_prompt()
 
-    def click(self, row: int) -> None:
-        """On a visible row, counted from the first."""
-        self.listing.go(self.listing.top + row)
-
     def sort_by(self, name: str) -> None:
         """Another order; once more turns it around."""
         order = self.shown_order()

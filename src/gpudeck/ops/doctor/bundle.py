@@ -148,19 +148,18 @@ def write_bundle(
     fleet: Fleet | None,
     secrets: Iterable[str],
     *,
-    with_names: bool,
     log: str | None = None,
 ) -> list[str]:
     """Write the archive, readable by its owner alone; returns the names of what is in it. Raises UsageError."""
-    if settings is not None and not with_names:
+    if settings is not None:
         settings = msgspec.structs.replace(settings, users={})
-    scrubber = Redactor(secrets, {} if with_names else find_names(fleet))
+    scrubber = Redactor(secrets, find_names(fleet))
     log = read_log() if log is None else log
     members = {
         "versions.json": _dump(describe_versions()),
         "doctor.json": _dump(msgspec.to_builtins(list(findings))),
         "settings.json": _dump(None if settings is None else show_settings(settings)),
-        "fleet.json": _dump(None if fleet is None else summarize(fleet, with_names=with_names)),
+        "fleet.json": _dump(None if fleet is None else summarize(fleet)),
         "log.txt": scrubber.clean_log(log) + "\n",
     }
     try:
@@ -218,11 +217,11 @@ def read_log() -> str:
     return log if log and not found.code else f"no log: {log.strip() or 'journalctl has none of gpudeck'}"
 
 
-def summarize(fleet: Fleet, *, with_names: bool) -> dict[str, Any]:
-    """The fleet in numbers; with names also who and what is on it."""
+def summarize(fleet: Fleet) -> dict[str, Any]:
+    """The fleet in numbers."""
     hosts = fleet.hosts
     gpus = [gpu for host in hosts for gpu in host.gpus]
-    summary = {
+    return {
         "version": fleet.version,
         "demo": fleet.demo,
         "totals": msgspec.to_builtins(fleet.totals),
@@ -234,7 +233,6 @@ def summarize(fleet: Fleet, *, with_names: bool) -> dict[str, Any]:
         "availability_reasons": Counter(str(gpu.availability_reason) for gpu in gpus),
         "host_problems": [[host.name, *host.problems] for host in hosts if host.problems],
     }
-    return summary | ({"hosts": msgspec.to_builtins(hosts)} if with_names else {})
 
 
 def find_names(fleet: Fleet | None) -> dict[str, str]:
