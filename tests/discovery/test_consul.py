@@ -33,17 +33,16 @@ def consul(shared: ConsulProcess) -> Iterator[ConsulProcess]:
 class Watch:
     """A refresh of the service, and what it says now."""
 
-    def __init__(self) -> None:
-        self.targets: dict[str, Target] = {}
-        self.is_told = False
-        self.trouble: str | None = None
+    def __init__(self, settings: ConsulSettings) -> None:
+        self.refresh = ProviderRefresh(Consul(settings), lambda: None)
 
-    def take(self, targets: list[Target]) -> None:
-        self.targets = {target.name: target for target in targets}
-        self.is_told = True
+    @property
+    def targets(self) -> dict[str, Target]:
+        return {target.name: target for target in self.refresh.targets}
 
-    def note(self, _: str, message: str | None) -> None:
-        self.trouble = message
+    @property
+    def trouble(self) -> str | None:
+        return self.refresh.trouble or None
 
     async def until(self, condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
         """Far less than `WAIT`: a query that is not woken by the change comes too late."""
@@ -52,14 +51,13 @@ class Watch:
 
 @contextlib.asynccontextmanager
 async def watching(settings: ConsulSettings) -> AsyncIterator[Watch]:
-    watch = Watch()
-    refresh = ProviderRefresh(Consul(settings), watch.take, watch.note)
-    refresh.start()
+    watch = Watch(settings)
+    watch.refresh.start()
     try:
-        await until(lambda: watch.is_told or watch.trouble, "the first answer")
+        await until(lambda: watch.refresh.has_answered or watch.trouble, "the first answer")
         yield watch
     finally:
-        await refresh.stop()
+        await watch.refresh.stop()
 
 
 def test_host_appears_changes_and_vanishes_when_consul_says_so(consul: ConsulProcess) -> None:

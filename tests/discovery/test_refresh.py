@@ -10,7 +10,6 @@ from discovery.script import ScriptedProvider
 from fakes.waiting import until
 from gpudeck.discovery.service import CONFIRM_PAUSE, MAX_PAUSE, MIN_PAUSE, ProviderRefresh
 from gpudeck.model.errors import Refused, Temporary
-from gpudeck.model.target import Target
 
 
 class Watch:
@@ -18,17 +17,17 @@ class Watch:
 
     def __init__(self, provider: ScriptedProvider) -> None:
         self.lists: list[list[str]] = []
-        self.troubles: list[tuple[str, str | None]] = []
+        self.troubles: list[str] = []
         self.pauses: list[float] = []
-        self.refresh = ProviderRefresh(
-            provider, self._take, self.note, sleep=self.sleep, random=random.Random(1).random
-        )
+        self.refresh = ProviderRefresh(provider, self.note, sleep=self.sleep, random=random.Random(1).random)
 
-    def _take(self, targets: list[Target]) -> None:
-        self.lists.append([target.name for target in targets])
-
-    def note(self, origin: str, message: str | None) -> None:
-        self.troubles.append((origin, message))
+    def note(self) -> None:
+        trouble = self.refresh.trouble
+        if trouble != (self.troubles[-1] if self.troubles else ""):
+            self.troubles.append(trouble)
+        names = [target.name for target in self.refresh.targets]
+        if not trouble and (not self.lists or names != self.lists[-1] or self.refresh.provider.problems):
+            self.lists.append(names)
 
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -62,12 +61,12 @@ def test_first_list_is_told_even_if_it_is_empty() -> None:
 def test_last_list_counts_while_the_provider_fails() -> None:
     watch = play(ScriptedProvider(["a"], Temporary("no answer."), Temporary("no answer."), ["a"], ["b"]), 5)
     assert watch.lists == [["a"], ["b"]]
-    assert watch.troubles == [("list", "no answer."), ("list", None)]
+    assert watch.troubles == ["list: no answer.", ""]
 
 
 def test_trouble_is_told_again_when_it_changes() -> None:
     watch = play(ScriptedProvider(Temporary("one."), Refused("two.", "Do it."), ["a"]), 3)
-    assert watch.troubles == [("list", "one."), ("list", "two. Do it."), ("list", None)]
+    assert watch.troubles == ["list: one.", "list: two. Do it.", ""]
 
 
 def test_trouble_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +89,7 @@ def test_pauses_grow_with_failures_and_stay_bounded() -> None:
 def test_provider_with_a_bug_is_told_with_its_trace_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     watch = play(ScriptedProvider(KeyError("x"), ["a"]), 2)
     assert watch.lists == [["a"]]
-    assert watch.troubles == [("list", "the list of hosts failed: KeyError: 'x'."), ("list", None)]
+    assert watch.troubles == ["list: the list of hosts failed: KeyError: 'x'.", ""]
     assert caplog.records[0].exc_info is not None
 
 
@@ -113,7 +112,7 @@ def test_provider_that_waits_for_changes_by_itself_is_asked_again_at_once_but_no
 def test_provider_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpudeck.discovery.service.LOOK_DEADLINE", 0.05)
     watch = play(ScriptedProvider(["a"]), 2)
-    assert watch.troubles == [("list", "it did not answer within 0.05 s.")]
+    assert watch.troubles == ["list: it did not answer within 0.05 s."]
 
 
 def test_new_problem_is_told_though_the_hosts_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,22 +143,3 @@ def test_stop_ends_a_look_that_waits_and_closes_the_provider() -> None:
         return provider.is_closed, len(asyncio.all_tasks())
 
     assert asyncio.run(playing()) == (True, 1)
-
-
-def test_change_that_could_not_be_taken_is_told_again() -> None:
-    async def playing() -> list[list[Target]]:
-        taken: list[list[Target]] = []
-
-        def take(targets: list[Target]) -> None:
-            taken.append(targets)
-            assert len(taken) > 1, "not yet"
-
-        watch = Watch(ScriptedProvider())
-        provider = ScriptedProvider(["a"], ["a"], ["a"])
-        refresh = ProviderRefresh(provider, take, watch.note, sleep=watch.sleep)
-        refresh.start()
-        await until(lambda: len(watch.pauses) == 3, "three looks")
-        await refresh.stop()
-        return taken
-
-    assert len(asyncio.run(playing())) == 2

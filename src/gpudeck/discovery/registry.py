@@ -1,18 +1,66 @@
 """The discovery providers by the name of their list in the settings. Every machine reads configuration with this, so
 providers import what only a hub has when they first need it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, field
 
 from gpudeck.discovery.consul import Consul, ConsulSettings
 from gpudeck.discovery.inputs import Provider
-from gpudeck.discovery.plugin import PluginProvider
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, HttpSd, HttpSdSettings
 from gpudeck.discovery.static import HostEntry, HostsFile, HostsFileSettings, StaticHosts
-from gpudeck.model.plugins import PluginSettings
+from gpudeck.model.errors import UsageError, Wrong
+from gpudeck.model.plugins import Plugin, PluginSettings, find_plugin
+from gpudeck.model.target import Target
+
+_PLUGIN_PAUSE: Final = 60.0
+
+
+class PluginProvider:
+    """The entry point is called with the options when the list is first read, in a thread, and returns a `Provider`."""
+
+    def __init__(self, settings: PluginSettings) -> None:
+        self.origin = f"the plugin {settings.plugin}"
+        self.pause = _PLUGIN_PAUSE
+        self._settings = settings
+        self._made: tuple[Plugin, Provider] | None = None
+
+    @property
+    def problems(self) -> Sequence[str]:
+        return () if self._made is None else self._made[1].problems
+
+    async def find(self) -> list[Target]:
+        if self._made is None:
+            self._made = await asyncio.to_thread(self.make)
+            self.pause = self._made[1].pause
+        plugin, provider = self._made
+        try:
+            found = await provider.find()
+        except Exception as error:
+            raise plugin.explain(error) from error
+        if not all(isinstance(target, Target) for target in found):
+            raise Wrong(f"{plugin.label} returns something that is no Target.")
+        return found
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made[1].close()
+
+    def make(self) -> tuple[Plugin, Provider]:
+        """The plugin and what it makes of the options. Raises PluginError."""
+        try:
+            plugin = find_plugin("discovery", self._settings.plugin)
+        except UsageError as error:
+            raise Wrong(error.message, error.hint) from error
+        make = plugin.load()
+        try:
+            return plugin, make(self._settings.options)
+        except Exception as error:
+            raise plugin.explain(error) from error
+
 
 Network = Annotated[str, Meta(min_length=2, max_length=49)]
 PROVIDERS: dict[str, Callable[[Any], Provider]] = {
@@ -55,24 +103,12 @@ def make_providers(
     hosts: list[HostEntry], discovery: DiscoverySettings, origin: str = "gpudeck.yaml"
 ) -> list[Provider]:
     """A provider for everything that is set, the hosts of the file first. Opens nothing and reads nothing yet."""
-    return [_make(key, origin) for key in _list(hosts, discovery)]
-
-
-def _list(hosts: list[HostEntry], discovery: DiscoverySettings) -> list[Any]:
-    """The hosts of the file, and each other list with the name of its kind."""
-    return [*([hosts] if hosts else []), *((name, one) for name in PROVIDERS for one in getattr(discovery, name))]
-
-
-def _make(key: Any, origin: str) -> Provider:
-    if isinstance(key, list):
-        return StaticHosts([target for entry in key for target in entry.targets(origin, is_operators=True)])
-    name, settings = key
-    return PROVIDERS[name](settings)
+    return HostLists(hosts, discovery, origin).providers
 
 
 class HostLists:
-    """The lists of hosts that the settings name. When the settings change, a list that both name goes on as it is: its
-    hosts are read without a gap."""
+    """The lists of hosts that the settings name, between those of `first` and `last`. When the settings change, a list
+    that both name goes on as it is: its hosts are read without a gap."""
 
     def __init__(
         self,
@@ -80,8 +116,8 @@ class HostLists:
         discovery: DiscoverySettings,
         origin: str,
         *,
-        first: Sequence[Provider],
-        last: Sequence[Provider],
+        first: Sequence[Provider] = (),
+        last: Sequence[Provider] = (),
     ) -> None:
         self._origin = origin
         self._first = first
@@ -95,8 +131,15 @@ class HostLists:
 
     def change(self, hosts: list[HostEntry], discovery: DiscoverySettings) -> None:
         """What `hosts` and `discovery` name from now on. Opens nothing, closes nothing."""
+        named: list[tuple[str, Any]] = [("hosts", hosts)] if hosts else []
+        named += [(kind, settings) for kind in PROVIDERS for settings in getattr(discovery, kind)]
         before, self._named = self._named, []
-        for key in _list(hosts, discovery):
+        for key in named:
             # The same list twice is two lists.
-            known = next((named for named in before if named[0] == key and named not in self._named), None)
-            self._named.append(known or (key, _make(key, self._origin)))
+            known = next((one for one in before if one[0] == key and one not in self._named), None)
+            self._named.append(known or (key, self._make(*key)))
+
+    def _make(self, kind: str, settings: Any) -> Provider:
+        if kind != "hosts":
+            return PROVIDERS[kind](settings)
+        return StaticHosts([target for entry in settings for target in entry.targets(self._origin, is_operators=True)])

@@ -30,8 +30,6 @@ CONFIRM_PAUSE = 5.0
 LOOK_DEADLINE = 60.0
 """For one look at a provider that does not wait for changes."""
 
-OnChange = Callable[[list[Target]], None]
-OnTrouble = Callable[[str, str | None], None]
 Sleep = Callable[[float], Awaitable[None]]
 MAX_CLASHES = 100
 """Sentences about hosts that are named twice: more are only counted."""
@@ -47,114 +45,91 @@ def name_trouble(origin: str, trouble: str) -> str:
 class ProviderRefresh:
     """One provider, asked as long as it runs; `stop` closes it.
 
-    `on_change` gets the whole list when it, or the provider's problems, differ from the last. A list that has become
-    empty counts only when a second look says so too. `on_trouble` gets what is wrong whenever that changes, and None
-    when it is over.
+    `targets` is its last list: one that has become empty counts only when a second look says so too. `trouble` is why
+    it could not be asked last, "" for nothing. `on_change` is called when either is another, or what the provider says
+    of entries that make no sense.
     """
 
     def __init__(
         self,
         provider: Provider,
-        on_change: OnChange,
-        on_trouble: OnTrouble,
+        on_change: Callable[[], None],
         *,
         sleep: Sleep = asyncio.sleep,
         random: Callable[[], float] | None = None,
     ) -> None:
-        self._provider = provider
+        self.provider = provider
+        self.targets: list[Target] = []
+        self.has_answered = False
+        self.trouble = ""
         self._on_change = on_change
-        self._on_trouble = on_trouble
         self._sleep = sleep
-        self._last: tuple[list[Target], list[str]] | None = None
+        self._problems: list[str] = []
         self._is_doubted = False
-        self._trouble: str | None = None
         self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=0.5, random=random)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"discovery {self._provider.origin}")
+        self._task = asyncio.create_task(self._run(), name=f"discovery {self.provider.origin}")
 
     async def stop(self) -> None:
         """May be called twice, and without a start."""
         await cancel_tasks(self._task)
         self._task = None
-        await self._provider.close()
+        await self.provider.close()
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, for the admin."""
+        if self.trouble:
+            kept = len(self.targets)
+            still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
+            yield f"{self.trouble}{still}"
+        yield from self.provider.problems
 
     async def _run(self) -> None:
         while True:
-            await self._sleep(await self._look())
-
-    async def _look(self) -> float:
-        try:
-            return self._succeed(await self._find())
-        except PluginError as error:
-            return self._fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever one provider does, the others go on
-            return self._fail(Wrong(f"the list of hosts failed: {type(error).__name__}: {error}."), error)
+            try:
+                pause = self._succeed(await self._find())
+            except PluginError as error:
+                pause = self._fail(error, error if isinstance(error, Wrong) else None)
+            except Exception as error:  # noqa: BLE001 - whatever one provider does, the others go on
+                pause = self._fail(Wrong(f"the list of hosts failed: {type(error).__name__}: {error}."), error)
+            await self._sleep(pause)
 
     async def _find(self) -> list[Target]:
-        if not self._provider.pause:
-            return await self._provider.find()
+        if not self.provider.pause:
+            return await self.provider.find()
         try:
-            return await asyncio.wait_for(self._provider.find(), LOOK_DEADLINE)
+            return await asyncio.wait_for(self.provider.find(), LOOK_DEADLINE)
         except TimeoutError as error:
             raise Temporary(f"it did not answer within {LOOK_DEADLINE:g} s.") from error
 
     def _succeed(self, targets: list[Target]) -> float:
         """A provider that waits for changes looks again by itself; others are asked again soon where there is doubt."""
-        self._is_doubted = not targets and self._last is not None and bool(self._last[0]) and not self._is_doubted
+        problems, is_other = list(self.provider.problems), bool(self.trouble)
+        self._is_doubted = not targets and bool(self.targets) and not self._is_doubted
         if not self._is_doubted:
-            self._publish(targets, list(self._provider.problems))
+            is_other |= not self.has_answered or targets != self.targets or problems != self._problems
+            for problem in problems:
+                if problem not in self._problems:
+                    log.warning("%s", problem)
+            self.targets, self._problems, self.has_answered = targets, problems, True
+        if self.trouble:
+            log.info("%s: works again", self.provider.origin)
         self._backoff.succeed()
-        if self._trouble is not None:
-            log.info("%s: works again", self._provider.origin)
-            self._trouble = None
-            self._on_trouble(self._provider.origin, None)
-        if self._is_doubted and self._provider.pause:
-            return CONFIRM_PAUSE
-        return max(self._provider.pause, MIN_PAUSE)
+        self.trouble = ""
+        if is_other:
+            self._on_change()
+        return CONFIRM_PAUSE if self._is_doubted and self.provider.pause else max(self.provider.pause, MIN_PAUSE)
 
-    def _publish(self, targets: list[Target], problems: list[str]) -> None:
-        if (targets, problems) == self._last:
-            return
-        before: Sequence[str] = self._last[1] if self._last else ()
-        for problem in problems:
-            if problem not in before:
-                log.warning("%s", problem)
-        self._on_change(targets)
-        self._last = (targets, problems)
-
-    def _fail(self, error: PluginError, bug: Exception | None = None) -> float:
-        if self._trouble is None:
-            trace = bug or (error if isinstance(error, Wrong) else None)
-            log.warning("%s", name_trouble(self._provider.origin, str(error)), exc_info=trace)
-        if self._trouble != str(error):
-            self._trouble = str(error)
-            self._on_trouble(self._provider.origin, self._trouble)
+    def _fail(self, error: PluginError, trace: Exception | None) -> float:
+        trouble = name_trouble(self.provider.origin, str(error))
+        if not self.trouble:
+            log.warning("%s", trouble, exc_info=trace)
+        if self.trouble != trouble:
+            self.trouble = trouble
+            self._on_change()
         return self._backoff.fail()
-
-
-class _WatchedProvider:
-    """One provider as the roster follows it: its last list, and what is wrong with it."""
-
-    def __init__(self, provider: Provider, on_change: Callable[[], None]) -> None:
-        self.provider = provider
-        self.targets: list[Target] = []
-        self.has_answered = False
-        self.trouble: str | None = None
-        self.refresh = ProviderRefresh(provider, self._take, self._note)
-        self._on_change = on_change
-
-    def _take(self, targets: list[Target]) -> None:
-        self.targets = targets
-        self.has_answered = True
-        self._on_change()
-
-    def _note(self, origin: str, trouble: str | None) -> None:
-        kept = len(self.targets)
-        still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
-        self.trouble = trouble and f"{name_trouble(origin, trouble)}{still}"
-        self._on_change()
 
 
 class Discovery:
@@ -169,51 +144,46 @@ class Discovery:
     ) -> None:
         self._on_change = on_change
         self._on_problems = on_problems
-        self._watches = [_WatchedProvider(provider, self._merge) for provider in providers]
+        self._refreshes = [ProviderRefresh(provider, self._merge) for provider in providers]
         self.targets: list[Target] = []
         self.problems: list[str] = []
 
     @property
     def is_complete(self) -> bool:
         """Whether every provider has answered once: a host that none of them names is configured nowhere."""
-        return all(watch.has_answered for watch in self._watches)
+        return all(refresh.has_answered for refresh in self._refreshes)
 
     def start(self) -> None:
-        for watch in self._watches:
-            watch.refresh.start()
+        for refresh in self._refreshes:
+            refresh.start()
 
     async def stop(self) -> None:
         """May be called twice, and without a start."""
-        for watch in self._watches:
-            await watch.refresh.stop()
+        for refresh in self._refreshes:
+            await refresh.stop()
 
     async def change(self, providers: Sequence[Provider]) -> None:
         """From now on these, while running. One that was there before goes on with the list that it has."""
-        before = {id(watch.provider): watch for watch in self._watches}
-        new = [_WatchedProvider(provider, self._merge) for provider in providers if id(provider) not in before]
-        known = before | {id(watch.provider): watch for watch in new}
-        self._watches = [known[id(provider)] for provider in providers]
-        for watch in before.values():
-            if watch not in self._watches:
-                await watch.refresh.stop()
+        before = {id(refresh.provider): refresh for refresh in self._refreshes}
+        new = [ProviderRefresh(provider, self._merge) for provider in providers if id(provider) not in before]
+        known = before | {id(refresh.provider): refresh for refresh in new}
+        self._refreshes = [known[id(provider)] for provider in providers]
+        for refresh in before.values():
+            if refresh not in self._refreshes:
+                await refresh.stop()
         self._merge()
-        for watch in new:
-            watch.refresh.start()
+        for refresh in new:
+            refresh.start()
 
     def _merge(self) -> None:
-        merged, clashes = merge_targets([watch.targets for watch in self._watches])
-        self._publish_problems(clashes)
-        if merged != self.targets:
-            self.targets = merged
-            self._on_change(merged)
-
-    def _publish_problems(self, clashes: list[str]) -> None:
-        troubles = filter(None, (watch.trouble for watch in self._watches))
-        left_out = (problem for watch in self._watches for problem in watch.provider.problems)
-        problems = [*troubles, *left_out, *clashes]
+        merged, clashes = merge_targets([refresh.targets for refresh in self._refreshes])
+        problems = [*chain.from_iterable(refresh.problems() for refresh in self._refreshes), *clashes]
         if problems != self.problems:
             self.problems = problems
             self._on_problems(problems)
+        if merged != self.targets:
+            self.targets = merged
+            self._on_change(merged)
 
 
 def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:
