@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
-import shutil
 import sqlite3
 import time
 import urllib.error
@@ -20,7 +18,6 @@ from gpudeck.agent.token_file import ensure_token
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.service import TokenCopy, running_auth
 from gpudeck.database import sqlite
-from gpudeck.database.sqlite import DatabaseFile
 
 
 def start(folder: Path, config: Path | None) -> list[tuple[str, str]]:
@@ -126,35 +123,4 @@ def test_database_that_is_moved_away_under_a_running_hub_is_told_until_it_is_bac
         wait_until(lambda: problems(hub) == [], "the problem's end")
     log = (tmp_path / "log").read_text()
     assert log.count(f"the database {tmp_path}/gpudeck.db is gone") == 1
-    assert log.count("is the file again that the hub has open") == 1
-
-
-def test_database_that_is_replaced_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "gpudeck.db"
-    file.write_bytes(b"old")
-    told: list[str | None] = []
-    watched = DatabaseFile(file, told.append)
-
-    def look() -> None:
-        asyncio.run(watched.check())
-
-    with caplog.at_level(logging.INFO):
-        look()
-        shutil.copy(file, tmp_path / "backup")
-        (tmp_path / "backup").replace(file)
-        look()
-        look()
-    assert [text and text.partition(",")[0] for text in told] == [
-        "the hub's database was replaced while the hub runs",
-    ]
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-
-
-def test_database_that_is_written_stays_the_same_file(tmp_path: Path) -> None:
-    file = tmp_path / "gpudeck.db"
-    file.write_bytes(b"old")
-    told: list[str | None] = []
-    watched = DatabaseFile(file, told.append)
-    file.write_bytes(b"new and longer")
-    asyncio.run(watched.check())
-    assert told == []
+    assert log.count("/gpudeck.db answers again") == 1

@@ -14,8 +14,8 @@ from fakes.sessions import start_session
 from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.sessions import AWAY_SECONDS, CACHE_SECONDS, MAX_EACH, SEEN_SECONDS, Sessions
 from gpudeck.auth.settings import AuthSettings
+from gpudeck.database import DatabaseOutage, DatabaseTrouble
 from gpudeck.database.engine import Database
-from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble
 from gpudeck.model.errors import Temporary
 
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ from gpudeck.database.engine import open_database
 from gpudeck.database.sqlite import FILE_NAME, copy_file, keep_before_migration
 from gpudeck.model.errors import UsageError
 
-OLD = "0012"
+OLD = "0018"
 RECORDED = Path(__file__).parents[1] / "captures" / "database" / f"{OLD}.sql"
 
 

@@ -353,3 +353,17 @@ async def count(data_dir: Path) -> int:
         found = (await connection.execute(text("SELECT count(*) FROM audit"))).scalar_one()
     await database.close()
     return int(found)
+
+
+def test_a_file_that_is_replaced_below_a_running_hub_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "gpudeck.db"
+    file.write_bytes(b"old")
+    opened = sqlite.identify(file)
+    file.write_bytes(b"new and longer")
+    assert sqlite.find_trouble(file, opened) is None
+    shutil.copy(file, tmp_path / "backup")
+    (tmp_path / "backup").replace(file)
+    found = sqlite.find_trouble(file, opened)
+    assert found is not None
+    assert found.reason.startswith("was replaced while the hub runs")
+    assert not found.stops_all

@@ -22,7 +22,7 @@ from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.settings import UsageSettings
-from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
+from gpudeck.maintenance.service import MaintenanceWindows
 from gpudeck.queueing.queue import QueueStore, WaitQueue
 from gpudeck.queueing.settings import QueueSettings
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -91,7 +91,7 @@ def make_windows(database: Database, hosts: int) -> MaintenanceWindows:
     """With the last host in the fleet."""
     hub = Hub()
     hub.fleet.apply(make_envelope(SimulatedFleet(hosts).names[-1]), via="simulated", now=NOON)
-    return MaintenanceWindows(MaintenanceStore(database, name_fleet(hosts)), hub.fleet, lambda: NOON)
+    return MaintenanceWindows(database, name_fleet(hosts), hub.fleet, lambda: NOON)
 
 
 def test_one_host_is_in_maintenance_until_tomorrow_and_is_drained_once(database: Database) -> None:

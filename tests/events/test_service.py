@@ -9,8 +9,8 @@ from typing import Any
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
 from fakes.waiting import until
+from gpudeck.database import DatabaseOutage, DatabaseTrouble
 from gpudeck.database.engine import Database, open_database
-from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble
 from gpudeck.database.schema import name_fleet
 from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings

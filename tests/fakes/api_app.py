@@ -41,8 +41,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.idle_policy.settings import IdlePolicySettings
-from gpudeck.maintenance.service import HostNotes
-from gpudeck.maintenance.windows import MaintenanceStore, MaintenanceWindows
+from gpudeck.maintenance.service import HostNotes, MaintenanceWindows
 from gpudeck.model.event import Event
 from gpudeck.model.target import AddedHosts, Target
 from gpudeck.queueing.queue import QueueStore, WaitQueue
@@ -165,7 +164,7 @@ def make_app(
 
 def make_windows(database: Database, hub: Hub) -> MaintenanceWindows:
     """Without any."""
-    windows = MaintenanceWindows(MaintenanceStore(database), hub.fleet)
+    windows = MaintenanceWindows(database, REAL, hub.fleet)
     windows.adopt([])
     return windows
 

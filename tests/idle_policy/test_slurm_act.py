@@ -1,6 +1,7 @@
 """The idle policy beside a real Slurm: a job that never uses its GPU is cancelled by a hook that calls scancel, and a
 hub that is killed between the steps repeats none of them."""
 
+import contextlib
 import json
 import signal
 import tempfile
@@ -14,6 +15,7 @@ from fakes.hubs import HubProcess, gpudeck, running_hub
 from fakes.pushed import PushedHost, pushing
 from fakes.slurm import SlurmCluster, slurm_cluster
 from fakes.waiting import wait_until
+from gpudeck.database.sqlite import FILE_NAME, open_to_read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -39,6 +41,11 @@ def write_settings(folder: Path, cluster: SlurmCluster, mail: MailServer) -> Pat
     file = folder / "gpudeck.yaml"
     file.write_text(json.dumps(settings))
     return file
+
+
+def written_events(data_dir: Path) -> list[str]:
+    with contextlib.closing(open_to_read(data_dir / FILE_NAME)) as file:
+        return [kind for (kind,) in file.execute("SELECT kind FROM events")]
 
 
 class Site:
@@ -76,6 +83,8 @@ def test_a_job_that_uses_nothing_is_cancelled_after_one_warning_whatever_becomes
             wait_until(lambda: len(site.ladders()) == 1, "the idle GPU", 60)
             site.kill_and_restart()
             wait_until(lambda: len(mail.mails) == 1, "the warning", 180)
+            # Events reach the disk within a second, and a kill may cost them: what has to be there once is the mail.
+            wait_until(lambda: "idle_policy_warn" in written_events(tmp_path), "the event on the disk", 30)
             site.kill_and_restart()
             wait_until(lambda: site.done() == ["warn"], "the ladder after the restart", 60)
             assert "forgotten" in cluster.run("squeue", "--format=%j", "--noheader")

@@ -16,10 +16,9 @@ from gpudeck.events.service import EventService
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
-from gpudeck.maintenance.service import MaintenanceService
-from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceStore
+from gpudeck.maintenance.service import MaintenanceRequest, MaintenanceService, MaintenanceWindows
 from gpudeck.model.cluster import Duty
-from gpudeck.model.errors import Temporary
+from gpudeck.model.errors import RequestRefused, Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import candidates
 from gpudeck.model.reservation import GpuReservation, MaintenanceWindow, ReservationMark
@@ -236,7 +235,7 @@ def test_windows_survive_a_restart_and_a_database_that_is_away(tmp_path: Path, m
         again = Site(tmp_path)
         await again.service.open()
         assert (again.states(), again.told) == (["drained", "drained"], [])
-        monkeypatch.setattr(MaintenanceStore, "list", away)
+        monkeypatch.setattr(MaintenanceWindows, "load", away)
         without = Site(tmp_path)
         with pytest.raises(Temporary):
             await without.service.open()
@@ -261,7 +260,7 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(
     tmp_path: Path, wanted: dict[str, Any], status: int, told: str
 ) -> None:
     async def scene(site: Site) -> None:
-        with pytest.raises(MaintenanceRefused) as refused:
+        with pytest.raises(RequestRefused) as refused:
             await site.drain(**wanted)
         assert refused.value.status == status
         assert f"{refused.value.message} {refused.value.hint}".startswith(told)
@@ -273,7 +272,7 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(
 def test_two_hosts_of_one_name_are_not_guessed(tmp_path: Path) -> None:
     async def scene(site: Site) -> None:
         site.report("gpu01", [make_gpu(0, uuid="other")], host_id="twin")
-        with pytest.raises(MaintenanceRefused, match="2 hosts are called gpu01"):
+        with pytest.raises(RequestRefused, match="2 hosts are called gpu01"):
             await site.drain()
         await site.drain("twin")
         drained = {host.id for host in site.hub.fleet.hosts.values() if host.maintenance is not None}

@@ -15,7 +15,7 @@ from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.model.errors import UsageError
 from gpudeck.ops.data_folder import lock_exclusively, lock_for_hub, use_database
 
-OLDER = "0012"
+OLDER = "0018"
 RECORDED = Path(__file__).parents[1] / "captures" / "database" / f"{OLDER}.sql"
 
 

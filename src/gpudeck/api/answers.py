@@ -21,10 +21,11 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from gpudeck.database.errors import Unavailable
+from gpudeck.database import Unavailable
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.stream import SharedParts
-from gpudeck.model.errors import GpudeckError, Temporary, UsageError
+from gpudeck.model.errors import RequestRefused as RequestRefused  # noqa: PLC0414 - routes raise it too
+from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.text import parse_memory
 from gpudeck.model.times import LAST, LONGEST, parse_duration, parse_time
 from gpudeck.server.admission import checkpoint
@@ -161,15 +162,6 @@ def _pack(parts: Parts) -> Iterator[bytes]:
 
 def takes_gzip(request: HubRequest) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
-
-
-class RequestRefused(GpudeckError):
-    """A request that is not served, with its HTTP status and a word for programs."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.status = status
-        self.code = code
 
 
 def respond(

@@ -64,8 +64,6 @@ from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.history.base import HistoryRefused
-from gpudeck.idle_policy.store import KeepRefused
-from gpudeck.maintenance.windows import MaintenanceRefused
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.reservations.rules import ReservationRefused
 from gpudeck.server.addresses import count_as
@@ -97,8 +95,6 @@ def read_routes() -> Litestar:
             HTTPException: on_http_error,
             HistoryRefused: on_history_refused,
             ReservationRefused: _on_reservation_refused,
-            MaintenanceRefused: maintenance.on_maintenance_refused,
-            KeepRefused: idle_policy.on_keep_refused,
             RequestRefused: on_refused,
             UsageError: on_usage_error,
             Temporary: on_trouble,

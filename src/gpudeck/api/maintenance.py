@@ -1,21 +1,20 @@
 """/api/v1/maintenance (GET, POST), /api/v1/maintenance/{id} (DELETE) and /api/v1/hosts/{host}/note (PUT). Everyone
 who may read sees windows and notes, admins plan, end and write them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, Response, delete, get, post, put
+from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import Length, Moment, documented, read_length, read_moment, respond
+from gpudeck.api.answers import Length, Moment, documented, read_length, read_moment
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.services import TheServices
-from gpudeck.maintenance.service import MAX_NOTE, HostNotes
-from gpudeck.maintenance.windows import MaintenanceRefused, MaintenanceRequest, MaintenanceWindows, event_of
+from gpudeck.maintenance.service import MAX_NOTE, HostNotes, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
 from gpudeck.model.reservation import (
     MAX_REASON,
@@ -46,10 +45,6 @@ class NewMaintenance(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     end: Moment | None = None
     length: Length | None = field(default=None, name="for")
     reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON, pattern=r"\S")]
-
-
-def on_maintenance_refused(_: Request[Any, Any, Any], error: MaintenanceRefused) -> Response[bytes]:
-    return respond(error.status, error.code, error.message, error.hint)
 
 
 @get("/api/v1/maintenance", opt=access("read"))

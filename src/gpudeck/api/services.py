@@ -18,8 +18,7 @@ from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService
-from gpudeck.maintenance.service import HostNotes
-from gpudeck.maintenance.windows import MaintenanceWindows
+from gpudeck.maintenance.service import HostNotes, MaintenanceWindows
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.usage import DigestPreview, Frequency
 from gpudeck.queueing.queue import WaitQueue

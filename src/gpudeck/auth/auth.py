@@ -28,10 +28,10 @@ class Auth:
     """Who people and programs are. `load` once before the first request; then `refresh` every few seconds.
 
     `has_accounts` is asked for every request, and so kept here. `has_proxy`: a trusted proxy may name the caller.
-    `database` is where all of it is; `local` is one on this machine, the same where that is. `trouble` is what is wrong
-    with the database's file, such as that it is gone; `problem` is that, or why the database is away, for everybody who
-    may look. None: nothing. `oidc` are the logins through providers, `ldap` those of a directory, if there are any;
-    `takes_passwords`: users may log in with a password; `has_own_passwords`: also with one of the hub's own.
+    `database` is where all of it is; `local` is one on this machine, the same where that is. `problem` is why the
+    database is away, for everybody who may look. `oidc` are the logins through providers, `ldap` those of a directory,
+    if there are any; `takes_passwords`: users may log in with a password; `has_own_passwords`: also with one of the
+    hub's own.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class Auth:
         self.database = database
         self.local = local or database
         self.has_accounts = False
-        self.trouble: str | None = None
         self.has_proxy = settings.proxy.header is not None
         self.accounts = Accounts(database, passwords, now)
         self.audit = Audit(database, now)
@@ -119,7 +118,7 @@ class Auth:
     @property
     def problem(self) -> str | None:
         away = self.database.away
-        return self.trouble if away is None else f"the hub's database {away.trouble.reason}."
+        return None if away is None else f"the hub's database {away.trouble.reason}."
 
     async def load(self) -> None:
         """Raises Temporary."""
@@ -129,10 +128,6 @@ class Auth:
 
     def note_account(self) -> None:
         self.has_accounts = True
-
-    def note_trouble(self, trouble: str | None) -> None:
-        """What is wrong with the database's file; None: nothing."""
-        self.trouble = trouble
 
     def adopt(self, tokens: dict[bytes, Token], *, has_accounts: bool) -> None:
         """What was known last, until it can be read."""

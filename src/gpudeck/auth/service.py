@@ -29,7 +29,7 @@ from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema
 from gpudeck.database.background import LocalCopy
 from gpudeck.database.engine import open_database
-from gpudeck.database.sqlite import FILE_NAME, LOCAL_NAME, DatabaseFile
+from gpudeck.database.sqlite import LOCAL_NAME
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary, UsageError
@@ -266,12 +266,9 @@ async def running_auth(
         except Temporary as error:
             log.warning("accounts and tokens are those of the last time: %s", error)
             copy.use()
-        file = DatabaseFile(data_dir / FILE_NAME, auth.note_trouble) if database.kind == "sqlite" else None
         tasks = [
             asyncio.create_task(database.watch()),
-            asyncio.create_task(
-                _keep_fresh(auth, files, load, copy, database=file, retention=retention or RetentionClock())
-            ),
+            asyncio.create_task(_keep_fresh(auth, files, load, copy, retention=retention or RetentionClock())),
         ]
         for logins in (auth.oidc, auth.ldap):
             if logins is not None:
@@ -311,7 +308,6 @@ async def _keep_fresh(
     load: Callable[[], Awaitable[TokenFiles]],
     copy: TokenCopy,
     *,
-    database: DatabaseFile | None,
     retention: RetentionClock,
 ) -> None:
     """A database that is away is logged by its users; here it is asked again soon."""
@@ -321,8 +317,6 @@ async def _keep_fresh(
         try:
             await copy.keep()
             await asyncio.sleep(REFRESH_SECONDS)
-            if database is not None:
-                await database.check()
             if files is None:
                 files = await load()
             await files.follow()

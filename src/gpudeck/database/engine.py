@@ -11,8 +11,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, CursorResult, Executable, Table, delete, func, select, text
 from sqlalchemy.dialects import postgresql as postgresql_dialect
 from sqlalchemy.dialects import sqlite as sqlite_dialect
@@ -20,8 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool
 
-from gpudeck.database import postgresql, sqlite
-from gpudeck.database.errors import DatabaseOutage, DatabaseTrouble, Unavailable
+from gpudeck.database import DatabaseOutage, DatabaseTrouble, Unavailable, postgresql, sqlite
 from gpudeck.database.migrations import VERSION_TABLE, is_newest, migrate, refuse_older
 from gpudeck.database.schema import REAL, metadata
 from gpudeck.database.sqlite import keep_before_migration
@@ -31,6 +31,7 @@ from gpudeck.model.times import show_utc
 log = logging.getLogger(__name__)
 
 Kind = Literal["sqlite", "postgresql"]
+T = TypeVar("T", bound=Struct)
 
 PROBE_SECONDS: Final = 5.0
 """How often a server is asked whether it answers, and how long it has for that."""
@@ -53,8 +54,10 @@ class Database:
         *,
         migrating: AsyncEngine | None = None,
         probing: AsyncEngine | None = None,
+        look: Callable[[], DatabaseTrouble | None] = lambda: None,
     ) -> None:
-        """`migrating` may take as long as it needs; `probing` waits for no other transaction of this hub."""
+        """`migrating` may take as long as it needs; `probing` waits for no other transaction of this hub. `look` finds
+        trouble that a transaction does not, in a thread."""
         self.kind: Kind = kind
         self.place = place
         self.away: DatabaseOutage | None = None
@@ -62,6 +65,7 @@ class Database:
         self._explain = explain
         self._migrating = migrating or engine
         self._probing = probing or engine
+        self._look = look
         self._is_current = False
         self.is_watched = False
         self._suspected = asyncio.Event()
@@ -158,7 +162,7 @@ class Database:
                 await connection.execute(text(change if writes and self._is_current else "SELECT 1"))
             if not self._is_current:
                 await self.bring_up_to_date()
-            await self._check_room()
+            trouble = await asyncio.to_thread(self._look)
         except Unavailable as error:
             self._note_away(error.trouble, str(error))
         except UsageError as error:
@@ -166,14 +170,12 @@ class Database:
         except Exception:
             log.exception("the database %s could not be asked whether it answers", self.place)
         else:
+            if trouble is not None:
+                self._note_away(trouble, str(Unavailable(self.place, trouble)))
+                return
             if self.away is not None:
                 log.warning("the database %s answers again", self.place)
             self.away = None
-
-    async def _check_room(self) -> None:
-        trouble = await asyncio.to_thread(sqlite.find_trouble, Path(self.place)) if self.kind == "sqlite" else None
-        if trouble is not None:
-            raise Unavailable(self.place, trouble)
 
     def _note_away(self, trouble: DatabaseTrouble, told: str) -> None:
         if self.away is None or self.away.trouble.reason != trouble.reason:
@@ -230,7 +232,8 @@ def _on_sqlite(file: Path, waits: float) -> Database:
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
     engine = sqlite.make_engine(file, waits=waits)
     # Probed with the connection that there is: a new one would make a file where the hub's was moved away.
-    return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating)
+    look = partial(sqlite.find_trouble, file, sqlite.identify(file))
+    return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating, look=look)
 
 
 def _on_postgresql(address: str) -> Database:
@@ -256,6 +259,19 @@ class FleetStore:
     def is_shared(self) -> bool:
         """Whether other hubs may write to the same tables."""
         return self._database.kind == "postgresql"
+
+    async def select(
+        self,
+        kind: type[T],
+        table: Table,
+        *wanted: ColumnElement[bool],
+        order: Sequence[Any] = (),
+        limit: int | None = None,
+    ) -> list[T]:
+        """The fleet's rows of which all of `wanted` is true, as structs whose fields are columns of the table."""
+        columns = [table.c[name] for name in kind.__struct_fields__]
+        found = select(*columns).where(table.c.fleet == self._fleet, *wanted).order_by(*order).limit(limit)
+        return [kind(**row) for row in (await self._database.execute(found)).mappings()]
 
 
 async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:

@@ -7,11 +7,11 @@ before.
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, inspect, text
+from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, text
 
-from gpudeck.database.errors import Outdated
+from gpudeck.database import Outdated
 from gpudeck.database.schema import metadata
 from gpudeck.model.errors import UsageError, Wrong
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OLDEST, NEWEST = "0012", "0024"
+OLDEST, NEWEST = "0018", "0024"
 """`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
 from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
@@ -108,36 +108,7 @@ def upgrade(connection: Connection, before: str) -> None:
     connection.execute(_version.insert().values(version_num=NEWEST))
 
 
-def _add_mig(name: str) -> Callable[["Operations"], None]:
-    def change(op: "Operations") -> None:
-        # SQLite would write an added column behind the constraints.
-        recreate: Literal["always", "never"] = "always" if op.get_bind().dialect.name == "sqlite" else "never"
-        with op.batch_alter_table(name, recreate=recreate, table_kwargs={"sqlite_autoincrement": True}) as batch:
-            for column in ("mig", "allow_mig"):
-                batch.add_column(Column(column, Integer, nullable=False, server_default="0"))
-
-    return change
-
-
-def _add_number(op: "Operations") -> None:
-    recreate: Literal["always", "never"] = "always" if op.get_bind().dialect.name == "sqlite" else "never"
-    with op.batch_alter_table("jobs", recreate=recreate) as batch:
-        batch.add_column(Column("number", String(32), nullable=True))
-    op.create_index("ix_jobs_fleet_number", "jobs", ["fleet", "number"])
-
-
-def _add_shared(op: "Operations") -> None:
-    recreate: Literal["always", "never"] = "always" if op.get_bind().dialect.name == "sqlite" else "never"
-    with op.batch_alter_table("job_gpus", recreate=recreate) as batch:
-        batch.add_column(Column("is_shared", Integer, nullable=False, server_default="0"))
-
-
-STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (
-    ("0013", "queue_requests", _add_mig("queue_requests")),
-    ("0013", "watches", _add_mig("watches")),
-    ("0016", "jobs", _add_number),
-    ("0018", "job_gpus", _add_shared),
-)
+STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = ()
 """In their order: from which version on it is done, the table that it changes, and the change. A database without that
 table gets its newest form from `schema.py`."""
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.errors import DatabaseTrouble
+from gpudeck.database import DatabaseTrouble
 from gpudeck.model.errors import UsageError
 from gpudeck.model.plugins import need
 

@@ -6,7 +6,6 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool
 
-from gpudeck.database.errors import DatabaseTrouble
+from gpudeck.database import DatabaseTrouble
 from gpudeck.model.errors import UsageError
 
 FILE_NAME = "gpudeck.db"
@@ -59,8 +58,12 @@ _TROUBLES = {
 _ONE_CONNECTION: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0}
 log = logging.getLogger(__name__)
 
-_GONE = "is gone, and what is changed now will be lost: put it back, or start the hub again"
-_REPLACED = "was replaced while the hub runs, and what is changed now will be lost: start the hub again"
+_GONE = DatabaseTrouble(
+    "is gone, and what is changed now will be lost: put it back, or start the hub again", "", stops_all=False
+)
+_REPLACED = DatabaseTrouble(
+    "was replaced while the hub runs, and what is changed now will be lost: start the hub again", "", stops_all=False
+)
 BACKUP_FOLDER = "backups"
 """In the data folder: the database as it was before each of the last migrations."""
 BACKUPS_KEPT = 3
@@ -127,8 +130,20 @@ def make_file(file: Path) -> None:
         os.close(descriptor)
 
 
-def find_trouble(file: Path) -> DatabaseTrouble | None:
-    """That its disk has no room left; None for anything else. Blocks."""
+def identify(file: Path) -> tuple[int, int] | None:
+    """Which file it is; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def find_trouble(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble | None:
+    """That it is not the file any more that was `opened`, or that its disk has no room left. Blocks."""
+    now = identify(file)
+    if now != opened:
+        return _GONE if now is None else _REPLACED
     try:
         found = os.statvfs(file)
     except OSError:
@@ -144,44 +159,6 @@ def explain(error: BaseException) -> DatabaseTrouble | None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", None)
     return None if code is None else _TROUBLES.get(code & 0xFF)
-
-
-class DatabaseFile:
-    """Detects that the database file was removed or replaced since the database was opened. `check` calls
-    `report_problem` once with what is wrong, in words for all viewers, and with None when it is the same file again."""
-
-    def __init__(self, file: Path, report_problem: Callable[[str | None], None]) -> None:
-        self._file = file
-        self._report_problem = report_problem
-        self._opened = _identify(file)
-        self._trouble: str | None = None
-
-    async def check(self) -> None:
-        # In a thread: a disk that hangs is not to hold up the hub.
-        trouble = await asyncio.to_thread(self._find_trouble)
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        if trouble is None:
-            log.info("the database %s is the file again that the hub has open", self._file)
-        else:
-            log.error("the database %s %s", self._file, trouble)
-        # Without the path: it is shown to everybody who may look.
-        self._report_problem(None if trouble is None else f"the hub's database {trouble}.")
-
-    def _find_trouble(self) -> str | None:
-        found = _identify(self._file)
-        if found is None:
-            return _GONE
-        return None if found == self._opened else _REPLACED
-
-
-def _identify(file: Path) -> tuple[int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def copy_file(source: Path, target: Path) -> None:

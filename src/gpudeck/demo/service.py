@@ -13,7 +13,7 @@ from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.observers import Service
-from gpudeck.maintenance.windows import MaintenanceWindows
+from gpudeck.maintenance.service import MaintenanceWindows
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError

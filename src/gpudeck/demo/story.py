@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.collectors.simulated.chance import draw
 from gpudeck.history.settings import UsageSettings
-from gpudeck.maintenance.windows import MaintenanceRequest
+from gpudeck.maintenance.service import MaintenanceRequest
 from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import ReservedGpu
 

@@ -5,6 +5,7 @@
     │   └── ConfigurationError   mistakes in the configuration file, one located line each
     ├── Unreachable              the hub does not answer (exit code 3)
     ├── ReportRefused            a report that cannot be taken, with the HTTP answer it deserves
+    ├── RequestRefused           a request that cannot be met, with the HTTP answer it deserves
     └── PluginError              a collector, source, provider or notifier failed; its kind decides what the host does
         ├── Absent               not here: stay quiet, look again rarely
         ├── Temporary            back off, try again
@@ -48,6 +49,15 @@ class Unreachable(GpudeckError):
 
 class ReportRefused(GpudeckError):
     """A report that cannot be taken. `status` is the HTTP answer, `code` the word counted and sent back."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+class RequestRefused(GpudeckError):
+    """What a user asked for cannot be, or is not allowed. `status` is the HTTP answer, `code` a word for programs."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.auth.caller import Caller
+from gpudeck.database import Outdated
 from gpudeck.database.engine import Database, open_database
-from gpudeck.database.errors import Outdated
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.model.errors import UsageError
 from gpudeck.settings import find_data_dir, load_settings
