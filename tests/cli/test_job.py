@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
 from gpudeck.model.job import JobGpu, JobReport, JobReports, RunVerdict, Suggestion
-from gpudeck.views.usage import render_job, render_jobs
+from gpudeck.views.jobs import render_job, render_jobs
 
 START = 1_790_000_000.0
 SUGGESTION = Suggestion("idle_after_work", "It was idle", "72 % of 2h 0m", "20 %", "End it.")

@@ -10,15 +10,15 @@ from fakes.store import RUN, VERDICT
 from gpudeck.cli import gpudeck
 from gpudeck.client import Client
 from gpudeck.model.job import Runs, RunVerdict
-from gpudeck.views.runs import ShownRuns, render_runs
+from gpudeck.views.jobs import render_runs
 
 NOW = 1_790_010_000.0
 
 
-def shown(*verdicts: RunVerdict | None, command: str = "python train.py") -> ShownRuns:
+def shown(*verdicts: RunVerdict | None, command: str = "python train.py") -> Runs:
     """As they come over the wire."""
     runs = [msgspec.structs.replace(RUN, verdict=verdict, command=command) for verdict in verdicts]
-    return msgspec.json.decode(msgspec.json.encode(Runs(runs)), type=ShownRuns)
+    return msgspec.json.decode(msgspec.json.encode(Runs(runs)), type=Runs)
 
 
 def test_each_run_has_its_verdict_and_one_suggestion() -> None:

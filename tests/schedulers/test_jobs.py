@@ -23,7 +23,7 @@ from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobQuery, JobStore, import_jobs
 from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, read_sums
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
-from gpudeck.views.usage import render_job
+from gpudeck.views.jobs import render_job
 
 HOUR = 3600.0
 START = 1_790_002_800.0  # a full hour

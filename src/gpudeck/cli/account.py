@@ -12,10 +12,9 @@ import msgspec
 from gpudeck.auth.settings import ROLES, AccountRole
 from gpudeck.cli.hub_access import use_database
 from gpudeck.cli.options import hub_config_option
-from gpudeck.cli.terminal import show_table
+from gpudeck.cli.terminal import show_ago, show_table
 from gpudeck.model.errors import UsageError
-from gpudeck.model.text import show_span
-from gpudeck.views.table import Cell, Column
+from gpudeck.views.table import CellColumn
 
 if TYPE_CHECKING:
     from gpudeck.auth.accounts import Account, Accounts, Also
@@ -36,14 +35,6 @@ _PASSWORD_FILE = click.option(
     "--password-file", metavar="FILE", help="Read the password from the first line of FILE; - is standard input."
 )
 _MAX_LINE_LENGTH = 16_384
-_COLUMNS = (
-    Column("NAME", keep=100, widest=64),
-    Column("ROLE", keep=99, widest=8),
-    Column("STATE", keep=95, widest=10),
-    Column("LOGS IN WITH", keep=60, widest=12),
-    Column("LAST LOGIN", keep=80, widest=12),
-    Column("CREATED", keep=40, widest=12),
-)
 
 
 @click.group("account", epilog=_EXAMPLES)
@@ -87,8 +78,7 @@ def list_accounts(*, as_json: bool, config: Path | None) -> None:
     elif not found:
         click.echo("No account yet. `gpudeck account add NAME --role admin` creates one.")
     else:
-        now = time.time()
-        show_table(_COLUMNS, [_row(account, now) for account in found])
+        show_table(_columns(time.time()), found)
 
 
 @command.command("remove")
@@ -200,13 +190,12 @@ def _read_password(file: str | None) -> str:
         raise UsageError(f"the password in {file} is not text in UTF-8.") from error
 
 
-def _row(account: "Account", now: float) -> list[Cell]:
-    last = account.last_login_at
+def _columns(now: float) -> "list[CellColumn[Account]]":
     return [
-        (account.name, ""),
-        (account.role, ""),
-        ("disabled", "yellow") if account.is_disabled else ("enabled", "green"),
-        ("password" if account.has_password else "provider", ""),
-        ("never" if last is None else f"{show_span(now - last)} ago", ""),
-        (f"{show_span(now - account.created_at)} ago", "grey"),
+        CellColumn("NAME", 100, widest=64, cell=lambda one: one.name),
+        CellColumn("ROLE", 99, widest=8, cell=lambda one: one.role),
+        CellColumn("STATE", 95, cell=lambda one: ("disabled", "yellow") if one.is_disabled else ("enabled", "green")),
+        CellColumn("LOGS IN WITH", 60, cell=lambda one: "password" if one.has_password else "provider"),
+        CellColumn("LAST LOGIN", 80, widest=12, cell=lambda one: show_ago(one.last_login_at, now)),
+        CellColumn("CREATED", 40, widest=12, cell=lambda one: (show_ago(one.created_at, now), "grey")),
     ]

@@ -15,7 +15,7 @@ from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.idle_policy import IdleLadder, IdlePolicyState, Keep, KeepList, PolicyReport, PolicyStep, PolicyUser
 from gpudeck.model.text import clean, show_length, without_maker
 from gpudeck.model.times import read_span, show_moment
-from gpudeck.views.table import Cell, Column, render
+from gpudeck.views.table import CellColumn, tabulate
 
 _PATIENCE = 120.0
 _MAX_STEPS = 20
@@ -117,27 +117,32 @@ def _show_state(state: IdlePolicyState, now: float, zone: tzinfo) -> str:
         return "There is no idle policy: idle_policy.rules is empty in gpudeck.yaml."
     lines = [f"Idle policy, mode {state.mode}. Rules: {', '.join(map(clean, state.rules))}."]
     if state.ladders:
-        names = ("GPU", "USERS", "IDLE FOR", "DONE", "NEXT")
-        columns = [Column(name, keep=100 - at, widest=60) for at, name in enumerate(names)]
-        rows = [_ladder(one, now, zone) for one in state.ladders]
-        lines += ["", *render(columns, rows, terminal_width(), wants_colour())]
+        columns: list[CellColumn[IdleLadder]] = [
+            CellColumn("GPU", 100, cell=lambda one: f"{one.host}:{one.label}"),
+            CellColumn("USERS", 99, cell=lambda one: ", ".join(one.users) or "(unknown)"),
+            CellColumn("IDLE FOR", 98, cell=lambda one: show_length(max(0.0, now - one.idle_since))),
+            CellColumn(
+                "DONE",
+                97,
+                widest=60,
+                cell=lambda one: (
+                    ", ".join(f"{step.kind} {show_moment(step.at, zone, now)}" for step in one.done) or None
+                ),
+            ),
+            CellColumn("NEXT", 96, widest=60, cell=lambda one: _next(one, now, zone)),
+        ]
+        lines += ["", *tabulate(columns, state.ladders, terminal_width(), wants_colour())]
     else:
         lines += ["", "No idle GPU is covered by a rule."]
     return "\n".join(lines)
 
 
-def _ladder(one: IdleLadder, now: float, zone: tzinfo) -> list[Cell]:
-    following = "–" if one.next is None else f"{one.next.kind} {show_moment(one.next.at, zone, now)} ({one.next.rule})"
+def _next(one: IdleLadder, now: float, zone: tzinfo) -> str | None:
+    if one.reason:
+        return one.reason
     if one.kept_until is not None:
-        following = f"kept until {show_moment(one.kept_until, zone, now)}"
-    cells = [
-        f"{one.host}:{one.label}",
-        ", ".join(one.users) or "(unknown)",
-        show_length(max(0.0, now - one.idle_since)),
-        ", ".join(f"{step.kind} {show_moment(step.at, zone, now)}" for step in one.done) or "–",
-        one.reason or following,
-    ]
-    return [(clean(cell), "") for cell in cells]
+        return f"kept until {show_moment(one.kept_until, zone, now)}"
+    return None if one.next is None else f"{one.next.kind} {show_moment(one.next.at, zone, now)} ({one.next.rule})"
 
 
 def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
@@ -146,26 +151,21 @@ def _show_report(report: PolicyReport, now: float, zone: tzinfo) -> str:
 
     total, cost = report.total, clean(f"COST {report.currency}".rstrip())
     lines = [f"Dry run of the idle policy, {show(report.start)} to {show(report.end)}. Nothing was sent or stopped."]
-    columns = [
-        Column("USER", keep=100, widest=40),
-        *(Column(name, keep=90 - at, align="right") for at, name in enumerate(("NOTIFIED", "WARNED", "ACTED"))),
-        Column("SAVED GPU-HOURS", keep=99, align="right"),
-        Column(cost, keep=80, align="right"),
+    columns: list[CellColumn[PolicyUser]] = [
+        CellColumn("USER", 100, cell=lambda row: "total" if row is total else row.user or "(unknown)"),
+        CellColumn("NOTIFIED", 90, "right", cell=lambda row: f"{row.notified:,}"),
+        CellColumn("WARNED", 89, "right", cell=lambda row: f"{row.warned:,}"),
+        CellColumn("ACTED", 88, "right", cell=lambda row: f"{row.acted:,}"),
+        CellColumn("SAVED GPU-HOURS", 99, "right", cell=lambda row: f"{row.saved_hours:,.1f}"),
+        CellColumn(cost, 80, "right", cell=lambda row: None if row.saved_cost is None else f"{row.saved_cost:,.2f}"),
     ]
-    rows = [_user(row, row.user or "(unknown)") for row in report.users] + [_user(total, "total", "bold")]
-    lines += ["", *render(columns, rows if report.users else rows[-1:], terminal_width(), wants_colour())]
+    lines += ["", *tabulate(columns, [*report.users, total], terminal_width(), wants_colour(), has_total=True)]
     if report.steps:
         lines += ["", f"The newest of {report.step_count:,} steps:"]
         lines += [_describe_step(step, now, zone) for step in report.steps[:_MAX_STEPS]]
     coverage = "–" if report.coverage is None else f"{100 * report.coverage:.1f} %"
     told = f"Idle in all: {report.idle_hours:,.1f} GPU-hours, {report.exempt_hours:,.1f} without a rule or an owner."
     return "\n".join([*lines, "", told, f"Coverage {coverage}."])
-
-
-def _user(row: PolicyUser, name: str, colour: str = "") -> list[Cell]:
-    saved = "–" if row.saved_cost is None else f"{row.saved_cost:,.2f}"
-    cells = [clean(name), f"{row.notified:,}", f"{row.warned:,}", f"{row.acted:,}", f"{row.saved_hours:,.1f}", saved]
-    return [(cell, colour) for cell in cells]
 
 
 def _describe_step(step: PolicyStep, now: float, zone: tzinfo) -> str:

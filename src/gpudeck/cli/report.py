@@ -19,13 +19,12 @@ from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import Reliability
-from gpudeck.model.job import JobList, JobReports, write_summary
+from gpudeck.model.job import JobList, JobReports, Runs, write_summary
 from gpudeck.model.text import clean, propose
 from gpudeck.model.usage import DigestPreview, Usage, UsageBy, Waste
+from gpudeck.views.jobs import render_job, render_jobs, render_runs
 from gpudeck.views.lists import render_reliability
-from gpudeck.views.runs import ShownRuns, render_runs
-from gpudeck.views.usage import render_job, render_jobs, render_usage
-from gpudeck.views.waste import render_waste
+from gpudeck.views.usage import render_usage, render_waste
 
 if TYPE_CHECKING:
     from gpudeck.client import Client
@@ -255,7 +254,7 @@ def runs_command(*, mine: bool, is_now: bool, limit: int, as_json: bool, hub: st
         return client.get("/api/v1/runs", query | ({"user": find_name(client)} if mine else {}))
 
     body = ask(hub, search)
-    found = read_answer(body, ShownRuns, hub).runs
+    found = read_answer(body, Runs, hub).runs
     if as_json:
         click.echo(body)
     elif found:

@@ -6,12 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from gpudeck.model.errors import GpudeckError
-from gpudeck.views.table import LEAST, Cell, Column, in_ascii, render, shorten
+from gpudeck.model.text import show_span
+from gpudeck.views.table import LEAST, CellColumn, in_ascii, shorten, tabulate
 
+T = TypeVar("T")
 _SLICE = 0.2
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """The other screen, no cursor, and long lines cut by the terminal rather than wrapped."""
@@ -63,8 +66,12 @@ def show(text: str) -> None:
     click.echo(text if supports_symbols() else in_ascii(text), nl=False, color=True)
 
 
-def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    click.echo("\n".join(render(columns, rows, terminal_width(), wants_colour())), color=True)
+def show_table(columns: Sequence[CellColumn[T]], items: Sequence[T]) -> None:
+    click.echo("\n".join(tabulate(columns, items, terminal_width(), wants_colour())), color=True)
+
+
+def show_ago(at: float | None, now: float) -> str:
+    return "never" if at is None else f"{show_span(now - at)} ago"
 
 
 class Screen:

@@ -10,11 +10,11 @@ import msgspec
 
 from gpudeck.cli.hub_access import use_database
 from gpudeck.cli.options import hub_config_option
-from gpudeck.cli.terminal import check_output, show_table
+from gpudeck.cli.terminal import check_output, show_ago, show_table
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.text import clean, show_length, show_span
+from gpudeck.model.text import clean, show_length
 from gpudeck.model.times import parse_duration
-from gpudeck.views.table import Cell, Column
+from gpudeck.views.table import CellColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,18 +34,6 @@ Examples:
   gpudeck token list                           all tokens, with their last use
   gpudeck token revoke 7                       takes effect within seconds
 """
-_COLUMNS = (
-    Column("ID", keep=100, align="right", widest=20),
-    Column("NAME", keep=99, widest=40),
-    Column("ROLE", keep=90, widest=8),
-    Column("HOSTS", keep=70, widest=40),
-    Column("ACCOUNT", keep=60, widest=24),
-    Column("STATE", keep=95, widest=16),
-    Column("CREATED", keep=40, widest=12),
-    Column("LAST USED", keep=80, widest=12),
-    Column("EXPIRES", keep=50, widest=12),
-    Column("CREATED BY", keep=30, widest=40),
-)
 _COLOURS = {"live": "green", "expired": "yellow", "revoked": "grey", "account disabled": "yellow"}
 
 
@@ -115,7 +103,7 @@ def list_tokens(*, as_json: bool, config: Path | None) -> None:
     elif not found:
         click.echo("No token yet. `gpudeck token create NAME --role agent` creates one.")
     else:
-        show_table(_COLUMNS, [_row(token, now) for token in found])
+        show_table(_columns(now), found)
 
 
 @command.command("revoke")
@@ -176,18 +164,22 @@ def _state(token: "Token", now: float) -> str:
     return "live" if token.is_live(now) else "expired"
 
 
-def _row(token: "Token", now: float) -> list[Cell]:
-    state = _state(token, now)
-    expires = "never" if token.expires_at is None else f"in {show_length(token.expires_at - now)}"
+def _columns(now: float) -> "list[CellColumn[Token]]":
     return [
-        (str(token.id), ""),
-        (clean(token.name), ""),
-        (token.role, ""),
-        ((token.hosts or "any") if token.role == "agent" else "", ""),
-        (clean(token.account or ""), ""),
-        (state, _COLOURS[state]),
-        (f"{show_span(now - token.created_at)} ago", "grey"),
-        ("never" if token.last_used_at is None else f"{show_span(now - token.last_used_at)} ago", ""),
-        (expires if state == "live" else "", ""),
-        (clean(token.created_by), "grey"),
+        CellColumn("ID", 100, "right", 20, cell=lambda token: str(token.id)),
+        CellColumn("NAME", 99, cell=lambda token: token.name),
+        CellColumn("ROLE", 90, widest=8, cell=lambda token: token.role),
+        CellColumn("HOSTS", 70, cell=lambda token: (token.hosts or "any") if token.role == "agent" else ""),
+        CellColumn("ACCOUNT", 60, widest=24, cell=lambda token: token.account or ""),
+        CellColumn("STATE", 95, widest=16, cell=lambda token: (state := _state(token, now), _COLOURS[state])),
+        CellColumn("CREATED", 40, widest=12, cell=lambda token: (show_ago(token.created_at, now), "grey")),
+        CellColumn("LAST USED", 80, widest=12, cell=lambda token: show_ago(token.last_used_at, now)),
+        CellColumn("EXPIRES", 50, widest=12, cell=lambda token: _expiry(token, now)),
+        CellColumn("CREATED BY", 30, cell=lambda token: (token.created_by, "grey")),
     ]
+
+
+def _expiry(token: "Token", now: float) -> str:
+    if _state(token, now) != "live":
+        return ""
+    return "never" if token.expires_at is None else f"in {show_length(token.expires_at - now)}"

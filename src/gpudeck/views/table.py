@@ -2,11 +2,14 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from gpudeck.model.text import clean
+
+T = TypeVar("T")
 Cell = tuple[str, str]
 """A text and the name of its colour ("" for none)."""
 
@@ -48,6 +51,17 @@ class Column(Struct, frozen=True):
     least: int | None = None
 
 
+class CellColumn(Column, Generic[T], frozen=True, kw_only=True):
+    """`cell` makes the text of an item, with the name of its colour if it has one; None is unknown, a dash."""
+
+    cell: Callable[[T], str | Cell | None]
+
+    def of(self, item: T) -> Cell:
+        found = self.cell(item)
+        text, colour = found if isinstance(found, tuple) else ("–" if found is None else found, "")
+        return clean(text), colour
+
+
 def width_of(text: str) -> int:
     """In columns of a terminal. What is written with our own signs and ASCII needs no tables of Unicode: loading them
     takes longer than all the rest of a table."""
@@ -77,6 +91,11 @@ def wrap(text: str, width: int | None) -> list[str]:
     return textwrap.wrap(text, width or max(1, len(text)))
 
 
+def end_lines(lines: Sequence[str]) -> str:
+    """One text of them that ends in a newline."""
+    return "".join(f"{line}\n" for line in lines)
+
+
 def paint(text: str, colour: str, on: bool) -> str:
     return f"\x1b[{ANSI[colour]}m{text}\x1b[0m" if on and colour else text
 
@@ -93,6 +112,22 @@ def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
     The two most important ones always stay, cut if need be: a table fits into LEAST columns, and not into fewer.
     """
     return [_without_padding(line) for line in lay_out(columns, rows, width, colour)[0]]
+
+
+def tabulate(
+    columns: Sequence[CellColumn[T]],
+    items: Sequence[T],
+    width: int | None,
+    colour: bool = False,
+    *,
+    has_total: bool = False,
+) -> list[str]:
+    """As `render`, with a row for each item. Nothing in a text does anything to a terminal. `has_total`: the last is a
+    sum, in bold."""
+    rows = [[column.of(item) for column in columns] for item in items]
+    if has_total:
+        rows[-1] = [(text, "bold") for text, _ in rows[-1]]
+    return render(columns, rows, width, colour)
 
 
 def _without_padding(line: str) -> str:

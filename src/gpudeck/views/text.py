@@ -4,7 +4,6 @@ below it. The same for curl and for `gpudeck show`. What is unknown is a dash, n
 
 import functools
 import textwrap
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -19,12 +18,15 @@ from gpudeck.views.table import (
     SEVERITY_COLOURS,
     SEVERITY_SIGNS,
     Cell,
+    CellColumn,
     Column,
     draw_share,
+    end_lines,
     lay_out,
     paint,
     render,
     shorten,
+    tabulate,
     width_of,
 )
 
@@ -100,14 +102,6 @@ _FRAME = 4
 Rows = list[list[Cell]]
 Part = tuple[str, list[str], int]
 """The name of a part of a box, its lines, and how wide each of them is."""
-_HOST_LIST_COLUMNS = (
-    Column("HOST", keep=100, widest=40),
-    Column("VIA", keep=90, widest=18),
-    Column("STATUS", keep=99, widest=8),
-    Column("GPUS", keep=80, align="right", widest=6),
-    Column("FREE", keep=70, align="right", widest=6),
-    Column("LABELS", keep=40, widest=40),
-)
 _NO_HOST_YET = "No host yet. `gpudeck hosts add NAME` adds one.\n"
 
 
@@ -254,7 +248,7 @@ def render_fleet(
         lines += ["", *told] if (told := below_table(fleet, colour, noted)) else []
     if isinstance(fleet, PastFleet):
         lines.insert(0, shorten(_describe_moment(fleet), width) if width else _describe_moment(fleet))
-    return "\n".join(lines) + "\n"
+    return end_lines(lines)
 
 
 def _describe_moment(fleet: PastFleet) -> str:
@@ -445,25 +439,27 @@ def render_hosts(hosts: Sequence[Host], width: int | None = None) -> str:
     a command, which is to be copied."""
     if not hosts:
         return _NO_HOST_YET
-    lines = render(_HOST_LIST_COLUMNS, [_host_row(host) for host in hosts], width, colour=False)
+    columns: list[CellColumn[Host]] = [
+        CellColumn("HOST", 100, cell=lambda host: host.name),
+        CellColumn("VIA", 90, widest=18, cell=lambda host: host.via),
+        CellColumn("STATUS", 99, widest=8, cell=show_status),
+        CellColumn("GPUS", 80, "right", 6, cell=lambda host: _count(host, len(host.gpus))),
+        CellColumn(
+            "FREE", 70, "right", 6, cell=lambda host: _count(host, sum(gpu.availability == "free" for gpu in host.gpus))
+        ),
+        CellColumn(
+            "LABELS", 40, cell=lambda host: " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
+        ),
+    ]
+    lines = tabulate(columns, hosts, width)
     problems = [name_problem(host.name, problem) for host in hosts for problem in host.problems]
     if problems:
         lines += ["", *(f"! {clean(problem)}" for problem in problems)]
-    return "\n".join(lines) + "\n"
+    return end_lines(lines)
 
 
-def _host_row(host: Host) -> list[Cell]:
-    states = Counter(gpu.availability for gpu in host.gpus)
-    is_known = host.status != "never_seen"
-    labels = " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()))
-    return [
-        (clean(host.name), ""),
-        (clean(host.via), ""),
-        (show_status(host), _STATUS_COLOURS[host.status]),
-        (str(len(host.gpus)) if is_known else "-", ""),
-        (str(states["free"]) if is_known else "-", ""),
-        (clean(labels), "grey"),
-    ]
+def _count(host: Host, number: int) -> str:
+    return "-" if host.status == "never_seen" else str(number)
 
 
 def render_alert(alert: Alert, now: float, *, colour: bool) -> str:
@@ -480,7 +476,7 @@ def render_alerts(alerts: Sequence[Alert], now: float, *, colour: bool) -> str:
         lines.append(render_alert(alert, now, colour=colour))
         said = f"{alert.id}  {clean(alert.rule)}  {clean(alert.note or alert.action)}"
         lines.append(f"  {paint(said, 'grey', colour)}")
-    return "".join(f"{line}\n" for line in lines)
+    return end_lines(lines)
 
 
 def for_everybody(fleet: Fleet) -> list[Alert]:

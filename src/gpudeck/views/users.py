@@ -8,17 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpudeck.model.text import clean, natural, show_gib
+from gpudeck.model.text import natural, show_gib
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
-from gpudeck.views.table import Cell, Column, render
+from gpudeck.views.table import CellColumn, end_lines, tabulate
 from gpudeck.views.text import join_places
 
-_COLUMNS = (
-    Column("USER", keep=100, widest=32),
-    Column("GiB", keep=99, align="right", widest=12),
-    Column("PROCESSES", keep=80, align="right", widest=9),
-    Column("GPUs", keep=90, widest=400, least=20),
-)
 NOT_KNOWN = "not known"
 NOBODY = "Nobody is on a GPU."
 
@@ -140,8 +134,19 @@ def rank_users(fleet: Fleet) -> list[UserActivity]:
 
 def render_users(fleet: Fleet, *, width: int | None = None, colour: bool = False) -> str:
     """One line a user, ending in a newline."""
-    rows = [_row(activity) for activity in rank_users(fleet)]
-    return "\n".join(render(_COLUMNS, rows, width, colour) if rows else [NOBODY]) + "\n"
+    columns: list[CellColumn[UserActivity]] = [
+        CellColumn("USER", 100, widest=32, cell=lambda one: (NOT_KNOWN, "grey") if one.user is None else one.user),
+        CellColumn("GiB", 99, "right", 12, cell=show_memory),
+        CellColumn("PROCESSES", 80, "right", 9, cell=lambda one: None if one.processes is None else str(one.processes)),
+        CellColumn("GPUs", 90, widest=400, least=20, cell=lambda one: " ".join(list_places(one))),
+    ]
+    users = rank_users(fleet)
+    return end_lines(tabulate(columns, users, width, colour) if users else [NOBODY])
+
+
+def show_memory(activity: UserActivity) -> str:
+    memory = show_gib(activity.memory)
+    return f"≥ {memory}" if activity.memory is not None and activity.is_memory_part else memory
 
 
 def describe_users(fleet: Fleet) -> Users:
@@ -168,17 +173,6 @@ def describe_users(fleet: Fleet) -> Users:
 def list_places(activity: UserActivity) -> list[str]:
     """Host by host, as in `gpu01-0,1`."""
     return join_places(((use.host.name, use.gpu.label) for use in activity.uses), "-")
-
-
-def _row(activity: UserActivity) -> Sequence[Cell]:
-    is_part = activity.memory is not None and activity.is_memory_part
-    memory = show_gib(activity.memory)
-    return [
-        (NOT_KNOWN, "grey") if activity.user is None else (clean(activity.user), ""),
-        (f"≥ {memory}" if is_part else memory, ""),
-        ("–" if activity.processes is None else str(activity.processes), ""),
-        (clean(" ".join(list_places(activity))), ""),
-    ]
 
 
 def _reasons(activity: UserActivity) -> dict[str, str]:
