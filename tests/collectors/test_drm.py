@@ -14,7 +14,7 @@ from gpudeck.collectors.drm import OF_ROCM, DrmCollector
 from gpudeck.collectors.drm_cards import ASLEEP, find_cards, find_foreign_nodes
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.owners import GONE
-from gpudeck.collectors.sysfs import NO_NUMBER, UNSUPPORTED
+from gpudeck.collectors.proc import NO_NUMBER, UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent
 from gpudeck.model.gpu_state import AvailabilitySettings, judge

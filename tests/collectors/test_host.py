@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from gpudeck.collectors.host import RATES, HostCollector, boot_id, find_container, host_name, machine_id, read_os_name
+from gpudeck.collectors.host import (
+    RATES,
+    HostCollector,
+    HostFiles,
+    boot_id,
+    find_container,
+    host_name,
+    machine_id,
+    read_os_name,
+)
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
 
@@ -31,7 +40,7 @@ def write_cpu(root: Path, *, busy: int, idle: int) -> None:
 
 def write_network(root: Path, received: int, sent: int) -> None:
     head = "Inter-|   Receive\n face |bytes packets\n"
-    write(root, "proc/1/net/dev", f"{head}  eth0: {received} 1 0 0 0 0 0 0 {sent} 1 0 0 0 0 0 0\n")
+    write(root, "proc/self/net/dev", f"{head}  eth0: {received} 1 0 0 0 0 0 0 {sent} 1 0 0 0 0 0 0\n")
 
 
 @pytest.fixture
@@ -90,7 +99,7 @@ def test_cpu_percentage_is_unknown_when_no_time_has_passed(root: Path) -> None:
     [
         ("proc/meminfo", "SwapTotal: 0 kB\nSwapFree: 0 kB\n", {"memory_used_bytes", "memory_total_bytes"}),
         ("proc/meminfo", "MemTotal: 8 kB\nMemAvailable: 4 kB\n", {"swap_used_bytes", "swap_total_bytes"}),
-        ("proc/1/net/dev", "head\nhead\n eth0: x\n", set(RATES)),
+        ("proc/self/net/dev", "head\nhead\n eth0: x\n", set(RATES)),
         ("proc/loadavg", "", {"load_1m"}),
         ("proc/uptime", "soon", {"uptime_seconds"}),
         ("proc/stat", "cpu x\n", {"cpu_percent", "cpu_count"}),
@@ -124,7 +133,7 @@ def test_network_rates_need_two_readings(root: Path) -> None:
 
 
 def test_data_disks_are_in_the_report(root: Path) -> None:
-    write(root, "proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /data rw - xfs /dev/b rw\n")
+    write(root, "proc/self/mountinfo", "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /data rw - xfs /dev/b rw\n")
     (root / "data").mkdir()
     report = HostCollector(root).collect(0.0)
     assert [disk.mount for disk in report.disks] == ["/data"]
@@ -133,10 +142,10 @@ def test_data_disks_are_in_the_report(root: Path) -> None:
 
 def test_addresses_are_looked_up_again_after_a_while(root: Path) -> None:
     collector = HostCollector(root)
-    write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000001 04 40 00 82 eth0\n")
+    write(root, "proc/self/net/if_inet6", "fd000000000000000000000000000001 04 40 00 82 eth0\n")
     first = collector.collect(0.0)
     assert (first.addresses, first.interfaces) == (["fd00::1"], {"fd00::1": "eth0"})
-    write(root, "proc/1/net/if_inet6", "fd000000000000000000000000000002 04 40 00 82 eth0\n")
+    write(root, "proc/self/net/if_inet6", "fd000000000000000000000000000002 04 40 00 82 eth0\n")
     assert collector.collect(1.0).addresses == ["fd00::1"]
     assert collector.collect(61.0).addresses == ["fd00::2"]
 
@@ -172,7 +181,7 @@ def test_container_reports_the_hosts_kernel_figures_but_not_its_own_disk_as_the_
 )
 def test_containers_are_recognised(root: Path, path: str, text: str, kind: str | None) -> None:
     write(root, path, text)
-    assert find_container(root) == kind
+    assert find_container(HostFiles(root)) == kind
 
 
 def set_namespaces(root: Path, of: str, **links: str) -> None:
@@ -185,55 +194,55 @@ def test_virtual_machine_made_from_a_containers_image_is_no_container(root: Path
     write(root, ".dockerenv", "")
     set_namespaces(root, "1", mnt="mnt:[7]")
     set_namespaces(root, "self", mnt="mnt:[7]", pid="pid:[4026531836]")
-    assert find_container(root) is None
+    assert find_container(HostFiles(root)) is None
 
 
 def test_first_namespaces_are_known_where_process_1_may_not_be_looked_at(root: Path) -> None:
     write(root, ".dockerenv", "")
     set_namespaces(root, "self", mnt="mnt:[4026531832]", pid="pid:[4026531836]")
-    assert find_container(root) is None
+    assert find_container(HostFiles(root)) is None
 
 
 def test_container_in_the_hosts_pid_namespace_is_a_container(root: Path) -> None:
     write(root, ".dockerenv", "")
     set_namespaces(root, "1", mnt="mnt:[7]")
     set_namespaces(root, "self", mnt="mnt:[8]", pid="pid:[4026531836]")
-    assert find_container(root) == "docker"
+    assert find_container(HostFiles(root)) == "docker"
 
 
 def test_container_with_its_own_pid_namespace_is_a_container(root: Path) -> None:
     write(root, ".dockerenv", "")
     set_namespaces(root, "1", mnt="mnt:[8]")
     set_namespaces(root, "self", mnt="mnt:[8]", pid="pid:[4026532000]")
-    assert find_container(root) == "docker"
+    assert find_container(HostFiles(root)) == "docker"
 
 
 def test_machine_id_is_stable_and_does_not_show_the_confidential_one(root: Path) -> None:
-    assert machine_id(root) == machine_id(root) != MACHINE_ID
-    assert len(machine_id(root)) == 32
+    assert machine_id(HostFiles(root)) == machine_id(HostFiles(root)) != MACHINE_ID
+    assert len(machine_id(HostFiles(root))) == 32
 
 
 def test_machines_have_different_ids(root: Path) -> None:
-    first = machine_id(root)
+    first = machine_id(HostFiles(root))
     write(root, "etc/machine-id", MACHINE_ID[::-1])
-    assert machine_id(root) != first
+    assert machine_id(HostFiles(root)) != first
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n"])
 def test_machine_id_that_was_never_made_is_empty(root: Path, text: str) -> None:
     write(root, "etc/machine-id", text)
-    assert machine_id(root) == ""
+    assert machine_id(HostFiles(root)) == ""
 
 
 def test_container_has_no_machine_id_because_its_image_shares_it(root: Path) -> None:
     write(root, ".dockerenv", "")
-    assert machine_id(root) == ""
+    assert machine_id(HostFiles(root)) == ""
 
 
 def test_boot_id_is_the_kernels_or_else_its_time_of_boot(root: Path) -> None:
-    assert boot_id(root) == "b0071d"
+    assert boot_id(HostFiles(root)) == "b0071d"
     (root / "proc/sys/kernel/random/boot_id").unlink()
-    assert boot_id(root) == "booted-1700000000"
+    assert boot_id(HostFiles(root)) == "booted-1700000000"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +253,7 @@ def test_host_name_fits_into_a_report(node: str, name: str) -> None:
 
 
 def test_os_name_is_unknown_where_no_file_says(tmp_path: Path) -> None:
-    assert read_os_name(tmp_path) is None
+    assert read_os_name(HostFiles(tmp_path)) is None
 
 
 def test_this_machine_can_be_read() -> None:

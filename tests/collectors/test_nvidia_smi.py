@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.collectors.base import CollectorSettings
-from gpudeck.collectors.host import machine_id
-from gpudeck.collectors.nvidia_smi import SmiInstance, SmiReading, measure_instance, parse, parse_host
+from gpudeck.collectors.host import HostFiles, machine_id
+from gpudeck.collectors.nvidia_smi import SmiInstance, SmiReader, SmiReading, measure_instance
 from gpudeck.collectors.redaction import LENGTH, Commands
 from gpudeck.collectors.smi_command import LINE_BYTES, explain, read_bus_id, read_number
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -32,8 +32,18 @@ def with_part(name: str, *lines: str, answer: str = FIRST) -> str:
     return before + mark + "".join(f" {line}\n" for line in lines) + next_mark + after
 
 
+def parse(answer: str) -> SmiReading:
+    return SmiReader().parse(answer, 0.0)
+
+
+def after(first: str) -> SmiReader:
+    reader = SmiReader()
+    reader.parse(first, 0.0)
+    return reader
+
+
 def gpu_of(answer: str) -> GpuReading:
-    (gpu,) = parse(answer, 0.0).report.gpus or []
+    (gpu,) = parse(answer).report.gpus or []
     return gpu
 
 
@@ -51,7 +61,7 @@ def assert_is_well_formed(reading: SmiReading) -> None:
 
 
 def test_real_answer_is_read_as_a_whole() -> None:
-    report = parse(FIRST, 0.0).report
+    report = parse(FIRST).report
     (gpu,) = report.gpus or []
     assert (gpu.uuid, gpu.name, report.driver_version) == (UUID, "NVIDIA H200", "580.159.04")
     assert gpu.pci_address == "0000:00:06.0"
@@ -63,7 +73,7 @@ def test_real_answer_is_read_as_a_whole() -> None:
     assert report.metrics["memory_used_bytes"] == pytest.approx((131980916 - 131039360) * 1024, abs=MIB)
     assert report.metrics["disk_total_bytes"] == pytest.approx(264212084 * 1024, abs=MIB)
     assert report.problems == []
-    assert_is_well_formed(parse(FIRST, 0.0))
+    assert_is_well_formed(parse(FIRST))
 
 
 def test_real_process_has_owner_start_and_redacted_command() -> None:
@@ -84,20 +94,19 @@ def test_real_process_of_a_person_is_theirs_whoever_asks(name: str) -> None:
 
 
 def test_second_answer_has_cpu_and_network_rates() -> None:
-    kept = parse(FIRST, 0.0).kept
-    report = parse(SECOND, 1.0, kept).report
+    report = after(FIRST).parse(SECOND, 1.0).report
     assert report.metrics["cpu_percent"] == 8.4
     assert report.metrics["network_receive_bytes_per_second"] == 0
     assert report.unknown == {}
 
 
 def test_counters_of_an_earlier_boot_are_not_compared() -> None:
-    kept = parse(with_part("boot", "another-boot"), 0.0).kept
-    assert parse(SECOND, 1.0, kept).report.unknown["cpu_percent"] == "needs two readings"
+    reader = after(with_part("boot", "another-boot"))
+    assert reader.parse(SECOND, 1.0).report.unknown["cpu_percent"] == "needs two readings"
 
 
 def test_identity_is_the_hosts_name_and_boot() -> None:
-    identity = parse(FIRST, 0.0).identity
+    identity = parse(FIRST).identity
     assert (identity.host, identity.boot_id) == ("gpu01", "0f5a3c1e-7b2d-4c68-9e10-5d4c3b2a1908")
 
 
@@ -105,12 +114,12 @@ def test_machine_id_is_the_one_that_an_agent_there_would_send(tmp_path: Path) ->
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     answer = with_part("machine", "0123456789abcdef0123456789abcdef")
-    assert parse(answer, 0.0).identity.machine_id == machine_id(tmp_path) != ""
+    assert parse(answer).identity.machine_id == machine_id(HostFiles(tmp_path)) != ""
 
 
 def test_container_has_no_machine_id_and_no_disk() -> None:
     answer = with_part("namespaces", "self/ns/pid pid:[1]", "self/ns/mnt mnt:[2]", "1/ns/mnt ")
-    reading = parse(with_part("machine", "0123456789abcdef0123456789abcdef", answer=answer), 0.0)
+    reading = parse(with_part("machine", "0123456789abcdef0123456789abcdef", answer=answer))
     assert reading.identity.machine_id == ""
     assert reading.report.labels == {"container": "docker"}
     assert reading.report.unknown["disk_used_bytes"].startswith("the root file system is the container's")
@@ -128,8 +137,8 @@ def test_container_has_no_machine_id_and_no_disk() -> None:
     ],
 )
 def test_figure_that_cannot_be_read_leaves_the_others_alone(part: str, names: set[str]) -> None:
-    known = parse(FIRST, 0.0).report
-    report = parse(with_part(part, "nonsense"), 0.0).report
+    known = parse(FIRST).report
+    report = parse(with_part(part, "nonsense")).report
     assert report.metrics.keys() == known.metrics.keys() - names
     assert names <= report.unknown.keys()
 
@@ -196,13 +205,13 @@ def test_memory_is_not_added_up_where_that_of_a_process_is_unknown() -> None:
 
 
 def test_waiting_for_disks_is_no_work_of_the_cpu() -> None:
-    before, after = (with_part("cpu", f"cpu  100 0 0 0 {waited} 0 0 0 0 0", "btime 1") for waited in (100, 200))
-    assert parse(after, 1.0, parse(before, 0.0).kept).report.metrics["cpu_percent"] == 0
+    first, second = (with_part("cpu", f"cpu  100 0 0 0 {waited} 0 0 0 0 0", "btime 1") for waited in (100, 200))
+    assert after(first).parse(second, 1.0).report.metrics["cpu_percent"] == 0
 
 
 def test_row_without_a_uuid_is_a_problem_not_a_gpu() -> None:
     row = f"0, {UUID}, NVIDIA H200, 00000000:00:06.0"
-    report = parse(with_part("gpus", row, "1, [GPU is lost], [GPU is lost], 00000000:00:07.0"), 0.0).report
+    report = parse(with_part("gpus", row, "1, [GPU is lost], [GPU is lost], 00000000:00:07.0")).report
     assert len(report.gpus or []) == 1
     assert report.problems == ["nvidia-smi: 1, [GPU is lost], [GPU is lost], 00000000:00:07.0"]
 
@@ -293,7 +302,7 @@ def test_display_server_that_only_draws_is_marked() -> None:
 
 def test_operator_decides_which_programs_draw_the_desktop() -> None:
     drawing = FIRST.replace("Type                          : C", "Type : G")
-    reading = parse(drawing, 0.0, settings=CollectorSettings(display_servers=["python3"]))
+    reading = SmiReader(CollectorSettings(display_servers=["python3"])).parse(drawing, 0.0)
     (gpu,) = reading.report.gpus or []
     assert [process.display for process in gpu.processes or []] == [True]
 
@@ -310,7 +319,7 @@ def test_process_without_a_command_line_shows_its_short_name() -> None:
 
 @pytest.mark.parametrize(("commands", "shown"), [("name", "python3"), ("none", None)])
 def test_operator_decides_how_much_of_a_command_is_told(commands: Commands, shown: str | None) -> None:
-    (gpu,) = parse(FIRST, 0.0, settings=CollectorSettings(commands=commands)).report.gpus or []
+    (gpu,) = SmiReader(CollectorSettings(commands=commands)).parse(FIRST, 0.0).report.gpus or []
     assert [process.command for process in gpu.processes or []] == [shown]
 
 
@@ -323,7 +332,7 @@ def test_data_never_looks_like_a_part_of_the_answer() -> None:
 
 def test_banner_before_and_noise_after_the_answer_are_left_out() -> None:
     noisy = "Welcome to gpu01!\r\n  * 3 updates\r\n" + FIRST.replace("\n", "\r\n") + "\r\nlogout\r\n"
-    assert parse(noisy, 0.0).report == parse(FIRST, 0.0).report
+    assert parse(noisy).report == parse(FIRST).report
 
 
 @pytest.mark.parametrize(
@@ -331,18 +340,18 @@ def test_banner_before_and_noise_after_the_answer_are_left_out() -> None:
 )
 def test_what_is_no_answer_is_temporary(text: str) -> None:
     with pytest.raises(Temporary, match="did not run the command"):
-        parse(text, 0.0)
+        parse(text)
 
 
 def test_answer_cut_at_any_character_is_temporary() -> None:
     end = FIRST.index("#gpudeck end")
     for length in range(end + len("#gpudeck end") - 1):
         with pytest.raises(Temporary):
-            parse(FIRST[:length], 0.0)
+            parse(FIRST[:length])
 
 
 def test_cut_answer_still_has_the_hosts_figures() -> None:
-    reading = parse_host(FIRST[: FIRST.index("#gpudeck gpus")], 0.0, "nvidia-smi did not answer")
+    reading = SmiReader().parse_host(FIRST[: FIRST.index("#gpudeck gpus")], "nvidia-smi did not answer")
     assert reading.report.metrics["cpu_count"] == 16
     assert reading.report.gpus is None
     assert reading.report.gpus_reason == "nvidia-smi did not answer"
@@ -350,15 +359,14 @@ def test_cut_answer_still_has_the_hosts_figures() -> None:
 
 
 def test_gpus_that_were_seen_are_missing_while_only_the_host_can_be_read() -> None:
-    kept = parse(FIRST, 0.0).kept
-    (gpu,) = parse_host(SECOND, 1.0, "nvidia-smi did not answer", kept).report.gpus or []
+    (gpu,) = after(FIRST).parse_host(SECOND, "nvidia-smi did not answer").report.gpus or []
     assert (gpu.uuid, gpu.missing) == (UUID, "nvidia-smi did not answer")
 
 
 @given(st.text())
 def test_any_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(PluginError):
-        parse(text, 0.0)
+        parse(text)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(LINES) - 1), st.text(max_size=60)), max_size=8))
@@ -396,9 +404,8 @@ def test_any_lines_in_a_part_are_read_or_refused(part: str, lines: list[str]) ->
 
 
 def assert_read_or_refused(text: str) -> None:
-    kept = parse(FIRST, 0.0).kept
     with suppress(PluginError):
-        assert_is_well_formed(parse(text, 1.0, kept))
+        assert_is_well_formed(after(FIRST).parse(text, 1.0))
 
 
 @pytest.mark.parametrize("line", ["x" * 100, "1, GPU-a, b", "Process ID : 429", "a" * 100_000, "GPU 00000000:00:06.0"])
@@ -406,7 +413,7 @@ def assert_read_or_refused(text: str) -> None:
 def test_large_answers_are_bounded(part: str, line: str) -> None:
     lines = [line] * (1_000_000 // (len(line) + 2))
     marked = FIRST.replace("\n#gpudeck starts\n", MIG_PARTS)
-    reading = parse(with_part(part, "0, " + UUID, *lines, answer=marked), 0.0)
+    reading = parse(with_part(part, "0, " + UUID, *lines, answer=marked))
     assert_is_well_formed(reading)
     assert all(
         len(process.command or "") <= LENGTH for gpu in reading.report.gpus or [] for process in gpu.processes or []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpudeck.collectors.child import ChildCollector
-from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, parse_host, run_here
+from gpudeck.collectors.nvidia_smi import NvidiaSmiCollector, SmiReader, run_here
 from gpudeck.collectors.owners import Owners
 from gpudeck.collectors.smi_command import COLUMNS, shell_command
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -228,7 +228,7 @@ def test_machine_without_nvidia_smi_is_absent_but_has_its_figures() -> None:
     answer = run_here(shell_command().replace("nvidia-smi", "no-such-program"))
     with pytest.raises(Absent, match="no nvidia-smi"):
         NvidiaSmiCollector(lambda _: answer).collect(0.0)
-    reading = parse_host(answer, 0.0, "There is no nvidia-smi on this machine.")
+    reading = SmiReader().parse_host(answer, "There is no nvidia-smi on this machine.")
     assert reading.report.metrics["cpu_count"] == os.cpu_count()
     assert reading.report.gpus_reason == "There is no nvidia-smi on this machine."
 
@@ -240,7 +240,7 @@ def test_driver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path
     answer = run_here(shell_command(seconds=1))
     with pytest.raises(Temporary, match="nvidia-smi did not answer within 1 s"):
         NvidiaSmiCollector(lambda _: answer).collect(0.0)
-    assert parse_host(answer, 0.0, "it hangs").clock == pytest.approx(time.time(), abs=60)
+    assert SmiReader().parse_host(answer, "it hangs").clock == pytest.approx(time.time(), abs=60)
 
 
 def test_calls_that_hang_one_after_the_other_share_one_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_without_gpus_nvidia_smi_is_not_called(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    reading = parse_host(run_here(shell_command(with_gpus=False)), 0.0, "not asked")
+    reading = SmiReader().parse_host(run_here(shell_command(with_gpus=False)), "not asked")
     assert reading.report.metrics["cpu_count"] == os.cpu_count()
     assert not (tmp_path / "called").exists()
 
@@ -268,7 +268,7 @@ def test_without_gpus_nvidia_smi_is_not_called(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(("said", "clock"), [("1000.250000000", 1000.25), ("1000", 1000.5), ("1000.%N", 1000.5)])
 def test_clock_of_a_machine_is_read_whatever_its_date_can(said: str, clock: float) -> None:
     answer = run_here(shell_command(with_gpus=False).replace("date +%s.%N", f"echo {said}"))
-    assert parse_host(answer, 0.0, "not asked").clock == clock
+    assert SmiReader().parse_host(answer, "not asked").clock == clock
 
 
 def test_columns_that_the_driver_does_not_know_are_asked_for_once(

@@ -22,6 +22,7 @@ from gpudeck.collectors.owners import (
     ProcessOwner,
     find_user_name,
 )
+from gpudeck.collectors.proc import Proc
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "cgroup"
 ACCOUNTS = {0: "root", 998: "ollama", 1000: "alice", 1001: "bob", 65534: "nobody"}
@@ -80,8 +81,8 @@ class NamedContainers(ContainerNames):
 
 
 def make(proc: Path, **options: Any) -> Owners:
-    options.setdefault("containers", NamedContainers())
-    return Owners(proc, user_name=find_name, **options)
+    options.setdefault("container_name", NamedContainers().find)
+    return Owners(Proc(str(proc)), user_name=find_name, **options)
 
 
 def test_owner_has_user_command_start_and_evidence(proc: Path) -> None:
@@ -132,7 +133,7 @@ def test_person_behind_a_process_is_found_and_the_evidence_told(
 ) -> None:
     loginuid = str(4294967295 if login is None else login)
     add_process(proc, 42, b"x\0", status=of_uid(uid), loginuid=loginuid, cgroup=groups(capture))
-    owner = make(proc, containers=NamedContainers(**{"9c": "trainer", "c0": "runner"})).find([42], 0.0)[42]
+    owner = make(proc, container_name=NamedContainers(**{"9c": "trainer", "c0": "runner"}).find).find([42], 0.0)[42]
     assert (owner.user, owner.evidence) == (user, evidence)
 
 
@@ -409,7 +410,9 @@ def test_names_of_accounts_are_looked_up_once_a_minute(proc: Path) -> None:
     asked = []
     for pid in (42, 43):
         add_process(proc, pid, b"x\0", status=of_uid(1000))
-    owners = Owners(proc, lambda uid: asked.append(uid) or f"user{len(asked)}", containers=NamedContainers())  # type: ignore[func-returns-value]
+    owners = Owners(
+        Proc(str(proc)), lambda uid: asked.append(uid) or f"user{len(asked)}", container_name=NamedContainers().find
+    )  # type: ignore[func-returns-value]
     assert {owner.user for owner in owners.find([42, 43], 100.0).values()} == {"user1"}
     assert {owner.user for owner in owners.find([42, 43], 160.0).values()} == {"user2"}
 
@@ -490,7 +493,7 @@ def test_in_another_namespace_no_process_is_mistaken_for_the_drivers(proc: Path)
     enter(proc, "pid:[4026532199]")
     add_process(proc, 1, b"init\0")
     add_process(proc, 42, b"x\0")
-    owner = Owners(proc, find_name, are_hosts_pids=True).find([42], 100.0)[42]
+    owner = Owners(Proc(str(proc)), find_name, are_hosts_pids=True).find([42], 100.0)[42]
     assert (owner.user, owner.command, owner.evidence) == (None, None, None)
     assert owner.reasons == dict.fromkeys(("user", "command", "started_at"), OTHER_NAMESPACE)
 
@@ -499,13 +502,13 @@ def test_pids_read_in_the_same_namespace_have_their_owners(proc: Path) -> None:
     enter(proc, "pid:[4026532199]")
     add_process(proc, 1, b"init\0")
     add_process(proc, 42, b"x\0")
-    assert Owners(proc, find_name).find([42], 100.0)[42].user == "alice"
+    assert Owners(Proc(str(proc)), find_name).find([42], 100.0)[42].user == "alice"
 
 
 def test_process_that_hidepid_hides_is_not_called_dead_beside_one_that_is_seen(proc: Path) -> None:
     enter(proc, "pid:[4026531836]")
     add_process(proc, 42, b"x\0")
-    owners = Owners(proc, find_name, are_hosts_pids=True).find([42, 43], 100.0)
+    owners = Owners(Proc(str(proc)), find_name, are_hosts_pids=True).find([42, 43], 100.0)
     assert owners[42].user == "alice"
     assert owners[43].evidence is None
     assert owners[43].reasons == dict.fromkeys(("user", "command", "started_at"), HIDDEN)
@@ -515,5 +518,5 @@ def test_dead_process_is_dead_where_everything_is_seen(proc: Path) -> None:
     enter(proc, "pid:[4026531836]")
     add_process(proc, 1, b"init\0")
     add_process(proc, 42, b"x\0")
-    owners = Owners(proc, find_name, are_hosts_pids=True).find([42, 43], 100.0)
+    owners = Owners(Proc(str(proc)), find_name, are_hosts_pids=True).find([42, 43], 100.0)
     assert (owners[43].evidence, owners[43].reasons["user"]) == (DEAD, GONE)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpudeck.collectors.base import is_due
 from gpudeck.collectors.containers import find_job_group
-from gpudeck.collectors.sysfs import read_number, read_text
+from gpudeck.collectors.proc import read_number, read_text
 from gpudeck.model.report import MAX_CGROUPS, JobCgroup, Report
 
 PAUSE_SECONDS = 30.0

@@ -41,9 +41,9 @@ from gpudeck.collectors.drm_clients import (
     Shares,
     find_kfd_memory,
 )
-from gpudeck.collectors.host import machine_id
+from gpudeck.collectors.host import HostFiles, machine_id
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
-from gpudeck.collectors.sysfs import read_word
+from gpudeck.collectors.proc import Proc, read_word
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Report
 
@@ -101,7 +101,7 @@ class DrmCollector(Collector):
         self, root: Path = Path("/"), owners: Owners | None = None, display_servers: Iterable[str] = DISPLAY_SERVERS
     ) -> None:
         self._root = root
-        self._owners = owners or Owners(root / "proc")
+        self._owners = owners or Owners(Proc(str(root / "proc")))
         self._is_display = display_matcher(display_servers)
         self._boards: dict[str, _DrmBoard] = {}
         self._foreign_nodes: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class DrmCollector(Collector):
             self._looked_at = now
 
     def _refresh_cards(self) -> None:
-        cards = find_cards(self._root, machine_id(self._root))
+        cards = find_cards(self._root, machine_id(HostFiles(self._root)))
         for board in self._boards.values():
             board.missing = _GONE
         for card in cards:

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.base import NO_VALUE, Measured
-from gpudeck.collectors.sysfs import UNSUPPORTED, explain, list_names, read_link, read_number, read_text, read_word
+from gpudeck.collectors.proc import UNSUPPORTED, explain, list_names, read_link, read_number, read_text, read_word
 from gpudeck.model.catalog import GPU_METRICS
 
 _HEADER: Final = "<HBB"

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gpudeck.collectors.base import is_due
-from gpudeck.collectors.proc import FIRST_PID_NAMESPACE
-from gpudeck.collectors.sysfs import list_names, read_if_there, read_link, read_number, read_word
+from gpudeck.collectors.proc import FIRST_PID_NAMESPACE, list_names, read_if_there, read_link, read_number, read_word
 
 _SEARCH_SECONDS = 5.0
 _FOLDER = "/dev/dri/"

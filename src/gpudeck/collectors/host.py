@@ -11,15 +11,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
 
 from gpudeck.collectors.base import NEEDS_TWO, Collector, is_due
-from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, Proc
+from gpudeck.collectors.proc import FIRST_MOUNT_NAMESPACE, FIRST_PID_NAMESPACE, read_link
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.sysfs import read_if_there, read_link
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import Disk, Number, Report
@@ -39,70 +38,104 @@ Totals = dict[str, tuple[int, int]]
 """Bytes received and sent, by the interface's name."""
 
 
-class Network:
-    """`net` is a /proc/<pid>/net, `devices` a /sys/class/net. Not for several threads at once. `is_container`: it sees
-    no physical interface."""
+class HostFiles:
+    """The files that say what this machine is and does; `root` is where they are found. Another machine's, read over
+    SSH, is a subclass."""
 
-    def __init__(self, net: Path, devices: Path, *, is_container: bool = False) -> None:
-        self._net = net
-        self._devices = devices
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self.environment = os.environ if root == Path("/") else {}
+
+    def read(self, path: str) -> str:
+        """Raises OSError."""
+        return (self._root / path[1:]).read_text(errors="replace")
+
+    def read_if_there(self, path: str) -> str:
+        try:
+            return self.read(path)
+        except OSError:
+            return ""
+
+    def read_line(self, path: str) -> str:
+        return self.read_if_there(path).partition("\n")[0].strip()
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path[1:]).exists()
+
+    def link(self, path: str) -> str:
+        return read_link(str(self._root / path[1:]))
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used and total of the root file system. Raises OSError, ValueError."""
+        disk = os.statvfs(self._root)
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+
+class Network:
+    """Not for several threads at once. `is_container`: it sees no physical interface."""
+
+    def __init__(self, *, is_container: bool = False) -> None:
         self._is_container = is_container
         self._before: tuple[float, Totals] | None = None
         self._physical: tuple[list[str], list[str]] = ([], [])
 
-    def read_rates(self, now: float) -> dict[str, Number]:
+    def read_rates(self, files: HostFiles, now: float) -> dict[str, Number]:
         """Bytes a second since the reading before, in and out. Raises OSError, and ValueError with the reason."""
-        totals = self._read_totals()
+        totals = self._read_totals(files)
         before, self._before = self._before, (now, totals)
         if before is None:
             raise ValueError(NEEDS_TWO)
         return rates_between(before[1], totals, now - before[0])
 
-    def find_addresses(self) -> dict[str, str]:
+    def find_addresses(self, files: HostFiles) -> dict[str, str]:
         """Where others may reach this machine, each with the name of its interface: no loopback, no link-local address,
         none of a virtual bridge. Empty where that cannot be read."""
         try:
-            self._read_totals()  # raises where nothing of the host's network is seen
-            found = dict(chain(self._find_ipv4(), self._find_ipv6()))
+            self._read_totals(files)  # raises where nothing of the host's network is seen
+            found: tuple[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, str], ...]
+            found = (*_find_ipv4(files), *_find_ipv6(files))
         except (OSError, ValueError, IndexError):
             return {}
-        return dict(islice(found.items(), _MAX_ADDRESSES))
+        reachable = {
+            str(address): interface
+            for address, interface in found
+            if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface))
+        }
+        return dict(islice(reachable.items(), _MAX_ADDRESSES))
 
-    def _read_totals(self) -> Totals:
-        totals = parse_interfaces((self._net / "dev").read_text())
+    def _read_totals(self, files: HostFiles) -> Totals:
+        totals = parse_interfaces(files.read("/proc/self/net/dev"))
         names = list(totals)
         if names != self._physical[0]:
             likely = [name for name in names if not _VIRTUAL.fullmatch(name)]
-            with_device = [name for name in likely if (self._devices / name / "device").exists()]
+            with_device = [name for name in likely if files.exists(f"/sys/class/net/{name}/device")]
             self._physical = (names, with_device or ([] if self._is_container else likely))
         if not self._physical[1]:
             raise ValueError(NO_INTERFACE)
         return {name: totals[name] for name in self._physical[1]}
 
-    def _find_ipv4(self) -> Iterator[tuple[str, str]]:
-        networks = parse_routes(_read(self._net / "route"))
-        for text in _LOCAL_IPV4.findall(_read(self._net / "fib_trie")):
-            address = ipaddress.IPv4Address(text)
-            # The kernel gives addresses without their interface: the network they lie in has one.
-            through = max((at for at in networks if address in at[0]), key=lambda at: at[0].prefixlen, default=None)
-            interface = "" if through is None else through[1]
-            if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
-                yield str(address), interface
 
-    def _find_ipv6(self) -> Iterator[tuple[str, str]]:
-        for line in _read(self._net / "if_inet6").splitlines():
-            digits, *_, interface = line.split() or [""]
-            if len(digits) == 32:
-                address = ipaddress.IPv6Address(int(digits, 16))
-                if not (address.is_loopback or address.is_link_local or _VIRTUAL.fullmatch(interface)):
-                    yield str(address), interface
+def _find_ipv4(files: HostFiles) -> Iterator[tuple[ipaddress.IPv4Address, str]]:
+    networks = parse_routes(files.read_if_there("/proc/self/net/route"))
+    for text in _LOCAL_IPV4.findall(files.read_if_there("/proc/self/net/fib_trie")):
+        address = ipaddress.IPv4Address(text)
+        # The kernel gives addresses without their interface: the network they lie in has one.
+        through = max((at for at in networks if address in at[0]), key=lambda at: at[0].prefixlen, default=None)
+        yield address, "" if through is None else through[1]
+
+
+def _find_ipv6(files: HostFiles) -> Iterator[tuple[ipaddress.IPv6Address, str]]:
+    for line in files.read_if_there("/proc/self/net/if_inet6").splitlines():
+        digits, *_, interface = line.split() or [""]
+        if len(digits) == 32:
+            yield ipaddress.IPv6Address(int(digits, 16)), interface
 
 
 def rates_between(before: Totals, after: Totals, seconds: float) -> dict[str, Number]:
     """Bytes a second, in and out. Raises ValueError with the reason where there are none."""
     # An interface that has just come up has no earlier reading: it counts from the next one on.
     pairs = [(before[name], total) for name, total in after.items() if name in before]
-    if seconds <= 0 or not pairs:
+    if not (seconds > 0 and pairs):  # not a number, where a machine did not report its uptime
         raise ValueError(NEEDS_TWO)
     grown = [[now[way] - then[way] for then, now in pairs] for way in (0, 1)]
     if min(map(min, grown)) < 0:
@@ -133,13 +166,6 @@ def parse_routes(text: str) -> list[tuple[ipaddress.IPv4Network, str]]:
 
 def _swap(digits: str) -> int:
     return int.from_bytes(bytes.fromhex(digits), "little")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 _KINDS = re.compile(
@@ -265,9 +291,9 @@ def _describe(point: str, size: os.statvfs_result) -> Disk | None:
     return Disk(point, total - free, total)
 
 
-_ROOT = Path("/")
-_CONTAINER_MARKS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"))
+_CONTAINER_MARKS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
 _CONTAINER_CGROUP = re.compile(r"[/-](docker|libpod|kubepods|lxc|containerd)\b")
+_THIS_MACHINE = HostFiles()
 
 # Addresses hardly ever change, and finding them costs more than all figures.
 _ADDRESSES_SECONDS = 60.0
@@ -277,52 +303,89 @@ CpuTimes = tuple[int, int]
 """Ticks spent working, and ticks altogether."""
 
 
-class HostCollector(Collector):
-    """Reads the host's figures. The first reading has no CPU percentage and no network rates: they need two. `root` is
-    where the host's file system is seen."""
+class HostFigures:
+    """The figures of one machine, reading after reading. The first has no CPU percentage and no network rates."""
 
-    name = "host"
-
-    def __init__(self, root: Path = _ROOT, disks: Disks | None = None, network: Network | None = None) -> None:
-        self._root = root
-        self._proc = root / "proc"
+    def __init__(self, container: str | None) -> None:
+        self.network = Network(is_container=container is not None)
+        self._container = container
         self._cpu_before: CpuTimes | None = None
-        self._container = find_container(root)
-        self._os = read_os_name(root)
-        process = self._proc / ("self" if root == _ROOT else "1")
-        self._disks = disks or Disks(process / "mountinfo", root)
-        self._network = network or Network(
-            process / "net", root / "sys/class/net", is_container=self._container is not None
-        )
-        self._addresses: dict[str, str] = {}
-        self._addresses_at: float | None = None
-        self._readings: tuple[tuple[tuple[str, ...], Callable[[float], Values]], ...] = (
+        self._readings: tuple[tuple[tuple[str, ...], Callable[[HostFiles, float], Values]], ...] = (
             (("cpu_percent", "cpu_count"), self._read_cpu),
-            (("load_1m",), lambda _: {"load_1m": self._read_first("loadavg")}),
-            (("memory_used_bytes", "memory_total_bytes"), lambda _: self._read_memory("memory", "Mem", "MemAvailable")),
-            (("swap_used_bytes", "swap_total_bytes"), lambda _: self._read_memory("swap", "Swap", "SwapFree")),
+            (("load_1m",), lambda files, _: {"load_1m": _read_first(files, "/proc/loadavg")}),
+            (
+                ("memory_used_bytes", "memory_total_bytes"),
+                lambda files, _: parse_memory(files.read("/proc/meminfo"), "memory", "Mem", "MemAvailable"),
+            ),
+            (
+                ("swap_used_bytes", "swap_total_bytes"),
+                lambda files, _: parse_memory(files.read("/proc/meminfo"), "swap", "Swap", "SwapFree"),
+            ),
             (("disk_used_bytes", "disk_total_bytes"), self._read_disk),
-            (RATES, self._network.read_rates),
-            (("uptime_seconds",), lambda _: {"uptime_seconds": self._read_first("uptime")}),
+            (RATES, self.network.read_rates),
+            (("uptime_seconds",), lambda files, _: {"uptime_seconds": _read_first(files, "/proc/uptime")}),
         )
 
-    def collect(self, now: float) -> Report:
-        if not (self._proc / "stat").exists():
-            raise Absent(f"There is no {self._proc}/stat: host figures can be read on Linux only.")
+    def read(self, files: HostFiles, now: float) -> tuple[Values, dict[str, str]]:
+        """The metrics, and the unknown ones with their reasons. `now` may be any clock that does not stand."""
         metrics: Values = {}
         unknown: dict[str, str] = {}
         for names, read in self._readings:
             try:
-                values = read(now)
+                values = read(files, now)
             except (OSError, ValueError, IndexError, KeyError) as error:
-                values = {}
                 unknown |= dict.fromkeys(names, _reason(error))
-            metrics |= {name: HOST_METRICS[name].round(value) for name, value in values.items()}
+                continue
+            for name, value in values.items():
+                metric = HOST_METRICS[name]
+                if metric.low <= value <= metric.high:
+                    metrics[name] = metric.round(value)
+                else:
+                    unknown[name] = "the machine reported an impossible value"
         if "cpu_percent" not in metrics:
             unknown.setdefault("cpu_percent", NEEDS_TWO)
+        return metrics, unknown
+
+    def _read_cpu(self, files: HostFiles, _now: float) -> Values:
+        lines = files.read("/proc/stat").splitlines()
+        count = sum(line.startswith("cpu") for line in lines) - 1
+        if count < 1:
+            raise ValueError("/proc/stat lists no CPU")
+        values: Values = {"cpu_count": count}
+        before, self._cpu_before = self._cpu_before, None
+        with contextlib.suppress(ValueError):
+            self._cpu_before = parse_cpu_times(lines[0])
+            values["cpu_percent"] = percent_between(before, self._cpu_before)
+        return values
+
+    def _read_disk(self, files: HostFiles, _now: float) -> Values:
+        if self._container:
+            raise ValueError("the root file system is the container's, not the host's")
+        used, total = files.disk_bytes()
+        return {"disk_used_bytes": used, "disk_total_bytes": total}
+
+
+class HostCollector(Collector):
+    """Reads the host's figures. `root` is where the host's file system is seen."""
+
+    name = "host"
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._files = HostFiles(root)
+        self._container = find_container(self._files)
+        self._os = read_os_name(self._files)
+        self._disks = Disks(root / "proc/self/mountinfo", root)
+        self._figures = HostFigures(self._container)
+        self._addresses: dict[str, str] = {}
+        self._addresses_at: float | None = None
+
+    def collect(self, now: float) -> Report:
+        if not self._files.exists("/proc/stat"):
+            raise Absent("There is no /proc/stat: host figures can be read on Linux only.")
+        metrics, unknown = self._figures.read(self._files, now)
         disks, problems = self._disks.read(now)
         if is_due(self._addresses_at, _ADDRESSES_SECONDS, now):
-            self._addresses, self._addresses_at = self._network.find_addresses(), now
+            self._addresses, self._addresses_at = self._figures.network.find_addresses(self._files), now
         return Report(
             metrics=metrics,
             unknown=unknown,
@@ -334,72 +397,41 @@ class HostCollector(Collector):
             problems=problems,
         )
 
-    def _read_cpu(self, _now: float) -> Values:
-        lines = (self._proc / "stat").read_text().splitlines()
-        count = sum(line.startswith("cpu") for line in lines) - 1
-        values: Values = {"cpu_count": count}
-        before, self._cpu_before = self._cpu_before, parse_cpu_times(lines[0])
-        with contextlib.suppress(ValueError):
-            values["cpu_percent"] = percent_between(before, self._cpu_before)
-        return values
 
-    def _read_first(self, file: str) -> float:
-        return float((self._proc / file).read_text().split()[0])
-
-    def _read_memory(self, what: str, name: str, free: str) -> Values:
-        return parse_memory((self._proc / "meminfo").read_text(), what, name, free)
-
-    def _read_disk(self, _now: float) -> Values:
-        if self._container:
-            raise ValueError("the root file system is the container's, not the host's")
-        disk = os.statvfs(self._root)
-        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
-        return {"disk_used_bytes": used, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
-
-
-def find_container(root: Path = _ROOT) -> str | None:
-    """What kind of container this process sees as its machine, or None on a host or a virtual machine."""
+def find_container(files: HostFiles = _THIS_MACHINE) -> str | None:
+    """What kind of container these files are of, or None on a host or a virtual machine."""
     # With the machine's first namespaces of processes and mounts it is all ours: a virtual machine that was made from
     # a container's image still has the image's marks.
-    mounts = read_link(f"{root}/proc/self/ns/mnt")
-    is_first = mounts in {FIRST_MOUNT_NAMESPACE, read_link(f"{root}/proc/1/ns/mnt") or "not permitted"}
-    if is_first and read_link(f"{root}/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
+    mounts = files.link("/proc/self/ns/mnt")
+    is_first = mounts in {FIRST_MOUNT_NAMESPACE, files.link("/proc/1/ns/mnt") or "not permitted"}
+    if is_first and files.link("/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
         return None
     for mark, kind in _CONTAINER_MARKS:
-        if (root / mark).exists():
+        if files.exists(mark):
             return kind
     # systemd-nspawn, podman and lxc set this variable, in lower case, for what they start.
-    variable = os.environ.get("container", "") if root == _ROOT else ""  # noqa: SIM112
-    named = _read_line(f"{root}/run/systemd/container") or variable
+    named = files.read_line("/run/systemd/container") or files.environment.get("container")
     if named:
         return clean(named)[:64]
     # Under cgroup v1, and v2 without its own namespace, the path of process 1 names the runtime.
-    found = _CONTAINER_CGROUP.search(read_if_there(f"{root}/proc/1/cgroup"))
+    found = _CONTAINER_CGROUP.search(files.read_if_there("/proc/1/cgroup"))
     return found[1] if found else None
 
 
-def machine_id(root: Path = _ROOT) -> str:
+def machine_id(files: HostFiles = _THIS_MACHINE) -> str:
     """An id of this machine that outlives renames and reboots; empty where there is none to trust. It is derived:
     /etc/machine-id itself is confidential (machine-id(5)). A container has the id of its image."""
-    written = _read_line(f"{root}/etc/machine-id") or _read_line(f"{root}/var/lib/dbus/machine-id")
-    return "" if find_container(root) else derive_machine_id(written)
-
-
-def derive_machine_id(written: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", written):
+    written = files.read_line("/etc/machine-id") or files.read_line("/var/lib/dbus/machine-id")
+    if not re.fullmatch(r"[0-9a-f]{32}", written) or find_container(files):
         return ""
     return hashlib.blake2b(b"gpudeck", key=written.encode(), digest_size=16).hexdigest()
 
 
-def boot_id(root: Path = _ROOT) -> str:
+def boot_id(files: HostFiles = _THIS_MACHINE) -> str:
     """An id of this run of the kernel. Where the kernel gives none, its time of boot serves as one."""
-    written = _read_line(f"{root}/proc/sys/kernel/random/boot_id")
-    if written:
-        return written
-    try:
-        return f"booted-{Proc(f'{root}/proc').boot_time()}"
-    except (OSError, ValueError):
-        return "unknown"
+    written = clean(files.read_line("/proc/sys/kernel/random/boot_id"))[:64]
+    booted = re.search(r"^btime (\d{1,18})$", files.read_if_there("/proc/stat"), re.MULTILINE)
+    return written or (f"booted-{booted[1]}" if booted else "unknown")
 
 
 def host_name(node: str | None = None) -> str:
@@ -407,13 +439,17 @@ def host_name(node: str | None = None) -> str:
     return name[:253].strip("._-") or "unnamed"
 
 
-def read_os_name(root: Path = _ROOT) -> str | None:
+def read_os_name(files: HostFiles = _THIS_MACHINE) -> str | None:
     """ "Debian GNU/Linux 12 (bookworm)", or None where no os-release file says."""
-    for path in ("etc/os-release", "usr/lib/os-release"):
-        for line in read_if_there(f"{root}/{path}").splitlines():
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        for line in files.read_if_there(path).splitlines():
             if line.startswith("PRETTY_NAME="):
                 return clean(line.partition("=")[2].strip().strip("\"'"))[:256] or None
     return None
+
+
+def _read_first(files: HostFiles, path: str) -> float:
+    return float(files.read(path).split()[0])
 
 
 def parse_memory(meminfo: str, what: str, name: str, free: str) -> Values:
@@ -442,7 +478,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return f"not found: {error}" if isinstance(error, KeyError) else str(error)
-
-
-def _read_line(path: str) -> str:
-    return read_if_there(path).partition("\n")[0].strip()

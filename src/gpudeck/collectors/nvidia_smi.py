@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from gpudeck.child_process import MAX_BYTES, ChildFailed, run
 from gpudeck.collectors import base, smi_command
 from gpudeck.collectors.base import NO_VALUE, Measured
-from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
+from gpudeck.collectors.host import HostFigures, boot_id, find_container, host_name, machine_id, read_os_name
+from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessOwner, ProcessUse, merge_uses
 from gpudeck.collectors.redaction import clean
+from gpudeck.collectors.smi_answer import AnswerFiles, read_owners
 from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number
-from gpudeck.collectors.smi_host import SmiCounters, SmiHost, SmiIdentity, read_clock, read_host, read_owners
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report
@@ -314,99 +315,120 @@ def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: in
     return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {text or 'it printed nothing'}")
 
 
-class SmiState(Struct, frozen=True):
-    """What the next answer of the same machine is compared with. `columns` are those its driver understands; `boards`
-    have no metrics."""
+class SmiIdentity(Struct, frozen=True):
+    """`machine_id` is derived as in `host`, and empty if there is none to trust."""
 
-    at: float
-    counters: SmiCounters
-    columns: tuple[str, ...] = smi_command.COLUMNS
-    boards: tuple[GpuReading, ...] = ()
-    idle_seconds: dict[str, float | None] = field(default_factory=dict)
+    host: str
+    boot_id: str
+    machine_id: str = ""
 
 
 class SmiReading(Struct, frozen=True):
-    """One parsed answer. Pass `kept` to the next `parse` of this machine. `clock` is the machine's own, if known."""
+    """One parsed answer. `clock` is the machine's own, if known."""
 
     report: Report
     identity: SmiIdentity
-    kept: SmiState
     clock: float | None = None
+
+
+class SmiReader:
+    """Reads the answers of one machine, each compared with the one before. `columns` are those that its driver
+    understands; after a failure it may be another driver, so all of them are asked for again."""
+
+    def __init__(self, settings: base.CollectorSettings = _DEFAULTS) -> None:
+        self.columns: tuple[str, ...] = smi_command.COLUMNS
+        self._settings = settings
+        self._is_display = base.display_matcher(settings.display_servers)
+        self._begin("")
+
+    def _begin(self, boot: str) -> None:
+        self._boot_id = boot
+        self._boards: tuple[GpuReading, ...] = ()
+        self._idle = base.IdleWatch()
+        self._figures: HostFigures | None = None
+
+    def shell_command(self, *, with_gpus: bool = True, seconds: int = smi_command.SECONDS) -> str:
+        """The next question. With `commands: name` and `none`, command lines are not requested."""
+        columns, self.columns = self.columns, smi_command.COLUMNS
+        with_arguments = self._settings.commands in {"full", "redacted"}
+        return smi_command.shell_command(columns, with_arguments=with_arguments, with_gpus=with_gpus, seconds=seconds)
+
+    def parse(self, text: str, now: float) -> SmiReading:
+        """The output of the command as a report. Raises Absent without nvidia-smi or a GPU, Refused if it may not be
+        used, Temporary for an incomplete answer. `parse_host` then reads the host's metrics."""
+        answer = smi_command.split_answer(text)
+        if answer.cut_in is not None:
+            raise Temporary(f"The machine's answer breaks off in the part {quote(answer.cut_in)!r}.")
+        self._note_boot(answer)
+        columns = tuple(answer.first("columns").split(","))
+        listed = list_boards(columns, answer.lines("gpus"))
+        if not listed.boards:
+            raise explain_failure(answer, listed, len(self._boards))
+        self.columns = columns
+        there = {board.gpu.uuid for board in listed.boards}
+        gone = [_as_gone(gpu, listed.complaints) for gpu in self._boards if gpu.uuid not in there]
+        drafts = [*_draft_rows(answer, listed.boards), *map(GpuDraft, gone)][:MAX_BOARDS]
+        boards = (*(board.gpu for board in listed.boards), *gone)
+        self._boards = tuple(_as_missing(gpu, "") for gpu in boards)[:MAX_BOARDS]
+        owners = read_owners(answer, [use.pid for draft in drafts for use in draft.uses or ()], self._settings)
+        code = answer.first("gpus-code")
+        source = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
+        reading = self._read_host(AnswerFiles(answer))
+        report = replace(
+            reading.report,
+            gpus=[self._finish(draft, owners, now) for draft in drafts],
+            driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
+            problems=[f"{source}: {complaint}" for complaint in listed.complaints[:_MAX_PROBLEMS]],
+        )
+        return replace(reading, report=report)
+
+    def parse_host(self, text: str, reason: str) -> SmiReading:
+        """Only the host's metrics, of an answer that `parse` refused or that is cut off. Raises Temporary if the text
+        is no answer at all."""
+        answer = smi_command.split_answer(text)
+        self._note_boot(answer)
+        reading = self._read_host(AnswerFiles(answer))
+        reason = reason[:1000]
+        gpus = [_as_missing(gpu, reason) for gpu in self._boards] or None
+        report = replace(reading.report, gpus=gpus, gpus_reason=None if gpus else reason, problems=[reason])
+        return replace(reading, report=report)
+
+    def _note_boot(self, answer: smi_command.SmiAnswer) -> None:
+        boot = boot_id(AnswerFiles(answer))
+        if boot != self._boot_id:
+            # It was restarted, or another machine answers to that name: what was known of it is no longer so.
+            self._begin(boot)
+
+    def _read_host(self, files: AnswerFiles) -> SmiReading:
+        container = find_container(files)
+        self._figures = self._figures or HostFigures(container)
+        metrics, unknown = self._figures.read(files, files.uptime_seconds())
+        labels = {"container": container} if container else {}
+        report = Report(metrics=metrics, unknown=unknown, os=read_os_name(files), labels=labels)
+        return SmiReading(report, SmiIdentity(host_name(files.name()), self._boot_id, machine_id(files)), files.clock())
+
+    def _finish(self, draft: GpuDraft, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
+        gpu = draft.gpu
+        idle_seconds = self._idle.track(gpu.uuid, gpu.metrics.get("utilization_percent"), now)
+        return draft.finish(owners, self._is_display, idle_seconds=idle_seconds)
 
 
 class NvidiaSmiCollector(base.Collector):
     """This machine through nvidia-smi, or any other with another `run`, which takes a shell command and returns its
-    output within its own limits. With `commands: name` and `none`, command lines are not requested."""
+    output within its own limits."""
 
     name = "nvidia_smi"
 
     def __init__(self, run: Callable[[str], str] = run_here, settings: base.CollectorSettings = _DEFAULTS) -> None:
         self._run = run
-        self._settings = settings
-        self._kept: SmiState | None = None
-        self._columns = smi_command.COLUMNS
-        self.identity: SmiIdentity | None = None
+        self._reader = SmiReader(settings)
 
     def collect(self, now: float) -> Report:
-        # After a failure the driver may have been replaced: request all columns again.
-        columns, self._columns = self._columns, smi_command.COLUMNS
-        command = smi_command.shell_command(columns, with_arguments=self._settings.commands in {"full", "redacted"})
-        reading = parse(self._run(command), now, self._kept, self._settings)
-        self._kept, self._columns, self.identity = reading.kept, reading.kept.columns, reading.identity
-        return reading.report
+        return self._reader.parse(self._run(self._reader.shell_command()), now).report
 
 
 def make(settings: base.CollectorSettings) -> NvidiaSmiCollector:
     return NvidiaSmiCollector(settings=settings)
-
-
-def parse(
-    text: str, now: float, previous: SmiState | None = None, settings: base.CollectorSettings = _DEFAULTS
-) -> SmiReading:
-    """The output of `shell_command` as a report. Raises Absent without nvidia-smi or a GPU, Refused if it may not be
-    used, Temporary for an incomplete answer. `parse_host` then reads the host's metrics."""
-    answer = smi_command.split_answer(text)
-    if answer.cut_in is not None:
-        raise Temporary(f"The machine's answer breaks off in the part {quote(answer.cut_in)!r}.")
-    columns = tuple(answer.first("columns").split(","))
-    listed = list_boards(columns, answer.lines("gpus"))
-    before = previous.boards if previous else ()
-    if not listed.boards:
-        raise explain_failure(answer, listed, len(before))
-    host = read_host(answer, previous.counters if previous else None)
-    there = {board.gpu.uuid for board in listed.boards}
-    gone = [_as_gone(gpu, listed.complaints) for gpu in before if gpu.uuid not in there]
-    drafts = [*_draft_rows(answer, listed.boards), *map(GpuDraft, gone)][:MAX_BOARDS]
-    owners = read_owners(answer, host, [use.pid for draft in drafts for use in draft.uses or ()], settings)
-    is_display = base.display_matcher(settings.display_servers)
-    idle = {draft.gpu.uuid: _count_idle(draft.gpu, now, previous) for draft in drafts}
-    code = answer.first("gpus-code")
-    source = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
-    report = replace(
-        _host_report(host),
-        gpus=[draft.finish(owners, is_display, idle_seconds=idle[draft.gpu.uuid]) for draft in drafts],
-        driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
-        problems=[f"{source}: {complaint}" for complaint in listed.complaints[:_MAX_PROBLEMS]],
-    )
-    boards = tuple(_as_missing(gpu, "") for gpu in (*(board.gpu for board in listed.boards), *gone))[:MAX_BOARDS]
-    return SmiReading(report, host.identity, SmiState(now, host.counters, columns, boards, idle), read_clock(answer))
-
-
-def parse_host(text: str, now: float, reason: str, previous: SmiState | None = None) -> SmiReading:
-    """Only the host's metrics, of an answer that `parse` refused or that is cut off. Raises Temporary if the text is no
-    answer at all."""
-    answer = smi_command.split_answer(text)
-    host = read_host(answer, previous.counters if previous else None)
-    kept = SmiState(now, host.counters, boards=previous.boards if previous else ())
-    reason = reason[:1000]
-    gpus = [_as_missing(gpu, reason) for gpu in kept.boards] or None
-    report = replace(_host_report(host), gpus=gpus, gpus_reason=None if gpus else reason, problems=[reason])
-    return SmiReading(report, host.identity, kept, read_clock(answer))
-
-
-def _host_report(host: SmiHost) -> Report:
-    labels = {"container": host.container} if host.container else {}
-    return Report(metrics=host.metrics, unknown=host.unknown, os=host.os, labels=labels)
 
 
 def _draft_rows(answer: smi_command.SmiAnswer, boards: Sequence[SmiBoard]) -> Iterator[GpuDraft]:
@@ -448,17 +470,6 @@ def _draft(gpu: GpuReading, uses: Iterable[ProcessUse] | None, reason: str | Non
     merged = merge_uses(uses)
     Measured(gpu.metrics, gpu.unknown).add_up_memory([use.memory_bytes for use in merged])
     return GpuDraft(gpu, merged)
-
-
-def _count_idle(gpu: GpuReading, now: float, previous: SmiState | None) -> float | None:
-    """Seconds without work, as far as they were observed; an unknown utilization restarts the count."""
-    utilization = gpu.metrics.get("utilization_percent")
-    if utilization is None:
-        return None
-    before = previous.idle_seconds.get(gpu.uuid) if previous else None
-    if previous is None or before is None or utilization >= base.WORK_PERCENT:
-        return 0.0
-    return round(before + min(max(0.0, now - previous.at), base.WATCHED_SECONDS), 1)
 
 
 def _as_gone(gpu: GpuReading, complaints: Iterable[str]) -> GpuReading:

@@ -20,8 +20,8 @@ from gpudeck.collectors.base import is_due
 from gpudeck.collectors.nvml_board import NvmlBoard
 from gpudeck.collectors.nvml_gpm import ActivityWatch
 from gpudeck.collectors.owners import GpuDraft, Owners, ProcessOwner
+from gpudeck.collectors.proc import list_names, read_if_there, read_word
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.sysfs import list_names, read_if_there, read_word
 from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Backoff

@@ -6,11 +6,9 @@ uid among the parents. Otherwise the uid's name is all that is known.
 """
 
 import contextlib
-import os
 import pwd
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,7 +46,6 @@ _STUCK = "stuck in the kernel (state D)"
 _REFRESH_SECONDS = 60.0
 # Every program waits for a disk at times; one that does for so long can often not even be killed.
 _STUCK_SECONDS = 30.0
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Attributed(Struct, frozen=True):
@@ -65,13 +62,14 @@ def is_person(uid: int | None) -> bool:
     return uid is not None and _FIRST_PERSON <= uid < _NO_UID and uid != _NOBODY
 
 
+ContainerName = Callable[[str, int | None], str | None]
+
+
 class Attribution:
     """`container_name` gives the name of a container by its id, as `ContainerNames.find` does; `user_name` that of an
     account by its uid, or the number as text."""
 
-    def __init__(
-        self, proc: Proc, container_name: Callable[[str, int | None], str | None], user_name: Callable[[int], str]
-    ) -> None:
+    def __init__(self, proc: Proc, container_name: ContainerName, user_name: Callable[[int], str]) -> None:
         self._proc = proc
         self._container_name = container_name
         self._user_name = user_name
@@ -96,7 +94,8 @@ class Attribution:
             evidence.append("a uid that its image may use for itself")
         elif login_uid is not None and is_person(login_uid) and login_uid != person:
             evidence.append(f"logged in as {self._show_user(login_uid)}")
-        return Attributed(self._user_name(person), ", ".join(evidence)[:1024], container, job or place.pod)
+        shown = clean(", ".join(evidence))[:1024]
+        return Attributed(self._user_name(person), shown, container, job or place.pod)
 
     def _find_person(self, pid: int, uid: int, place: Placement, login_uid: int | None) -> tuple[int, str]:
         if place.job_uid is not None:
@@ -148,7 +147,7 @@ class Attribution:
 
     def _name(self, container: str | None, place: Placement) -> str | None:
         if container is None or len(container) < _ID_LENGTH:
-            return container
+            return container and clean(container)[:256]
         return self._container_name(container, place.session_uid) or container[:_SHORT_ID_LENGTH]
 
     def _describe_container(self, uid: int, container: str, place: Placement) -> str:
@@ -244,27 +243,28 @@ def find_user_name(uid: int) -> str:
 
 class Owners:
     """Finds owners, and remembers them while their processes live. Not for several threads at once. `are_hosts_pids`:
-    the pids are the host's, wherever this runs, as a driver's."""
+    the pids are the host's, wherever this runs, as a driver's. `describe_missing` is what is said of a process that is
+    not there, by whether any other one is."""
 
     def __init__(
         self,
-        proc: Path = Path("/proc"),
+        proc: Proc | None = None,
         user_name: Callable[[int], str] = find_user_name,
         *,
         commands: Commands = "redacted",
-        containers: ContainerNames | None = None,
+        container_name: ContainerName | None = None,
         are_hosts_pids: bool = False,
+        describe_missing: Callable[[bool], ProcessOwner] | None = None,
     ) -> None:
-        self._folder = proc
         self._are_hosts_pids = are_hosts_pids
         self._blindness: str | None = None
-        self._proc = Proc(str(proc))
+        self._proc = proc or Proc()
+        self._describe_missing = describe_missing or _describe_missing
         self._commands: Commands = commands
         self._find_name = user_name
         self._names: dict[int, str] = {}
         self._names_at = 0.0
-        containers = containers or ContainerNames(proc.parent)
-        self._attribution = Attribution(self._proc, containers.find, self._user_name)
+        self._attribution = Attribution(self._proc, container_name or ContainerNames().find, self._user_name)
         self._kept: dict[int, _CachedOwner] = {}
         self._seen: set[int] = set()
         self._waiting_since: dict[tuple[int, int], float] = {}
@@ -282,21 +282,15 @@ class Owners:
         self._seen = (self._seen | alive).intersection(found)
         self._kept = {pid: kept for pid, kept in self._kept.items() if pid in alive}
         self._waiting_since = {key: since for key, since in self._waiting_since.items() if key[0] in alive}
-        gone = _unknown_owner(GONE, DEAD) if alive or self._seen else _unknown_owner(ALL_HIDDEN, None)
-        if self._blindness is not None:
-            gone = _unseen_owner(self._blindness)
+        blindness = self._blindness
+        gone = _unseen_owner(blindness) if blindness else self._describe_missing(bool(alive or self._seen))
         return {pid: owner or gone for pid, owner in found.items()}
 
     def _find_blindness(self) -> str | None:
         """Why a process that is not found may be there all the same, or why one that is found is another one."""
-        try:
-            namespace = str((self._folder / "self/ns/pid").readlink())
-        except OSError:
-            return None
-        if self._are_hosts_pids and namespace != FIRST_PID_NAMESPACE:
+        if self._are_hosts_pids and self._proc.pid_namespace not in {"", FIRST_PID_NAMESPACE}:
             return OTHER_NAMESPACE
-        # Process 1 is always there: who cannot see it is not shown what others run.
-        return None if (self._folder / "1").exists() else HIDDEN
+        return HIDDEN if self._proc.hides_others else None
 
     def _find(self, pid: int, now: float) -> ProcessOwner | None:
         try:
@@ -365,9 +359,9 @@ class Owners:
         try:
             booted_at = self._proc.boot_time()
         except (OSError, ValueError):
-            reasons["started_at"] = "the time of boot is not in /proc/stat"
+            reasons["started_at"] = "the time of boot is not known"
             return None
-        return booted_at + start_ticks / _TICKS_PER_SECOND
+        return booted_at + start_ticks / self._proc.ticks_per_second
 
     def _user_name(self, uid: int) -> str:
         """Kept for a minute: a directory server may be slow, and a server's processes are often one person's."""
@@ -376,8 +370,9 @@ class Owners:
         return self._names[uid]
 
 
-def _unknown_owner(reason: str, evidence: str | None) -> ProcessOwner:
-    return ProcessOwner(evidence=evidence, reasons={"user": reason, "command": GONE, "started_at": GONE})
+def _describe_missing(has_others: bool) -> ProcessOwner:
+    reasons = {"user": GONE if has_others else ALL_HIDDEN, "command": GONE, "started_at": GONE}
+    return ProcessOwner(evidence=DEAD if has_others else None, reasons=reasons)
 
 
 def _unseen_owner(reason: str) -> ProcessOwner:

@@ -1,12 +1,92 @@
-"""Reads the files of /proc/<pid>, any of which may vanish between two reads: methods raise OSError or ValueError,
-except where a missing file means that there is nothing to say."""
+"""Reads single values from sysfs, with the reason if one is missing, and the files of /proc/<pid>.
 
+Every file is opened, read once and closed. Paths are text: there are dozens of files on every beat, and a Path costs
+more than the reading. Files of a process may vanish between two reads: methods of Proc raise OSError or ValueError,
+except where a missing file means that there is nothing to say.
+"""
+
+import errno
 import os
+import re
 
 from msgspec import Struct
 
+from gpudeck.collectors.base import NO_VALUE
 from gpudeck.collectors.containers import Placement, parse_placement
 from gpudeck.collectors.redaction import clean
+
+UNSUPPORTED = "not supported by this GPU or its driver"
+NO_NUMBER = "the driver gives something that is no number"
+
+_BYTES = 16384
+# Longer ones are no figures, and would not fit into a report.
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_REASONS = {
+    errno.ENOENT: UNSUPPORTED,
+    errno.ENOTDIR: UNSUPPORTED,
+    errno.EOPNOTSUPP: UNSUPPORTED,
+    errno.EINVAL: NO_VALUE,
+    errno.ENODATA: NO_VALUE,
+    errno.EBUSY: NO_VALUE,
+    errno.EAGAIN: NO_VALUE,
+    errno.EACCES: "not permitted to read it",
+    # amdgpu (amdgpu_pm.c) answers so while it resets the GPU or has put it to sleep.
+    errno.EPERM: "the driver does not answer now: the GPU is being reset or asleep",
+    errno.ENODEV: "the GPU is gone",
+}
+
+
+def read_text(path: str, limit: int = _BYTES) -> str:
+    """What the file says, without the blanks around it. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, limit).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
+
+
+def read_number(path: str) -> int:
+    """The whole number that the file holds. Raises OSError, and ValueError where it holds none."""
+    text = read_text(path)
+    if not text:
+        raise ValueError(NO_VALUE)
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(NO_NUMBER)
+    return int(text)
+
+
+def read_if_there(path: str) -> str:
+    """What the file says; empty where it cannot be read. Never raises."""
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
+
+
+def read_word(path: str) -> str:
+    return clean(read_if_there(path))
+
+
+def read_link(path: str) -> str:
+    """Where a link leads; empty where it cannot be read."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - text, as above
+    except OSError:
+        return ""
+
+
+def list_names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))  # noqa: PTH208 - text, as above
+    except OSError:
+        return []
+
+
+def explain(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return _REASONS.get(error.errno or 0) or f"reading it failed: {error.strerror}"
+    return str(error)
+
 
 # Numbers that the kernel gives its own namespaces (PROC_PID_INIT_INO; MNT_NS_INIT_INO, from Linux 6.18 on).
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -38,10 +118,21 @@ def parse_stat(line: bytes) -> Stat:
 
 
 class Proc:
-    """A /proc, seen at `folder`. On every beat, so paths are text: a Path costs more than the call."""
+    """A /proc, seen at `folder`. Another machine's, read over SSH, is a subclass."""
+
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
 
     def __init__(self, folder: str = "/proc") -> None:
         self._folder = folder
+
+    @property
+    def pid_namespace(self) -> str:
+        return read_link(f"{self._folder}/self/ns/pid")
+
+    @property
+    def hides_others(self) -> bool:
+        """Process 1 is always there: who cannot see it is not shown what others run."""
+        return bool(self.pid_namespace) and not os.path.exists(f"{self._folder}/1")  # noqa: PTH110 - see the module
 
     def stat(self, pid: int) -> Stat:
         return parse_stat(self._read(pid, "stat", 1024))
@@ -56,7 +147,7 @@ class Proc:
         return int(rest.split(None, 1)[0]) if found else self.folder_uid(pid)
 
     def folder_uid(self, pid: int) -> int:
-        return os.stat(f"{self._folder}/{pid}").st_uid  # noqa: PTH116 - see the class
+        return os.stat(f"{self._folder}/{pid}").st_uid  # noqa: PTH116 - see the module
 
     def arguments(self, pid: int) -> list[str]:
         """Empty for zombies, kernel threads and what is just being started."""
@@ -92,7 +183,7 @@ class Proc:
         return rest.partition(b"\0")[0].decode(errors="replace") if found else None
 
     def boot_time(self) -> int:
-        with open(f"{self._folder}/stat", "rb") as lines:  # noqa: PTH123 - see the class
+        with open(f"{self._folder}/stat", "rb") as lines:  # noqa: PTH123 - see the module
             for line in lines:
                 if line.startswith(b"btime "):
                     return int(line[6:])

@@ -15,8 +15,8 @@ import asyncssh
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.nvidia_smi import SmiReading, SmiState, parse, parse_host
-from gpudeck.collectors.smi_command import COLUMNS, shell_command, split_answer
+from gpudeck.collectors.nvidia_smi import SmiReader, SmiReading
+from gpudeck.collectors.smi_command import split_answer
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, GpudeckError, PluginError, Temporary, UsageError
@@ -168,25 +168,18 @@ class SshSource:
         self._settings = sources.settings
         self._connection = SshConnection(target, sources.connector)
         self._envelopes = EnvelopeSequence(target, self._settings.interval)
-        self._columns = COLUMNS
-        self._reading: SmiReading | None = None
+        self._reader = SmiReader(self._settings.collector())
 
     async def read(self, now: float) -> FetchedReport:
         is_stuck = self._connection.is_stuck
-        # After a failure the driver may be another one: everything is asked for again.
-        columns, self._columns = self._columns, COLUMNS
-        command = shell_command(
-            columns,
-            with_arguments=self._settings.commands in {"full", "redacted"},
-            with_gpus=not is_stuck,
-            seconds=max(1, int(_DRIVER_SHARE * self._settings.deadline)),
+        command = self._reader.shell_command(
+            with_gpus=not is_stuck, seconds=max(1, int(_DRIVER_SHARE * self._settings.deadline))
         )
         output = await self._connection.run(command, _READING_SHARE * self._settings.deadline)
         if len(output.text) > LARGE_CHARACTERS:
             reading = await parse_in_thread(self._parse, output, now, is_stuck)
         else:
             reading = self._parse(output, now, is_stuck)
-        self._reading, self._columns = reading, reading.kept.columns
         return self._seal(reading, now)
 
     async def close(self) -> None:
@@ -197,21 +190,20 @@ class SshSource:
         """The answer as a report: the whole machine or, if its GPUs cannot be read, its own figures at least."""
         # The last line may be cut, and half a number is a wrong one.
         text = output.text[: output.text.rfind("\n") + 1] if output.is_late else output.text
-        before, failure = self._reading, _STUCK if is_stuck else _LATE if output.is_late else None
-        reading = self._parse_after(before, text, now, failure)
-        if before is not None and before.identity.boot_id != reading.identity.boot_id:
-            # It was restarted, or another machine answers to that name: what was known of it is no longer so.
-            reading = self._parse_after(None, text, now, failure)
-        return reading
-
-    def _parse_after(self, before: SmiReading | None, text: str, now: float, failure: PluginError | None) -> SmiReading:
-        kept = before.kept if before else None
         try:
-            if failure is not None:
-                raise failure
-            return parse(text, now, kept, self._settings.collector())
-        except PluginError as error:
-            return _read_host_alone(text, now, error, kept)
+            if is_stuck:
+                raise _STUCK
+            if output.is_late:
+                raise _LATE
+            return self._reader.parse(text, now)
+        except PluginError as failure:
+            if _LAST_HOST_PART not in split_answer(text).parts:
+                raise failure from None
+            reading = self._reader.parse_host(text, str(failure))
+            if isinstance(failure, Absent):
+                # A machine without such GPUs has no problem.
+                return msgspec.structs.replace(reading, report=msgspec.structs.replace(reading.report, problems=[]))
+            return reading
 
     def _seal(self, reading: SmiReading, now: float) -> FetchedReport:
         report = reading.report
@@ -222,17 +214,6 @@ class SshSource:
         who = reading.identity
         envelope = self._envelopes.put(report, collected_at, host_id=who.machine_id, boot_id=who.boot_id)
         return FetchedReport(envelope, reading.clock)
-
-
-def _read_host_alone(text: str, now: float, failure: PluginError, kept: SmiState | None) -> SmiReading:
-    """The host's own figures. Raises the failure where the answer does not even have all of these."""
-    if _LAST_HOST_PART not in split_answer(text).parts:
-        raise failure
-    reading = parse_host(text, now, str(failure), kept)
-    if isinstance(failure, Absent):
-        # A machine without such GPUs has no problem.
-        return msgspec.structs.replace(reading, report=msgspec.structs.replace(reading.report, problems=[]))
-    return reading
 
 
 make = SshSources

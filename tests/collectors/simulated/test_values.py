@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from gpudeck.collectors import base, drm_cards, nvml_board, nvml_device, sysfs
+from gpudeck.collectors import base, drm_cards, nvml_board, nvml_device, proc
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.collectors.simulated.inventory import FELL_OFF
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, MIB
@@ -22,7 +22,7 @@ REASONS_OF_REAL_MACHINES = {
     base.NO_VALUE,
     base.WHOLE_BOARD,
     nvml_board.UNDER_MIG,
-    sysfs.UNSUPPORTED,
+    proc.UNSUPPORTED,
     *drm_cards.AMD_REASONS.values(),
     FELL_OFF,
 }

@@ -11,13 +11,13 @@ from gpudeck.collectors.base import NO_VALUE, UNSUPPORTED, WHOLE_BOARD
 from gpudeck.collectors.drm_cards import AMD_REASONS
 from gpudeck.collectors.nvml_board import UNDER_MIG
 from gpudeck.collectors.nvml_device import NEEDS_HOPPER, NOT_ASKED_FOR
+from gpudeck.collectors.proc import UNSUPPORTED as AMD_UNSUPPORTED
 from gpudeck.collectors.simulated import physics
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.collectors.simulated.inventory import FELL_OFF, GpuSlot, HostLifecycle
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
 from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
 from gpudeck.collectors.simulated.work import ACTIVITY_METRICS
-from gpudeck.collectors.sysfs import UNSUPPORTED as AMD_UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
 
