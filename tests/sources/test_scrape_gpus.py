@@ -10,7 +10,7 @@ from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_state import AvailabilitySettings, FleetSettings, judge
 from gpudeck.sources.base import ScrapeSettings
-from gpudeck.sources.scrape_gpus import NOT_BY_INSTANCE
+from gpudeck.sources.scrape import NOT_BY_INSTANCE
 from sources.scrape_pages import (
     EIGHT,
     GPU_PAGES,

@@ -15,8 +15,6 @@ from gpudeck.sources.scrape_tables import (
     Exporter,
     MetricRow,
     all_exporters,
-    gpu_exporters,
-    host_exporters,
     wanted_names,
 )
 
@@ -26,12 +24,11 @@ CAPTURES = ROOT / "tests" / "captures" / "exporters"
 
 
 def test_every_exporter_has_its_table() -> None:
-    assert [exporter.name for exporter in gpu_exporters()] == [
+    assert [exporter.name for exporter in all_exporters()] == [
         "dcgm-exporter",
         "nvidia_gpu_exporter",
         "nvitop-exporter",
     ]
-    assert [exporter.name for exporter in host_exporters()] == ["node_exporter", "nvitop-exporter"]
 
 
 def test_the_tables_are_in_the_wheel() -> None:
@@ -47,14 +44,14 @@ def test_a_metric_that_the_catalog_does_not_have_is_refused() -> None:
         msgspec.convert(table, Exporter)
 
 
-@pytest.mark.parametrize("exporter", gpu_exporters(), ids=lambda exporter: exporter.name)
+@pytest.mark.parametrize("exporter", all_exporters(), ids=lambda exporter: exporter.name)
 def test_load_and_memory_are_told_by_every_exporter(exporter: Exporter) -> None:
     """Without them no GPU could ever be free."""
     told = {row.to for row in exporter.gpu}
     assert {"utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius"} <= told
 
 
-@pytest.mark.parametrize("exporter", gpu_exporters(), ids=lambda exporter: exporter.name)
+@pytest.mark.parametrize("exporter", all_exporters(), ids=lambda exporter: exporter.name)
 def test_a_captured_page_has_most_of_what_the_table_names(exporter: Exporter) -> None:
     """A name that nothing ever had would be a wrong name."""
     pages = "".join(path.read_text() for path in CAPTURES.glob(f"{exporter.name}*.prom"))
@@ -77,7 +74,7 @@ def show_rows(rows: list[MetricRow]) -> str:
 
 
 def table_of_gpus() -> str:
-    exporters = gpu_exporters()
+    exporters = all_exporters()
     lines = [f"| figure | {' | '.join(exporter.name for exporter in exporters)} |", "|---" * 4 + "|"]
     for name, metric in GPU_METRICS.items():
         cells = [show_rows([row for row in exporter.gpu if row.to == name]) for exporter in exporters]
@@ -86,12 +83,10 @@ def table_of_gpus() -> str:
 
 
 def table_of_hosts() -> str:
-    exporters = host_exporters()
-    lines = [f"| figure | {' | '.join(exporter.name for exporter in exporters)} |", "|---" * 3 + "|"]
+    exporters = [exporter for exporter in all_exporters() if exporter.host]
+    lines = [f"| figure | {' | '.join(exporter.name for exporter in exporters)} |", "|---" * 2 + "|"]
     for name, metric in HOST_METRICS.items():
         cells = [show_rows([row for row in exporter.host if row.to == name]) for exporter in exporters]
-        from_times = {"cpu_percent", "cpu_count"} & {name} and exporters[0].cpu
-        cells[0] = from_times.series if from_times else cells[0]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -122,4 +117,4 @@ def test_the_example_in_the_document_is_a_right_configuration(tmp_path: Path) ->
 
 def test_the_document_names_the_usual_ports() -> None:
     rows = re.findall(r"^\| ([\w-]+)[^|]* \| (\d+) \|", DOCUMENT.read_text(), re.MULTILINE)
-    assert rows == [(exporter.name, str(exporter.port)) for exporter in gpu_exporters()]
+    assert rows == [(exporter.name, str(exporter.port)) for exporter in all_exporters()]

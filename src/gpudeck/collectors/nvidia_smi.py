@@ -100,7 +100,7 @@ def read_details(lines: Iterable[str]) -> dict[str, SmiDetails]:
         elif label in _ROW_LABELS:
             board.rows.setdefault(label, value)
         elif label == "Type" and board.uses:
-            board.uses[-1].graphics_only = value == "G"
+            board.uses[-1] = replace(board.uses[-1], graphics_only=value == "G")
         elif label == "Used GPU Memory" and board.uses:
             _take_memory(board.uses[-1], value)
     return found

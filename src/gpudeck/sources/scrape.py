@@ -1,34 +1,40 @@
 """Hosts that already run a Prometheus exporter for their GPUs: dcgm-exporter, nvidia_gpu_exporter, nvitop-exporter.
 
 The names of its metrics show which exporter it is; `scrape_tables` has what they mean. What it does not report is
-unknown, with its name as the reason. The host's own figures come from node_exporter series on the same page.
+unknown, with its name as the reason. Exporters report whole command lines: they are redacted here, as an agent would
+have done.
 """
 
 import logging
+import math
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct, field
+
 from gpudeck.agent.push import read_token
-from gpudeck.collectors.base import NEEDS_TWO, Measured
-from gpudeck.collectors.redaction import clean
+from gpudeck.collectors import base
+from gpudeck.collectors.redaction import Commands, clean, show
+from gpudeck.collectors.smi_command import read_bus_id
 from gpudeck.fetch import AddressGuard, Fetcher, trust_from
-from gpudeck.model.catalog import HOST_METRICS
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Absent, Refused, Temporary, UsageError
-from gpudeck.model.report import Report
+from gpudeck.model.report import GpuReading, Process, Report
 from gpudeck.model.target import Target
+from gpudeck.model.text import read_whole
 from gpudeck.sources.base import EnvelopeSequence, FetchedReport, ScrapeSettings
-from gpudeck.sources.scrape_gpus import MAX_GPUS, GpuReader, ScrapedGpus
 from gpudeck.sources.scrape_tables import (
-    CpuTable,
     Exporter,
     MetricRow,
     Page,
+    ProcessTable,
     Sample,
-    gpu_exporters,
-    group_rows,
-    host_exporters,
+    Scaled,
+    all_exporters,
     label,
     measure,
     parse_page,
@@ -36,13 +42,11 @@ from gpudeck.sources.scrape_tables import (
 )
 from gpudeck.wire import HOST_NAME
 
-Times = tuple[float, float]
-"""Seconds that the CPUs worked, and seconds altogether."""
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
 """dcgm-exporter writes 53 kB for 8 GPUs; 16 GPUs with 120 fields each write 600 kB, 112 MIG instances with 40 fields
-1.5 MB. node_exporter on 256 threads writes 1 MB. The rest is room for pages on which a proxy gathers several hosts."""
+1.5 MB. The rest is room for pages on which a proxy puts those of other exporters, too."""
 LARGE_BYTES = 64 * 1024
 LARGE_SERIES = 300
 """Pages from this size on, and with more series than this, are read in the thread for large input. 8 GPUs of
@@ -50,82 +54,301 @@ dcgm-exporter have 53 kB and 232 series, and take 2 ms; 300 GPUs with one series
 _BOOT = "scrape"
 """An exporter does not report when its host was booted."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
+_SEE_ITS_LOG = "See the exporter's own log on that host."
 _MAX_NAMED = 8
 _LOGGED = 120
 
+MAX_DEVICES = 640
+"""512 GPUs, and the boards of those that are MIG instances."""
+_FACTS = ("index", "name", "pci", "profile", "instance_uuid")
+Key = tuple[str, str]
+"""The board's UUID, and the MIG instance's number there or an empty text."""
+MAX_PROCESSES = 1024
+NOT_BY_INSTANCE = "its processes are reported for the whole board, not by MIG instance"
+_NAMELESS = {"", "N/A"}
+MAX_GPUS = 512
 
-class HostReader:
-    """Makes the host's figures out of its pages, one after the other: the CPU's percentage needs two."""
 
-    def __init__(self) -> None:
-        self._before: Times | None = None
+class ScrapedGpu(Struct):
+    """What the page says of one GPU or MIG instance. `holders` are the pods and jobs that it was given to."""
 
-    def read(self, exporter: Exporter, samples: list[Sample]) -> tuple[Measured, str | None]:
-        measured = Measured({}, {})
-        sources = [
-            (each, present)
-            for each in host_exporters()
-            if (present := [sample for sample in samples if sample.name in each.names])
-        ]
-        for name, metric in HOST_METRICS.items():
-            measured.unknown[name] = f"{exporter.name} does not report it"
-            for each, present in sources:
-                rows = group_rows(each.host).get(name, [])
-                value = measure(metric, rows, _values(rows, present), each) if rows else measured.unknown[name]
-                if not isinstance(value, str):
-                    measured.metrics[name] = value
-                    measured.unknown.pop(name)
-                    break
-                measured.unknown[name] = value
-        for each, present in sources:
-            if each.cpu is not None:
-                self._read_cpu(each.cpu, present, measured)
-        return measured, _find_os(sources)
+    board: str
+    instance: str
+    values: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    holders: list[str] = field(default_factory=list)
+    processes: list[Sample] = field(default_factory=list)
 
-    def _read_cpu(self, table: CpuTable, samples: list[Sample], measured: Measured) -> None:
-        seconds = [sample for sample in samples if sample.name == table.series and 0 <= sample.value < 1e12]
-        if not seconds or "cpu_percent" in measured.metrics:
-            return
-        total = sum(sample.value for sample in seconds)
-        idle = sum(sample.value for sample in seconds if sample.labels.get(table.mode) in table.idle)
-        before, self._before = self._before, (total - idle, total)
-        threads = len({sample.labels.get(table.thread) for sample in seconds})
-        _take(measured, "cpu_count", threads)
-        if before is None or total <= before[1]:
-            measured.unknown["cpu_percent"] = NEEDS_TWO
+
+class ScrapedGpus:
+    """The devices of one page, MAX_DEVICES of them; `left_out` counts sets of labels that name others. `conflicts`
+    counts numbers that differ from an earlier one for the same device."""
+
+    def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
+        self.found: dict[Key, ScrapedGpu] = {}
+        self.conflicts = 0
+        self.left_out = 0
+        self._exporter = exporter
+        self._host = host
+        self._process_series = exporter.processes.names if exporter.processes else frozenset[str]()
+        # The series of a GPU share one object of labels (see scrape_tables), so most of them are looked at once.
+        by_labels: dict[int, ScrapedGpu | None] = {}
+        for sample in samples:
+            known = id(sample.labels)
+            if known not in by_labels:
+                by_labels[known] = self._find(sample)
+            device = by_labels[known]
+            if device is not None:
+                self._add(device, sample)
+        self._settle_instances()
+
+    def listed(self) -> Iterator[tuple[ScrapedGpu, ScrapedGpu | None]]:
+        split = {board for board, instance in self.found if instance}
+        for (board, instance), device in self.found.items():
+            if instance or board not in split:
+                yield device, self.found.get((board, "")) if instance else None
+
+    def _find(self, sample: Sample) -> ScrapedGpu | None:
+        labels = self._exporter.labels
+        uuid, index = label(sample, labels.uuid), label(sample, labels.index)
+        if not uuid and not index:
+            return None
+        board = _with_prefix(uuid, self._exporter.uuid_prefix) if uuid else f"{self._host}/gpu{index}"
+        key = board, label(sample, labels.instance)
+        if key not in self.found and len(self.found) >= MAX_DEVICES:
+            self.left_out += 1
+            return None
+        device = self.found.setdefault(key, ScrapedGpu(*key))
+        for fact in _FACTS:
+            if text := label(sample, getattr(labels, fact)):
+                device.facts.setdefault(fact, text)
+        holder = _holder(self._exporter, sample)
+        if holder and holder not in device.holders:
+            device.holders.append(holder)
+        return device
+
+    def _settle_instances(self) -> None:
+        boards = {device.facts.get("index"): board for (board, _), device in self.found.items()}
+        for key, device in list(self.found.items()):
+            index, colon, instance = device.facts.get("index", "").partition(":")
+            if colon and instance and not device.instance:
+                device.facts.setdefault("instance_uuid", device.board)
+                device.facts["index"], device.instance = index, instance
+                device.board = boards.get(index, "")
+                del self.found[key]
+                self.found[device.board or key[0], instance] = device
+
+    def _add(self, device: ScrapedGpu, sample: Sample) -> None:
+        if sample.name in self._process_series:
+            device.processes.append(sample)
+        elif device.values.setdefault(sample.name, sample.value) != sample.value == sample.value:
+            self.conflicts += 1
+
+
+def _with_prefix(uuid: str, prefix: str) -> str:
+    return uuid if uuid.startswith(prefix) else prefix + uuid
+
+
+def _holder(exporter: Exporter, sample: Sample) -> str:
+    labels = exporter.labels
+    pod, job = label(sample, labels.pod), label(sample, labels.job)
+    # Behind a Prometheus an idle GPU's series carry the pod of the exporter itself.
+    if pod and exporter.name not in pod:
+        namespace, container = label(sample, labels.namespace), label(sample, labels.container)
+        return f"pod {f'{namespace}/' if namespace else ''}{pod}{f', container {container}' if container else ''}"
+    return f"job {job}" if job else ""
+
+
+def _name_holders(reason: str, holders: list[str]) -> str:
+    if not holders:
+        return reason
+    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+    return f"{reason}; the GPU is given to {' and to '.join(holders[:3])}{more}"[:1024]
+
+
+def _find_text(samples: Iterable[Sample], name: str | None) -> str | None:
+    if name is None:
+        return None
+    return next((text for sample in samples if (text := sample.labels.get(name, "").strip()) not in _NAMELESS), None)
+
+
+def _value(samples: Iterable[Sample], wanted: Scaled | None, high: float) -> float | None:
+    if wanted is None:
+        return None
+    value = next((sample.value * wanted.factor for sample in samples if sample.name == wanted.series), math.nan)
+    return value if 0 <= value <= high else None
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _program(arguments: list[str]) -> str:
+    return arguments[0].rpartition("/")[2] if arguments else ""
+
+
+class GpuReader:
+    """Makes readings of one host's pages, one after the other: it knows what was there before.
+
+    `commands` is how much of a command line is shown."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands: Commands = commands
+        self._starts = base.ProcessStarts(jitter_seconds=10.0)
+        self._idle = base.IdleWatch()
+        self._known: dict[str, GpuReading] = {}
+
+    @property
+    def has_known_gpus(self) -> bool:
+        return bool(self._known)
+
+    def read(self, exporter: Exporter, devices: ScrapedGpus, now: float) -> list[GpuReading]:
+        readings = {}
+        for number, (device, board) in enumerate(devices.listed()):
+            reading = self._read_device(exporter, device, board, number, now)
+            readings[reading.uuid] = reading
+        self._starts.end_reading()
+        gone = [gpu for uuid, gpu in self._known.items() if uuid not in readings and not _was_split_anew(gpu, readings)]
+        for gpu in gone:
+            readings[gpu.uuid] = _as_missing(gpu, f"{exporter.name} no longer lists this GPU")
+        kept = sorted(readings.values(), key=lambda gpu: (gpu.index, gpu.instance or 0, gpu.uuid))[:MAX_GPUS]
+        self._known = {gpu.uuid: gpu for gpu in kept}
+        return kept
+
+    def _read_device(
+        self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, number: int, now: float
+    ) -> GpuReading:
+        index, instance = _place(exporter, device, board, number)
+        facts = (board.facts if board else {}) | device.facts
+        measured = _measure(exporter, device, board)
+        processes = self._read_processes(exporter, device, board, now)
+        uuid = _device_uuid(exporter, device)
+        utilization = measured.metrics.get("utilization_percent")
+        return GpuReading(
+            uuid=uuid,
+            index=index,
+            name=_name(facts, is_instance=bool(device.instance)),
+            vendor="nvidia",
+            parent=device.board[:256] or None if device.instance else None,
+            instance=instance,
+            pci_address=read_bus_id(facts.get("pci", "")),
+            metrics=measured.metrics,
+            unknown=measured.unknown,
+            processes=None if isinstance(processes, str) else processes,
+            processes_reason=processes if isinstance(processes, str) else None,
+            idle_seconds=self._idle.track(uuid, utilization, now),
+        )
+
+    def _read_processes(
+        self, exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, now: float
+    ) -> list[Process] | str:
+        table = exporter.processes
+        if table is None:
+            return _name_holders(exporter.processes_reason, device.holders)
+        if table.listed_by not in device.values:
+            if board is None or table.listed_by not in board.values:
+                return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
+            if board.processes:
+                return NOT_BY_INSTANCE
+        by_pid: dict[tuple[int, str], list[Sample]] = {}
+        for sample in device.processes:
+            text = sample.labels.get(table.pid, "")
+            pid = read_whole(text, 2**32 - 1) or 0
+            # One whose pid cannot be read is a process all the same: its GPU is not free.
+            by_pid.setdefault((pid, "" if pid else text), []).append(sample)
+        listed = sorted(by_pid.items())[:MAX_PROCESSES]
+        return [self._read_process(exporter, table, pid, samples, now) for (pid, _), samples in listed]
+
+    def _read_process(
+        self, exporter: Exporter, table: ProcessTable, pid: int, samples: list[Sample], now: float
+    ) -> Process:
+        user, line = _find_text(samples, table.user), _find_text(samples, table.command)
+        arguments = _split(line or "")
+        command = show(arguments, _program(arguments), self._commands) if line else None
+        memory = _value(samples, table.memory, 2.0**53 - 1)
+        running = _value(samples, table.running_seconds, 1e10)
+        fields = {
+            "user": user,
+            "command": command,
+            "memory_used_bytes": None if memory is None else int(memory),
+            "started_at": None if running is None else round(self._starts.settle(pid, user, now - running), 3),
+            "utilization_percent": _value(samples, table.utilization, 100.0),
+        }
+        silent = f"{exporter.name} does not report it"
+        hidden = {"command": "commands are not shown (commands: none)"} if line and command is None else {}
+        return Process(
+            pid=pid,
+            **fields,  # type: ignore[arg-type]  # the kind of each value is its field's
+            evidence=f"as {exporter.name} says",
+            display=_program(arguments) in base.DISPLAY_SERVERS,
+            reasons={name: silent for name, value in ({"pid": pid or None} | fields).items() if value is None} | hidden,
+        )
+
+
+def _measure(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None) -> base.Measured:
+    measured = base.Measured({}, {})
+    for name, metric in GPU_METRICS.items():
+        rows, values = exporter.gpu_rows.get(name, []), device.values
+        if device.instance:
+            own = [row for row in rows if row.by_instance]
+            if name in base.SHARED_BY_INSTANCES:
+                values = (board.values if board else {}) | values
+            elif rows and not own:
+                measured.unknown[name] = base.WHOLE_BOARD
+                continue
+            else:
+                rows = own
+        value = measure(metric, rows, values, exporter)
+        if isinstance(value, str):
+            measured.unknown[name] = value
         else:
-            _take(measured, "cpu_percent", 100.0 * (total - idle - before[0]) / (total - before[1]))
+            measured.metrics[name] = value
+    return measured
 
 
-def _take(measured: Measured, name: str, value: float) -> None:
-    metric = HOST_METRICS[name]
-    measured.metrics[name] = metric.round(min(metric.high, max(metric.low, value)))
-    measured.unknown.pop(name, None)
+def _place(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, number: int) -> tuple[int, int | None]:
+    """Index of the board and number of the MIG instance. Without an index it is the place on the page."""
+    whole = board or device
+    index = device.facts.get("index") or whole.facts.get("index", "")
+    if not index and exporter.index_series:
+        index = f"{whole.values.get(exporter.index_series, math.nan):.0f}"
+    place = read_whole(index, 65535)
+    return number if place is None else place, read_whole(device.instance, 65535)
 
 
-def _values(rows: Iterable[MetricRow], samples: Iterable[Sample]) -> dict[str, float]:
-    where = {pair for row in rows for pair in row.where.items()}
-    values: dict[str, float] = {}
-    for sample in samples:
-        if where <= sample.labels.items():
-            values.setdefault(sample.name, sample.value)
-    return values
+def _device_uuid(exporter: Exporter, device: ScrapedGpu) -> str:
+    if not device.instance:
+        return device.board[:256]
+    uuid = device.facts.get("instance_uuid")
+    if uuid is None:
+        return f"{device.board[:240]}/{device.instance[:15]}"
+    return _with_prefix(uuid, exporter.instance_prefix)[:256]
 
 
-def _find_os(sources: Iterable[tuple[Exporter, list[Sample]]]) -> str | None:
-    names = (
-        sample.labels.get(each.os.label)
-        for each, present in sources
-        if each.os is not None
-        for sample in present
-        if sample.name == each.os.series
+def _name(facts: dict[str, str], *, is_instance: bool) -> str:
+    name = facts.get("name") or "NVIDIA GPU"
+    return f"{name} MIG {facts.get('profile', '')}".rstrip()[:256] if is_instance else name
+
+
+def _was_split_anew(gpu: GpuReading, readings: dict[str, GpuReading]) -> bool:
+    """Whether its board is still there, with other MIG instances or as a whole: then nothing was lost."""
+    boards = {reading.parent or reading.uuid for reading in readings.values() if reading.missing is None}
+    return (gpu.parent or gpu.uuid) in boards
+
+
+def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
+    return msgspec.structs.replace(
+        gpu,
+        missing=reason,
+        metrics={},
+        unknown=dict.fromkeys(GPU_METRICS, reason),
+        processes=None,
+        processes_reason=reason,
+        idle_seconds=None,
     )
-    return next((name for name in names if name), None)
-
-
-def hosts_on(page: Page, exporter: Exporter) -> set[str]:
-    names = (label(sample, exporter.labels.host) for sample in page.samples if sample.name in exporter.names)
-    return {host for host in names if host}
 
 
 class ScrapeSource:
@@ -137,7 +360,6 @@ class ScrapeSource:
         self._fetcher = fetcher
         self._url = target.url(settings.port, settings.path)
         self._gpus = GpuReader(settings.commands)
-        self._host = HostReader()
         self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
     async def read(self, now: float) -> FetchedReport:
@@ -167,20 +389,17 @@ class ScrapeSource:
 
     def _make_report(self, page: Page, now: float) -> Report:
         exporter = self._recognise(page)
-        samples = self._choose_host(page, exporter)
-        devices = ScrapedGpus(
-            exporter, [sample for sample in samples if sample.name in exporter.names], self._target.name
-        )
+        samples = [sample for sample in page.samples if sample.name in exporter.names]
+        self._check_hosts({host for sample in samples if (host := label(sample, exporter.labels.host))})
+        devices = ScrapedGpus(exporter, samples, self._target.name)
         if not devices.found:
-            raise Temporary(f"{self._url}: {exporter.name} lists no GPU.", "See the exporter's own log on that host.")
-        gpus = self._gpus.read(exporter, devices, now)
-        measured, system = self._host.read(exporter, samples)
+            raise Temporary(f"{self._url}: {exporter.name} lists no GPU.", _SEE_ITS_LOG)
+        measured = _measure_host(exporter, samples)
         return Report(
-            gpus=gpus,
+            gpus=self._gpus.read(exporter, devices, now),
             metrics=measured.metrics,
             unknown=measured.unknown,
             driver_version=next((text for each in samples if (text := label(each, exporter.labels.driver))), None),
-            os=system,
             labels=self._target.labels,
             problems=[f"{exporter.name}: {problem}"[:1024] for problem in (*page.problems, *_problems(devices))],
         )
@@ -188,50 +407,54 @@ class ScrapeSource:
     def _recognise(self, page: Page) -> Exporter:
         """Which exporter answers. Raises Temporary where it says that it could not read its GPUs itself."""
         names = {sample.name for sample in page.samples}
-        exporter = next((each for each in gpu_exporters() if each.is_recognised_by(names)), None)
+        exporter = next((each for each in all_exporters() if each.is_recognised_by(names)), None)
         if exporter is None:
             raise self._explain_strange(page)
         failed = exporter.failed
         if failed and any(each.name == failed.series and each.value == failed.value for each in page.samples):
-            raise Temporary(
-                f"{self._url}: {exporter.name} says that it could not read its GPUs.", "See its own log on that host."
-            )
+            raise Temporary(f"{self._url}: {exporter.name} says that it could not read its GPUs.", _SEE_ITS_LOG)
         return exporter
 
     def _explain_strange(self, page: Page) -> Temporary | Absent:
-        known = ", ".join(each.name for each in gpu_exporters())
         if self._gpus.has_known_gpus:
-            return Temporary(f"{self._url} lists no GPU any more.", "See the exporter's own log on that host.")
+            return Temporary(f"{self._url} lists no GPU any more.", _SEE_ITS_LOG)
         if page.problems:
             return Temporary(f"{self._url} cannot be understood: {page.problems[0]}.")
+        known = all_exporters()
         return Absent(
-            f"{self._url} answers no metrics of a GPU exporter that is known here ({known}).",
-            f"Check its port ({', '.join(f'{each.name}: {each.port}' for each in gpu_exporters())}).",
+            f"{self._url} answers no metrics of a GPU exporter that is known here "
+            f"({', '.join(each.name for each in known)}).",
+            f"Check its port ({', '.join(f'{each.name}: {each.port}' for each in known)}).",
         )
 
-    def _choose_host(self, page: Page, exporter: Exporter) -> list[Sample]:
-        """The series of this host and those that name none. Raises Temporary where several are there, and not this."""
-        hosts = hosts_on(page, exporter)
-        chosen = {host for host in hosts if self._is_this(host)} or hosts
-        if len(chosen) > 1:
+    def _check_hosts(self, hosts: set[str]) -> None:
+        """The GPUs of several hosts would be taken for those of one."""
+        if len(hosts) > 1:
             # What a page says goes to the log only: every viewer of the hub reads the message.
             named = ", ".join(sorted(hosts)[:_MAX_NAMED])
             log.debug("%s lists these hosts: %s", self._url, clean(named)[:_LOGGED])
-            raise Temporary(
-                f"{self._url} lists {len(hosts)} hosts, and none is called {self._target.name}.",
-                "Name the host as the exporter does, or read each host's own exporter.",
-            )
-        return [sample for sample in page.samples if self._belongs(sample, exporter, chosen)]
+            raise Temporary(f"{self._url} lists {len(hosts)} hosts.", "Read each host's own exporter.")
 
-    def _belongs(self, sample: Sample, exporter: Exporter, chosen: set[str]) -> bool:
-        if sample.name in exporter.names:
-            return label(sample, exporter.labels.host) in {"", *chosen}
-        named = {text for each in host_exporters() if (text := label(sample, each.labels.host))}
-        return not named or any(self._is_this(host) or _without_port(host) in chosen for host in named)
 
-    def _is_this(self, host: str) -> bool:
-        names = {self._target.name.lower(), self._target.address.lower()} - {""}
-        return host.lower() in names or _without_port(host).lower() in names
+def _measure_host(exporter: Exporter, samples: list[Sample]) -> base.Measured:
+    measured = base.Measured({}, {})
+    for name, metric in HOST_METRICS.items():
+        rows = exporter.host_rows.get(name, [])
+        value = measure(metric, rows, _values(rows, samples), exporter)
+        if isinstance(value, str):
+            measured.unknown[name] = value
+        else:
+            measured.metrics[name] = value
+    return measured
+
+
+def _values(rows: Iterable[MetricRow], samples: Iterable[Sample]) -> dict[str, float]:
+    where = {pair for row in rows for pair in row.where.items()}
+    values: dict[str, float] = {}
+    for sample in samples:
+        if where <= sample.labels.items():
+            values.setdefault(sample.name, sample.value)
+    return values
 
 
 def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
@@ -259,7 +482,3 @@ def _problems(devices: ScrapedGpus) -> list[str]:
         more = "more than " if devices.left_out else ""
         problems.append(f"it lists {more}{len(devices.found)} GPUs; the first {MAX_GPUS} are taken")
     return problems
-
-
-def _without_port(host: str) -> str:
-    return re.sub(r":[0-9]+$", "", host)

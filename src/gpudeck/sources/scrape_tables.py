@@ -90,23 +90,9 @@ class Failed(Struct, frozen=True, forbid_unknown_fields=True):
     value: float
 
 
-class CpuTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds by CPU thread and mode, which only grow: a percentage needs two readings."""
-
-    series: str
-    thread: str
-    mode: str
-    idle: list[str]
-
-
-class OsLabel(Struct, frozen=True, forbid_unknown_fields=True):
-    series: str
-    label: str
-
-
 class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exporter, recognised by series whose names begin with one of `prefixes`; node_exporter by none. `identities`
-    are series that only carry labels."""
+    """One exporter, recognised by series whose names begin with one of `prefixes`. `identities` are series that only
+    carry labels."""
 
     name: str
     port: int
@@ -122,22 +108,22 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
     processes: ProcessTable | None = None
     processes_reason: str = ""
     failed: Failed | None = None
-    cpu: CpuTable | None = None
-    os: OsLabel | None = None
     names: frozenset[str] = frozenset()
-    """Every series that this table reads; made of all the others."""
+    """Every series that this table reads; made of all the others, as the rows by metric."""
+    gpu_rows: dict[str, list[MetricRow]] = field(default_factory=dict)
+    host_rows: dict[str, list[MetricRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check(self.gpu, GPU_METRICS)
-        _check(self.host, HOST_METRICS)
+        _group(self.gpu, GPU_METRICS, self.gpu_rows)
+        _group(self.host, HOST_METRICS, self.host_rows)
         msgspec.structs.force_setattr(self, "names", self._find_names())
 
     def _find_names(self) -> frozenset[str]:
         rows = [name for row in (*self.gpu, *self.host) for name in (*row.series, *row.minus)]
-        named = [part.series for part in (self.failed, self.cpu, self.os) if part is not None]
+        failed = [self.failed.series] if self.failed else []
         listed = [self.processes.listed_by, *self.processes.names] if self.processes else []
         index = [self.index_series] if self.index_series else []
-        return frozenset((*rows, *named, *listed, *index, *self.identities))
+        return frozenset((*rows, *failed, *listed, *index, *self.identities))
 
     def is_recognised_by(self, names: Iterable[str]) -> bool:
         return any(name.startswith(tuple(self.prefixes)) for name in names)
@@ -148,10 +134,11 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-def _check(rows: Iterable[MetricRow], metrics: dict[str, Metric]) -> None:
-    strange = sorted({row.to for row in rows} - metrics.keys())
-    if strange:
-        raise ValueError(f"not in the catalog: {', '.join(strange)}")
+def _group(rows: Iterable[MetricRow], metrics: dict[str, Metric], groups: dict[str, list[MetricRow]]) -> None:
+    for row in rows:
+        if row.to not in metrics:
+            raise ValueError(f"not in the catalog: {row.to}")
+        groups.setdefault(row.to, []).append(row)
 
 
 @cache
@@ -161,20 +148,9 @@ def all_exporters() -> tuple[Exporter, ...]:
     return tuple(msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), Exporter) for file in files)
 
 
-def gpu_exporters() -> tuple[Exporter, ...]:
-    return tuple(exporter for exporter in all_exporters() if exporter.gpu)
-
-
-def host_exporters() -> tuple[Exporter, ...]:
-    return tuple(exporter for exporter in all_exporters() if exporter.host)
-
-
 @cache
 def wanted_names() -> frozenset[str]:
     return frozenset().union(*(exporter.names for exporter in all_exporters()))
-
-
-Groups = dict[str, list[MetricRow]]
 
 
 def measure(metric: Metric, rows: Iterable[MetricRow], values: Mapping[str, float], exporter: Exporter) -> Number | str:
@@ -216,16 +192,9 @@ def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
     return f"{exporter.name} gives {value:.6g}, which cannot be"
 
 
-def group_rows(rows: Iterable[MetricRow]) -> Groups:
-    groups: Groups = {}
-    for row in rows:
-        groups.setdefault(row.to, []).append(row)
-    return groups
-
-
 MAX_SERIES = 10_000
-"""Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 256 threads in
-node_exporter have 2,000, and 500 processes in nvitop-exporter as many."""
+"""Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 500 processes in
+nvitop-exporter have 2,000."""
 MAX_TEXT = 1024 * 1024
 """Characters of different labels on a page that are parsed: a thousand processes have half as many."""
 _STEP_BYTES = 128 * 1024
