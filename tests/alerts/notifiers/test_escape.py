@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alerts.notifiers.sinks import make_message
 from gpudeck.alerts.notifiers.rendering import for_chat, for_slack
-from gpudeck.alerts.notifiers.services import write_text
+from gpudeck.alerts.notifiers.sender import write_text
 
 HOSTILE = st.text(alphabet="<>!@#|&[]()*`:/\\abcdehilnorvwy.\u202e\u200b\n\x1b ", max_size=60)
 ACTS = re.compile(r"@(everyone|here|channel|\w)|<[!@#\w/]|\]\(|\]\[|://|\bwww\.|mailto:", re.IGNORECASE)

@@ -101,7 +101,6 @@ def test_watch_is_mailed_to_whom_it_belongs(tmp_path: Path) -> None:
         (["test", "mail", "--user", "ada"], 1, "its host refuses the connection."),
         (["test", "mail", "--user", "bob"], 2, "users.bob.mail is not set."),
         (["test", "hook", "--user", "ada"], 2, "hook does not send to single users."),
-        (["list"], 0, "secret: http://…;"),
     ],
 )
 def test_channels_are_tried_from_the_command_line(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:

@@ -12,8 +12,8 @@ import requests
 
 from alerts.notifiers.sinks import make_message, running_mail_server
 from gpudeck.alerts.notifiers.rendering import MailContent
+from gpudeck.alerts.notifiers.sender import of_words, send
 from gpudeck.alerts.notifiers.sender_process import SENT, SendRequest
-from gpudeck.alerts.notifiers.services import of_words, send
 
 # Some of Apprise's services import what a later Python will not have.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
