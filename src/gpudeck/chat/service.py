@@ -40,7 +40,7 @@ Write = Callable[[str, ChatAnswer], Awaitable[None]]
 
 
 class DirectMessageChannel:
-    """What an outbox sends with (see alerts.notifiers.channel.Post). Until `connect` says how the bot that runs
+    """What an outbox sends with (see alerts.notifiers.outbox.Channel). Until `connect` says how the bot that runs
     writes, sending fails; `page` is where people open the page."""
 
     longest = 30.0

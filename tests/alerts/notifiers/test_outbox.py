@@ -12,10 +12,8 @@ import pytest
 from alerts.notifiers.sinks import make_message
 from fakes.tables import open_file, put_tables
 from fakes.waiting import until
-from gpudeck.alerts.notifiers import channel as channels
 from gpudeck.alerts.notifiers import outbox as outboxes
-from gpudeck.alerts.notifiers.channel import DeliveryFailure
-from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.outbox import DeliveryFailure, MessageOutbox
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.sender_process import Unreached
@@ -49,9 +47,9 @@ class FakePost:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are tried again at once, and what hangs is left soon."""
-    monkeypatch.setattr(channels, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(channels, "MAX_PAUSE", 0.05)
-    monkeypatch.setattr(channels, "MAX_REST", 0.05)
+    monkeypatch.setattr(outboxes, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(outboxes, "MAX_PAUSE", 0.05)
+    monkeypatch.setattr(outboxes, "MAX_REST", 0.05)
     monkeypatch.setattr(outboxes, "STOP_SECONDS", 0.5)
 
 
@@ -180,8 +178,8 @@ def test_channel_that_recovers_gets_all_that_waited_and_its_problem_is_over(data
 def test_channel_that_fails_is_tried_with_one_message_at_a_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
-    monkeypatch.setattr(channels, "MAX_REST", 60.0)
+    monkeypatch.setattr(outboxes, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(outboxes, "MAX_REST", 60.0)
     post = FakePost(Temporary("it has trouble."))
 
     async def put(outbox: MessageOutbox) -> None:
@@ -236,8 +234,8 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After many tries: what is for somebody else may be as old as it likes."""
-    monkeypatch.setattr(channels, "MAX_PAUSE", 3600.0)
-    monkeypatch.setattr(channels, "MAX_REST", 0.05)
+    monkeypatch.setattr(outboxes, "MAX_PAUSE", 3600.0)
+    monkeypatch.setattr(outboxes, "MAX_REST", 0.05)
     away, strict = FakePost(Temporary("it is away.")), FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: MessageOutbox) -> None:
@@ -250,8 +248,8 @@ def test_channel_that_fails_is_asked_again_soon_and_a_person_who_cannot_be_reach
 
 
 def test_person_who_cannot_be_reached_stops_nobody_else(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "MAX_REST", 60.0)
-    monkeypatch.setattr(channels, "FIRST_PAUSE", 60.0)
+    monkeypatch.setattr(outboxes, "MAX_REST", 60.0)
+    monkeypatch.setattr(outboxes, "FIRST_PAUSE", 60.0)
     post = FakePost(Unreached("it refuses the recipient."))
 
     async def put(outbox: MessageOutbox) -> None:
@@ -322,7 +320,7 @@ def test_messages_go_out_once_while_the_file_is_locked(file: Database, tmp_path:
 def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
     file: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(outboxes, "CLAIM_SECONDS", 0.0)
     lock = contextlib.AsyncExitStack()
 
     class LockingPost(FakePost):

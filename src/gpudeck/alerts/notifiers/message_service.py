@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gpudeck.alerts.notifiers.channel import Channel, ConfiguredChannel, DeliveryFailure
-from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.notifiers.outbox import Channel, DeliveryFailure, MessageOutbox
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
-from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, find_destinations, has_destination
-from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, FindUser, find_destinations, has_destination
+from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
+from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
 from gpudeck.alerts.watches import Watches, WatchStore, message_of
 from gpudeck.auth.auth import Auth
@@ -21,7 +21,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
-from gpudeck.model.errors import Temporary
+from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.event import Event, make_event
 from gpudeck.model.gpu_request import CandidateGpu, Watch
 
@@ -206,3 +206,46 @@ def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Mes
         link="#/events",
         labels=labels,
     )
+
+
+class ConfiguredChannel:
+    """One channel, with a sender process of its own."""
+
+    def __init__(self, name: str, settings: NotifySettings, user_of: FindUser) -> None:
+        self._name = name
+        self._settings = settings
+        self._user_of = user_of
+        self._sender = SenderProcess()
+
+    @property
+    def longest(self) -> float:
+        return self._settings.deadline + START_SECONDS
+
+    async def send(self, message: Message, account: str | None) -> None:
+        """Raises Temporary or Refused, with words for all who may look at the hub."""
+        settings = self._settings
+        try:
+            url = await asyncio.to_thread(read_url, self._name, settings.channels[self._name])
+        except UsageError as error:
+            log.warning("%s", error)
+            raise Refused(
+                "its address cannot be read on the hub's machine.", "The hub's log says which file."
+            ) from error
+        request = SendRequest(
+            url=url,
+            message=message,
+            recipient=None if account is None else self._recipient(account),
+            page=settings.page,
+            seconds=settings.deadline,
+        )
+        await self._sender.send(request)
+
+    async def release(self) -> None:
+        await self._sender.close()
+
+    def _recipient(self, account: str) -> str:
+        user = self._user_of(account)
+        recipient = user.mail if self._name == self._settings.mail else user.slack
+        if recipient is None:
+            raise Unreached(f"users has no address of {account} any more.")
+        return recipient
