@@ -38,7 +38,7 @@ def test_a_hub_that_is_well_is_well(hub: HubProcess) -> None:
 
 def test_an_agent_that_reaches_its_hub_is_well(hub: HubProcess) -> None:
     found = examine(hub.data_dir, "--hub", hub.url, "--token-file", str(hub.token_file), code=0)
-    names = ("token file", "name", "port", "http", "version", "clock", "token")
+    names = ("token file", "http", "version", "clock", "token")
     assert {name: found["agent", name] for name in names} == dict.fromkeys(names, "ok")
     assert not [name for area, name in found if area == "hub"]
 
@@ -74,7 +74,7 @@ def test_looking_leaves_no_trace_in_the_fleet(hub: HubProcess) -> None:
 def test_each_line_of_text_has_its_next_step(tmp_path: Path) -> None:
     run = gpudeck(tmp_path, "doctor", "--hub", "http://127.0.0.1:9", "--token-file", "none.token")
     assert run.returncode == 1
-    assert "✗ fail agent    port" in run.stdout
+    assert "✗ fail agent    http" in run.stdout
     assert run.stdout.count("✗ fail") == 2
     assert run.stdout.count("→") >= 2
 

@@ -313,7 +313,7 @@ class HubConnection:
         return headers if self._token is None else headers | {"Authorization": f"Bearer {self._token}"}
 
     def _explain(self, error: Exception) -> NoReturn:
-        reason, hint = _diagnose(error, self.url, self._timeout)
+        reason, hint = diagnose(error, self.url, self._timeout)
         raise Unreachable(f"no hub answers at {self.shown}: {mask_password(reason)}.", hint) from error
 
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
@@ -367,7 +367,7 @@ def _pause_of(method: str, answer: urllib3.BaseHTTPResponse) -> float | None:
         return None
 
 
-def _diagnose(error: Exception, url: str, timeout: float) -> tuple[str, str]:
+def diagnose(error: Exception, url: str, timeout: float) -> tuple[str, str]:
     """Why no hub answers at this address, and what to do."""
     host = urlsplit(url).hostname or ""
     if isinstance(error, urllib3.exceptions.NameResolutionError | urllib3.exceptions.LocationParseError | UnicodeError):

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.ports import free_port
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.ops.doctor.connection import (
+from gpudeck.ops.doctor.checks import (
     check_agent,
     check_token_file,
     compare_clocks,
@@ -79,8 +79,8 @@ def test_the_first_step_that_fails_is_the_last_that_is_tried(token: str) -> None
     port = free_port()
     settings = AgentSettings(token_file=token, proxy="none")
     assert last(settings, "ftp://hub") == ("hub", "fail")
-    assert last(settings, "http://no-such-host.invalid") == ("name", "fail")
-    assert last(settings, f"http://127.0.0.1:{port}") == ("port", "fail")
+    assert last(settings, "http://no-such-host.invalid") == ("http", "fail")
+    assert last(settings, f"http://127.0.0.1:{port}") == ("http", "fail")
     through = AgentSettings(token_file=token, proxy=f"http://name:hidden-word@127.0.0.1:{port}")
     findings = list(check_agent(through, "http://hub.example"))
     assert findings[-1].verdict == "fail"
@@ -91,7 +91,7 @@ def test_the_first_step_that_fails_is_the_last_that_is_tried(token: str) -> None
 def test_tls_to_what_speaks_none_fails(token: str) -> None:
     with scripted_server(lambda _: (200, {}, b"")) as server:
         hub = server.url.replace("http:", "https:")
-        assert last(AgentSettings(token_file=token, proxy="none"), hub) == ("tls", "fail")
+        assert last(AgentSettings(token_file=token, proxy="none"), hub) == ("http", "fail")
 
 
 def test_another_server_is_no_hub(token: str) -> None:
