@@ -171,7 +171,7 @@ def find_missing_extras(settings: Settings) -> list[UsageError]:
 
 
 def grouped_usage(settings: Settings) -> UsageSettings:
-    """The settings of usage reports, with the groups of `users` beside those of `usage.groups`."""
+    """The settings of usage reports, with the groups of `users` and those of `usage.groups`."""
     return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.users))
 
 

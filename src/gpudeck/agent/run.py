@@ -169,7 +169,7 @@ EVERY = 60.0
 _CHECK_SECONDS = 1.0
 
 MakePosts = Callable[[Callable[[], "Envelope | None"]], "dict[str, Post]"]
-"""Makes paths that an agent answers beside its own, of the newest report."""
+"""Makes paths that an agent serves in addition to its own, of the newest report."""
 
 
 def run_agent(

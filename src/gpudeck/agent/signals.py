@@ -120,7 +120,7 @@ def reload_settings(
     supervisor: SystemdNotifier,
 ) -> AgentSettings | None:
     """Settings that count from now on; None where those from before stay. The caller says ready once it runs with them.
-    `read` gives the settings as they are written now, `rehearse` tries them beside `before`; both raise UsageError."""
+    `read` gives the settings as they are written now, `rehearse` tries them against `before`; both raise UsageError."""
     supervisor.reloading()
     try:
         wanted = read()

@@ -39,7 +39,7 @@ def ensure_token(file: Path) -> str:
 
 @contextlib.contextmanager
 def _written(file: Path, content: bytes) -> Iterator[Path]:
-    """The content in a new file beside that one, for its owner alone, which is gone afterwards if it was not moved."""
+    """The content in a new file next to that one, for its owner alone, which is gone afterwards if it was not moved."""
     begun = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:

@@ -161,7 +161,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     from the health settings; otherwise they are in `DEFAULTS`.
     `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for the time
     of `clear_after`, which is not waited for once more.
-    `labels` are those of its alerts, beside those of their hosts.
+    `labels` are those of its alerts, in addition to those of their hosts.
     `many` is the title of several in one message, and `resolved` that of the end, with {place}; `notifies_end` false:
     no message is sent at the end.
     """

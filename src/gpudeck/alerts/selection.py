@@ -59,9 +59,9 @@ class HostSelector:
     def choose(self, selected: Selection, active: Mapping[str, set[str]], now: float) -> dict[str, set[str]]:
         """The hosts to see now, by id, with the UUIDs of those of their GPUs that are to be looked at.
 
-        Beside hosts and GPUs that are `selected`, and those of `active` alerts that may change by themselves, these are
-        hosts with an alert that have reported since they were last seen, those of their GPUs of which a value is
-        another, and the hosts that are or were not up, that have other GPUs than before, or that miss one.
+        In addition to hosts and GPUs that are `selected`, and those of `active` alerts that may change by themselves,
+        these are hosts with an alert that have reported since they were last seen, those of their GPUs of which a value
+        is another, and the hosts that are or were not up, that have other GPUs than before, or that miss one.
         """
         self._fleet.settle()
         if self._is_new:

@@ -122,11 +122,11 @@ class RuleChange(Struct, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     """The title of its alerts, with fields: `GPU {gpu} of {host} holds {memory_used_bytes}`."""
     action: Annotated[str, Meta(max_length=300)] = ""
-    """The next step for whoever gets an alert of it."""
+    """The next step, shown in alerts of it."""
     labels: dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]] = field(
         default_factory=dict
     )
-    """Labels of its alerts, beside those of the host: for routes, mutes and an Alertmanager."""
+    """Labels of its alerts, in addition to those of the host: for routes, mutes and an Alertmanager."""
 
     def __post_init__(self) -> None:
         if self.above is not None and self.clear is not None and self.clear > self.above:

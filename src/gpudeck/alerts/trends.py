@@ -1,5 +1,5 @@
-"""What rules compare a GPU with beside limits: how much its counters of errors grew, and how fast others of its model
-run. Columns are compared once a minute; only what grew costs more than that."""
+"""What rules compare a GPU with other than limits: how much its counters of errors grew, and how fast others of its
+model run. Columns are compared once a minute; only what grew costs more than that."""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping

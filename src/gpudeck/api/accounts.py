@@ -284,8 +284,8 @@ async def _revoke(request: AuthRequest, auth: Auth, token_id: int) -> Done:
 
 
 def _check_lifetime(auth: Auth, caller: Caller, expires_at: float | None) -> None:
-    """Raises PermissionDeniedException where a token would make one that outlives it: whoever finds a token could use
-    the account for ever. Agents' tokens can only report, and stay."""
+    """Raises PermissionDeniedException where a token would make one that outlives it: a found token would give
+    the account away for ever. Agents' tokens can only report, and stay."""
     own = next((token for token in auth.tokens.live.values() if token.id == caller.token_id), None)
     end = None if own is None else own.expires_at
     if end is not None and (expires_at is None or expires_at > end):

@@ -78,7 +78,7 @@ class Me(Struct, frozen=True):
     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
     through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
-    where this session can be ended as well. `note` is why the last login did not succeed; it is told once.
+    where this session can be ended as well. `note` is why the last login did not succeed; it is returned once.
     """
 
     kind: Kind

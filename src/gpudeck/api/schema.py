@@ -533,8 +533,8 @@ def _parquet(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 class CompleteSchema(JsonRenderPlugin):
-    """Serves the complete document where the framework would serve its own. It is made once: any stranger may ask for
-    it, and making it takes ten times as long as most answers."""
+    """Serves the complete document where the framework would serve its own. It is made once: anonymous
+    clients may ask for it, and making it takes ten times as long as most answers."""
 
     _made = b""
 

@@ -82,7 +82,7 @@ class Audit:
 
 
 def _name(caller: Caller) -> str:
-    """With the token beside its account, so that it can be found and revoked."""
+    """With the token and its account, so that it can be found and revoked."""
     if caller.kind == "token" and caller.account_id is not None:
         return f"{caller.name} (token {caller.token_id})"
     return caller.name or "nobody"

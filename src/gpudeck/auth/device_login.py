@@ -3,7 +3,7 @@ shows a code, a user who is logged in on the page confirms it, and the program g
 every way of logging in, because the page has done that.
 
 With a `port` the confirmation also goes to a listener of the program on the machine of the browser, and the token is
-given out only together with what arrives there: a code that somebody else began is worth nothing to them then.
+given out only together with what arrives there: a code that another user began is worth nothing to them then.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""One LDAP directory: whether a name and a password fit, who somebody is, and who is still there.
+"""One LDAP directory: whether a name and a password fit, who a user is, and who is still there.
 
 ldap3 blocks, so everything runs in threads of its own, and everything has an end: a deadline for each question, after
 which its socket is closed. Names reach a filter or a DN only escaped. A password goes to the server only over TLS (or
@@ -184,7 +184,7 @@ class LdapDirectory:
         return self._read(link, dn, attributes) if fitting is not None and fitting[0] == dn else None
 
     def _bind_service(self, link: "_Link") -> None:
-        """As the hub's own user, or as nobody. Once for each connection, unless somebody else was bound since."""
+        """As the hub's own user, or as nobody. Once for each connection, unless another user was bound since."""
         if link.is_service:
             return
         dn = self.settings.bind_dn
@@ -242,7 +242,7 @@ class LdapDirectory:
         return values[0].hex() if _is_binary(self.settings.id_attribute) else _texts(values[:1])[0]
 
     def _find_groups(self, link: "_Link", dn: str, name: str) -> list[str] | None:
-        """The groups that somebody is in, also through other groups; None where not all can be read: half of them
+        """The groups that a user is in, also through other groups; None where not all can be read: half of them
         would take a role away."""
         settings, found = self.settings, dict[str, str]()
         base = settings.group_base or settings.base
@@ -393,7 +393,7 @@ class _Tls(ldap3.Tls):  # type: ignore[misc]
 
 def find_lock(attributes: _Attributes, now: float) -> str:
     """Why the directory lets nobody in with this entry; empty where it does. Servers that know these attributes do not
-    all look at them when somebody binds."""
+    all look at them when a user binds."""
     control = _number(attributes, "userAccountControl")
     if control is not None and control & 2:
         return "the account is disabled (userAccountControl)"

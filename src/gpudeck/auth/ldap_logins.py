@@ -144,7 +144,7 @@ class LdapLogins:
         return ProviderUser(PROVIDER, found.subject, self._settings.label, mapped, mapping.link_accounts)
 
     async def _block(self, account: Account, why: str) -> None:
-        """Log somebody out everywhere; their tokens are worth nothing until they log in again with the password."""
+        """Log an account out everywhere; their tokens are worth nothing until they log in again with the password."""
         details = f"{self._settings.label}: {why}"
         row = {"at": self._now(), "reason": why[:256]}
 

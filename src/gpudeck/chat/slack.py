@@ -4,8 +4,8 @@ What Slack's parts cost to import is paid by hubs that have a bot: this module i
 
 It listens to mentions, direct messages, its own channel and slash commands, over Socket Mode: Slack sends envelopes,
 each is acknowledged at once and then worked on. A socket of Slack's ends every few hours. It is announced, and a new
-one is opened while the old one still delivers. Answers go through Slack's Web API; what goes wrong is told in words for
-the hub's admins, never with a secret.
+one is opened while the old one still delivers. Answers go through Slack's Web API; what goes wrong is explained in
+words for the hub's admins, never with a secret.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ Examples:
 """
 
 _PATIENCE = 120.0
-"""Seconds: the hub reads when each GPU of a large fleet was idle, beside its other work."""
+"""Seconds: the hub reads when each GPU of a large fleet was idle, among its other work."""
 
 
 @click.command("report", epilog=_EXAMPLES)

@@ -319,7 +319,7 @@ class HubConnection:
     def _refusal(self, status: int, body: bytes, *, is_question: bool) -> GpudeckError:
         refused = _read_refusal(body)
         code, message, hint = refused.error.code, refused.error.message.rstrip("."), refused.error.hint
-        # Every hub knows our routes: this is another server, or a path beside the hub's.
+        # Every hub knows our routes: this is another server, or a path outside the hub's.
         if status == 404 and is_question and code == _NO_ROUTE:
             return self._no_hub()
         if not message and status >= 500:

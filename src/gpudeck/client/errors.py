@@ -47,7 +47,7 @@ class ReservationTaken(GpudeckError):
 
 
 class ImpossibleRequest(GpudeckError):
-    """The fleet can never meet the request, whoever gives up their GPUs."""
+    """The fleet can never meet the request, no matter which GPUs are given up."""
 
 
 class WaitTimeout(GpudeckError):

@@ -38,7 +38,7 @@ class HostReference(Struct, frozen=True):
 
 class HubQueueClient:
     """A position in the queue of a hub. If the hub goes away, it is asked again: its queue survives a restart. `note`
-    is told, in a sentence, when that happens."""
+    gets a sentence when that happens."""
 
     def __init__(self, hub: HubConnection, user: str, wanted: GpuRequest, note: Callable[[str], None]) -> None:
         # It asks again by itself, and says so.

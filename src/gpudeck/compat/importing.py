@@ -187,7 +187,7 @@ def read_yaml_mapping(file: Path, of: str, look: str) -> tuple[yaml.MappingNode,
 
 
 class HostStep(Struct, frozen=True):
-    """A host to be watched. `reach` are the fields of `POST /api/v1/hosts` beside its name."""
+    """A host to be watched. `reach` are the fields of `POST /api/v1/hosts` other than its name."""
 
     name: str
     reach: dict[str, Any]

@@ -120,7 +120,7 @@ class ReadOnlyRoute:
         return path in self.paths
 
     async def answer(self, query: bytes, visibility: Visibility) -> tuple[bytes, Headers]:
-        """The body and its headers, beside its length."""
+        """The body and its headers, without its length."""
         raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

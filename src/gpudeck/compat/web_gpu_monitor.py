@@ -63,7 +63,7 @@ def _find_lines(content: bytes) -> dict[str, int]:
 
 
 def _write_settings(key: str, file: Path) -> str:
-    """A relative path began where its scripts were run, which is beside the file."""
+    """A relative path began where its scripts were run, which is the folder of the file."""
     if not key:
         return ""
     path = key if key.startswith("~") else str(file.absolute().parent / key)

@@ -67,7 +67,7 @@ def migrate(connection: Connection, place: str, keep: Callable[[str], object] | 
         return
     before = _read_version(connection)
     if before is None:
-        _refuse_strangers(connection, place)
+        _refuse_foreign(connection, place)
     elif keep is not None:
         keep(before)
     upgrade(connection, before or "")
@@ -83,11 +83,11 @@ def _read_version(connection: Connection) -> str | None:
     return version
 
 
-def _refuse_strangers(connection: Connection, place: str) -> None:
-    strangers = sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
-    if strangers:
+def _refuse_foreign(connection: Connection, place: str) -> None:
+    foreign = sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
+    if foreign:
         raise UsageError(
-            f"the database {place} has tables that are not gpudeck's: {', '.join(strangers)}.",
+            f"the database {place} has tables that are not gpudeck's: {', '.join(foreign)}.",
             "Give gpudeck a database of its own.",
         )
 

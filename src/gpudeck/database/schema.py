@@ -1,4 +1,4 @@
-"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration beside it. Times are Unix
+"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration. Times are Unix
 seconds. Of a password the argon2 hash is kept, of a token and a cookie the SHA-256 of 256 random bits."""
 
 from typing import Final
@@ -128,7 +128,7 @@ device_logins = Table(
     Column("token_seconds", Float(53), nullable=False),
     Column("port", Integer, nullable=True),  # where the program listens on the machine of the browser
     Column("code_hash", String(64), nullable=True),  # of what the browser takes there
-    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=True),  # whoever decided
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=True),  # who decided
     Column("is_denied", Integer, nullable=False, server_default="0"),
 )
 """Logins of programs that wait for a user to confirm them on the page."""

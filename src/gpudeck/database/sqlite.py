@@ -22,7 +22,7 @@ from gpudeck.model.errors import UsageError
 
 FILE_NAME = "gpudeck.db"
 LOCAL_NAME = "local.db"
-"""Beside a PostgreSQL server: what has to go on while that is away (alerts, messages, events that it did not take)."""
+"""With a PostgreSQL server: what has to go on while that is away (alerts, messages, events that it did not take)."""
 BUSY_SECONDS = 10.0
 """How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
 LOCKED_SECONDS = 3.0
@@ -120,7 +120,7 @@ async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
 
 def make_file(file: Path) -> None:
     """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it. SQLite gives
-    the same mode to the two files that it puts beside it. Raises OSError."""
+    the same mode to the two files that it creates next to it. Raises OSError."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # One that was copied back from a backup is often readable by everybody.
@@ -163,7 +163,7 @@ def explain(error: BaseException) -> DatabaseTrouble | None:
 
 def copy_file(source: Path, target: Path) -> None:
     """A new file `target`, which only its owner can read, with all that was committed in `source` when this began. One
-    step of SQLite's own backup: writers go on meanwhile. The copy is one file, with none beside it. Blocks. Raises
+    step of SQLite's own backup: writers go on meanwhile. The copy is one file, with no second file. Blocks. Raises
     sqlite3.Error and OSError; then there is no target."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:

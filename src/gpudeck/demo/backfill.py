@@ -123,6 +123,6 @@ class Backfill:
 
 
 def remove_file(path: Path) -> None:
-    """With what SQLite and the history keep beside it."""
+    """With what SQLite and the history keep next to it."""
     for suffix in ("", "-wal", "-shm", "-lock"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

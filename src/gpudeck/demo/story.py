@@ -1,4 +1,4 @@
-"""What a demo has beside its fleet: prices, reservations and a queue, made from what the simulated users do.
+"""What a demo has besides its fleet: prices, reservations and a queue, made from what the simulated users do.
 
 The simulator knows the future too: a planned reservation is that of a job which is going to start, so its owner comes.
 """

@@ -57,7 +57,7 @@ class HostEntry(Struct, frozen=True):
     path: Annotated[str, Meta(pattern="^/", extra={"config_words": "a path that begins with /"})] | None = None
     """The path below its address, such as /metrics (pull, scrape)."""
     labels: Labels = field(default_factory=dict)
-    """Shown beside the name, such as rack: b3."""
+    """Shown next to the name, such as rack: b3."""
 
     def __post_init__(self) -> None:
         try:

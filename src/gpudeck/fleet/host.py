@@ -309,8 +309,8 @@ class HostState:
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
 
     def flag(self, kind: str, problem: str | None) -> None:
-        """Show a problem that the hub found, beside those that the host reports; None takes it back. The kind `rival`
-        lasts until the host's next report."""
+        """Show a problem that the hub found, in addition to those that the host reports; None takes it back. The kind
+        `rival` lasts until the host's next report."""
         if self._flags.get(kind) == problem:
             return
         if problem is None:

@@ -142,7 +142,7 @@ class LateReports:
 
     def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
         """Whether something newer is shown of that host. A report of another run is late if it was made before the run
-        that is shown first reported: an agent beside that one goes on after it."""
+        that is shown first reported: a second agent goes on after it."""
         if host.order.is_of_run(envelope):
             return envelope.sequence < host.order.sequence
         return observed_at < host.run_began_at <= now

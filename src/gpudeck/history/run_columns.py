@@ -298,7 +298,7 @@ def _cut(hour: Hour, query: VerdictQuery, gpus: Sequence[int], start: float, sto
         if name in hour.metrics
     }
     if is_shared and _UTILIZATION in metrics:
-        # Beside others its own counts where it is known; a GPU that does not work works for nobody.
+        # On a shared GPU its own counts where it is known; a GPU that does not work works for nobody.
         whole = np.where(present, hour.metrics[_UTILIZATION][rows, span], np.nan)
         metrics[_UTILIZATION] = np.where(others & (whole >= WORK_PERCENT), own, whole)
     whole_memory = metrics.pop("memory_used_bytes", None)

@@ -7,7 +7,7 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 GPU_NAMES: Final = tuple(GPU_METRICS)
 HOST_NAMES: Final = tuple(HOST_METRICS)
 HOST_PREFIX: Final = "host_"
-"""Precedes the names of a host's own metrics where they stand beside those of GPUs."""
+"""Precedes the names of a host's own metrics in one list with those of GPUs."""
 ALL_NAMES: Final = (*GPU_NAMES, *(HOST_PREFIX + name for name in HOST_NAMES))
 STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved", "drained", "allocated")
 """A GPU's availability by number, as it is kept: new ones come last. `absent`: it was not in the report at all."""

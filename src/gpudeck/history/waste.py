@@ -212,7 +212,7 @@ MAX_HOURS: Final = 50_000
 """Hours of hosts that are read for one answer."""
 _IDLE, _OTHER, _UNSEEN = 1, 0, -1
 _LITTLE: Final = 1.0
-"""Seconds in another state that do not count beside a quarter hour."""
+"""Seconds in another state that do not count within a quarter hour."""
 _NOTHING: Final = 0.01
 """How exact times are kept."""
 

@@ -59,7 +59,7 @@ class Metric(Struct, frozen=True):
 MIB = 1024.0 * 1024.0
 TIB = MIB * MIB
 Value = float | None
-"""None is unknown: the reason stands beside it."""
+"""None is unknown: its reason is given next to it."""
 _CONSTANT, _COUNTER = Kind.CONSTANT, Kind.COUNTER
 _SUM, _MAX, _LAST = Rollup.SUM, Rollup.MAX, Rollup.LAST
 

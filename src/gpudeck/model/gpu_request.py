@@ -391,7 +391,7 @@ class Granted(Struct, frozen=True):
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
     """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
-    history knows; null stands beside the reason why there is none.
+    history knows; null with the reason why there is none.
 
     `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
     they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know

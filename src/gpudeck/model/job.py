@@ -126,7 +126,7 @@ class JobGpu(JobAmounts, kw_only=True):
 
 
 class JobNode(Struct, kw_only=True):
-    """What a job used of a host beside GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
+    """What a job used of a host besides GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
     its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
     limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why."""
 
@@ -284,7 +284,7 @@ class JobstatsSummary(Struct):
     gpus: Annotated[int, Meta(ge=0, le=1024)] | None = None
 
     def list_gpus(self) -> list[ImportedGpu]:
-        """Those with figures, and as many without as `gpus` counts beside them."""
+        """Those with figures, and as many without as `gpus` counts in addition."""
         measured = [
             ImportedGpu(
                 host=host,

@@ -113,7 +113,7 @@ MAX_CGROUPS = 64
 
 
 class JobCgroup(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job, or pod, uses of this host beside GPUs: of the cgroup that its processes are in. `job` is that of its
+    """What a job, or pod, uses of this host besides GPUs: of the cgroup that its processes are in. `job` is that of its
     processes.
 
     `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is

@@ -2,7 +2,7 @@
 
 The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
 `Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. A null stands
-beside its reason in `reasons`.
+with its reason in `reasons`.
 """
 
 from typing import Any, Literal

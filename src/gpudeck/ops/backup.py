@@ -80,7 +80,7 @@ def make_backup(target: Path | None, config: Path | None, *, with_history: bool 
                 files=[describe_file(folder / name) for name in NAMES if (folder / name).exists()],
             )
             _write(archive, manifest, folder)
-            # There is room for one copy beside the archive, and this one was packed.
+            # There is room for one copy next to the archive, and this one was packed.
             shutil.rmtree(folder)
             folder.mkdir()
             open_backup(archive, folder)
@@ -111,7 +111,7 @@ def _check_hub(settings: Settings, data_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _folder_for_copies(target: Path | None) -> Iterator[str]:
-    """Beside the archive: there has to be room. One without a lock is of a backup that was killed, and is deleted."""
+    """Next to the archive: there has to be room. One without a lock is of a backup that was killed, and is deleted."""
     place = Path(tempfile.gettempdir()) if target is None else target.absolute().parent
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), locked(left):

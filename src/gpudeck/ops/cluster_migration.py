@@ -318,9 +318,9 @@ class _SampleMover:
             there = self._hosts_in_store() if count else {}
         except (Temporary, WriteRefused) as error:
             raise GpudeckError(f"the store cannot be used: {error}", "Check history.write_url and read_url.") from error
-        strangers = sorted(there.keys() - ids)
-        if strangers or (there and self._note.last is None):
-            whose = f"another fleet (host {strangers[0]})" if strangers else "these hosts at the same time"
+        foreign = sorted(there.keys() - ids)
+        if foreign or (there and self._note.last is None):
+            whose = f"another fleet (host {foreign[0]})" if foreign else "these hosts at the same time"
             raise UsageError(
                 f"{self._read_client.shown} has samples of {whose}.",
                 "Give a store, or a tenant (history.headers), of its own.",

@@ -39,7 +39,7 @@ _STAGE: Final = ".restoring"
 _DECIDED: Final = ".restored"
 _PLAN: Final = "plan.json"
 _BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite has beside a file belongs to it: with another one it would be damage."""
+"""The files that SQLite keeps next to a database belong to it: with another one it would be damage."""
 _T = TypeVar("_T")
 
 

@@ -33,7 +33,7 @@ _REFUSED_SECONDS: Final = 10.0
 LoginsOf = Callable[[Request], Collection[str]]
 """The logins on the hosts of the user who waits."""
 FindOutdated = Callable[[Set[str]], Set[str]]
-"""Those of these GPUs, by UUID, of which more has to be known before somebody gets them."""
+"""Those of these GPUs, by UUID, of which more has to be known before they are granted."""
 
 
 class QueueStore(FleetStore):

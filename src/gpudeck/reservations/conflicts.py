@@ -86,7 +86,7 @@ def find_slot(
     in_use: Collection[str] = (),
 ) -> FreeSlot | None:
     """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds. `in_use` are
-    those that somebody is on now.
+    those that are in use now.
 
     Nothing becomes free but where something ends: only those moments are tried.
     """
@@ -113,7 +113,7 @@ def choose(
     """So many of them: of one host if any has enough, else of as few hosts as will do; None where there are not enough,
     or not on one host.
 
-    Of several hosts the one of which the fewest have to be GPUs that somebody is on now; then the one that has the
+    Of several hosts the one of which the fewest have to be GPUs in use now; then the one that has the
     fewest left over, so that whole hosts stay whole for those who need one; then the one with the most unused.
     """
     hosts: dict[str, list[ReservedGpu]] = defaultdict(list)

@@ -155,7 +155,7 @@ class ReservationService(Service):
         now = self._now()
         found = self._rules.reconcile(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": ReservationMark(None, is_unknown=True)}
-        # Only the jobs that its scheduler lets in may use such a GPU, whoever has reserved it here.
+        # Only the jobs that its scheduler lets in may use such a GPU, no matter who has reserved it here.
         marks = {
             gpu.uuid: ReservationMark(show_at_gpu(one), since=one.start)
             for one in self.calendar.see_of_schedulers()

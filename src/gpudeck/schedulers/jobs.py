@@ -3,7 +3,7 @@
     fleet (columns of allocated GPUs) → JobTracker (sums of this hour) → JobStore (jobs, job_gpus, job_usage)
 
 An allocation is taken from the fleet, whichever scheduler it is of. A job has ended when each of its GPUs is known to
-be somebody else's or nobody's; while its scheduler cannot be read, it is neither counted nor ended.
+be another user's or nobody's; while its scheduler cannot be read, it is neither counted nor ended.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """TLS from files, for the hub and for agents that are asked: read at the start, and again whenever they change.
 
 Each set of files becomes a context of its own, and the next handshake takes the newest. Loading new files into a
-context in use would not do: where the key is of another kind the old certificate stays beside the new one, an authority
+context in use would not do: where the key is of another kind the old certificate stays with the new one, an authority
 that was removed is believed on, and a key that does not match leaves neither. Connections that are open keep theirs.
 """
 

@@ -66,8 +66,8 @@ class Source(Protocol):
     """Reads one host over and over. `read` is never called again before it has returned, and may be cancelled.
 
     It raises Temporary when the host cannot be reached or answers nonsense, Refused for credentials or host keys,
-    Absent when there is nothing to read. The message is shown beside the host. What was opened is kept until `close`,
-    which may be called at any time; after a failed or cancelled `read` the next one starts afresh.
+    Absent when there is nothing to read. The message is shown as a problem of the host. What was opened is kept until
+    `close`, which may be called at any time; after a failed or cancelled `read` the next one starts afresh.
     """
 
     async def read(self, now: float) -> FetchedReport: ...

@@ -30,7 +30,7 @@ class PluginSource:
 
 
 def make_method(plugin: Plugin) -> PollMethod:
-    """Loads the plugin. One that fails is told beside each host that it should read."""
+    """Loads the plugin. One that fails is a problem of each host that it should read."""
     found: Any = None
     trouble: PluginError | None = None
     try:

@@ -26,7 +26,7 @@ _CHANNEL_CODES = {
     3: "this kind of channel is unknown there",
     4: "it is short of resources",
 }
-"""Reasons of RFC 4254, section 5.1: what the other side says beside them is not shown."""
+"""Reasons of RFC 4254, section 5.1: the text that the other side adds is not shown."""
 _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 
 

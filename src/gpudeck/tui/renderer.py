@@ -21,7 +21,7 @@ enter    open the row or the group    M  by memory
 esc      back; drop the filter        T  by time
 f or 1   fleet                        N  by host
 p or 2   processes                    U  by user
-u or 3   people                       < >  by the column beside
+u or 3   people                       < >  by the next column
 /        filter by words              I  turn the order around
 s        search, n goes on            g  group: host, model, user, none
 space    stand still, go on           k  end a process of your own
@@ -180,7 +180,7 @@ def _foot(top: Top, width: int) -> Line:
 
 
 def _put_over(lines: list[Line], texts: Sequence[str], width: int) -> list[Line]:
-    """A box in the middle of the picture. Whole lines: what stands beside it would only distract."""
+    """A box in the middle of the picture. Whole lines: what is next to it would only distract."""
     inner = min(width - 4, max(map(width_of, texts)))
     left = (width - inner - 4) // 2
     drawn = [f"╭{'─' * (inner + 2)}╮", *(f"│ {fit(shorten(clean(text), inner), inner)} │" for text in texts)]

@@ -296,6 +296,6 @@ def make_rows(
 
 
 def next_sort(table: TableView, now: str, step: int) -> str:
-    """The sort beside this one, in the order of the columns."""
+    """The neighbouring sort, in the order of the columns."""
     names = list(table.sorts)
     return names[(names.index(now) + step) % len(names)]

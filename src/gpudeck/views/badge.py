@@ -1,6 +1,6 @@
 """How many GPUs are free, for other sites: a badge (SVG), and a small page to be framed (HTML). Pure.
 
-Neither needs anything beside itself, and neither runs a script. Every text from hosts is escaped.
+Neither needs anything else, and neither runs a script. Every text from hosts is escaped.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """The fleet of a moment as one HTML file: to be mailed, printed, or published.
 
-It needs nothing beside itself: no font, no picture, no address. A host is a line with a sign, the load and the memory
+It needs nothing else: no font, no picture, no address. A host is a line with a sign, the load and the memory
 of each GPU; what else a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail
 program throws the style away, the same words are left as plain text. The one script says how old the page is, and the
 page loads itself again: one that is left open is never taken for the present.
@@ -163,7 +163,7 @@ def _doing(gpu: Gpu) -> list[str]:
     if gpu.availability in UNUSED:
         return [f"{show_gib(total, 0)} GiB"]
     people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
-    # Of others the load stands beside the sign.
+    # For others the load is next to the sign.
     load = {f"util {show_number(gpu.utilization_percent, ' %')}": gpu.utilization_percent} if is_unknown else {}
     figures = {
         f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,

@@ -239,7 +239,7 @@ def render_fleet(
     else:
         rows = [row for host in hosts for row in gpu_rows(host, now)]
         lines += ["", *render((HOST_COLUMN, *GPU_COLUMNS), rows, width, colour)]
-    # What a row says beside its GPU is not said again below the table.
+    # What a row says next to its GPU is not said again below the table.
     noted = _find_noted(hosts, now) if not detail and any(" NOTE" in line for line in lines[1:3]) else frozenset()
     problems = [*fleet.problems, *([] if detail else _host_problems(hosts, noted, is_uncut=width is None))]
     if problems:
@@ -323,7 +323,7 @@ def draw_boxes(hosts: Sequence[Host], now: float, width: int | None, colour: boo
     inner = None if width is None else width - _FRAME
     parts = _lay_out_parts(hosts, now, inner, colour)
     titles = [_title(host, now, inner) for host in hosts]
-    # Beside a title there is a rule, and the longest name of a part has room too.
+    # Next to a title there is a rule, and the longest name of a part has room too.
     widest = max(12, *(width_of(title) + 2 for title, _ in titles), *(part[2] for own in parts for part in own))
     lines: list[str] = []
     for host, title, own in zip(hosts, titles, parts, strict=True):

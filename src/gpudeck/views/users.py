@@ -104,7 +104,7 @@ def _memory(gpu: Gpu, processes: list[ShownProcess]) -> float | None:
 class UserRow(Struct, frozen=True):
     """A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
     is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
-    beside its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
+    with its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
     is when their oldest process started, in Unix seconds."""
 
     user: str | None

@@ -1902,7 +1902,7 @@ export interface components {
             id: number;
             /** @description Whether it is disabled */
             is_disabled: boolean;
-            /** @description When somebody last logged in, in Unix seconds; null: never */
+            /** @description The last login, in Unix seconds; null: never */
             last_login_at: number | null;
             /** @description Its name */
             name: string;
@@ -2112,7 +2112,7 @@ export interface components {
         Allocation: {
             /** @description The scheduler's account that the job is charged to; null: none */
             account?: string | null;
-            /** @description Who is on the GPU beside the job's user; null: nobody */
+            /** @description Who is on the GPU besides the job's user; null: nobody */
             conflict?: string | null;
             /** @description The container that the process runs in; null: none */
             container?: string | null;
@@ -2412,7 +2412,7 @@ export interface components {
             active_hours: number | null;
             /** @description The date, in the time zone that was asked for */
             day: string;
-            /** @description GPU-hours in use by somebody */
+            /** @description GPU-hours in use */
             gpu_hours: number;
             /** @description When the day begins, in Unix seconds */
             time: number;
@@ -3960,7 +3960,7 @@ export interface components {
         };
         /**
          * JobCgroup
-         * @description What a job, or pod, uses of this host beside GPUs: of the cgroup that its processes are in. `job` is that of its
+         * @description What a job, or pod, uses of this host besides GPUs: of the cgroup that its processes are in. `job` is that of its
          *         processes.
          *
          *         `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is
@@ -4103,7 +4103,7 @@ export interface components {
         };
         /**
          * JobNode
-         * @description What a job used of a host beside GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
+         * @description What a job used of a host besides GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
          *     its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
          *     limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why.
          */
@@ -4486,7 +4486,7 @@ export interface components {
          *     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
          *     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
          *     through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
-         *     where this session can be ended as well. `note` is why the last login did not succeed; it is told once.
+         *     where this session can be ended as well. `note` is why the last login did not succeed; it is returned once.
          */
         Me: {
             /** @description Whether there are accounts to log in with */
@@ -4690,7 +4690,7 @@ export interface components {
          */
         NewMaintenance: {
             /**
-             * @description When it ends: Unix seconds or ISO 8601 with its zone; null: when somebody ends it
+             * @description When it ends: Unix seconds or ISO 8601 with its zone; null: until it is ended
              * @example now
              */
             end?: number | string | null;
@@ -5506,7 +5506,7 @@ export interface components {
         /**
          * QueuePosition
          * @description `position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
-         *     history knows; null stands beside the reason why there is none.
+         *     history knows; null with the reason why there is none.
          *
          *     `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
          *     they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
@@ -5742,7 +5742,7 @@ export interface components {
                 [key: string]: string;
             };
             /**
-             * @description What jobs use beside GPUs
+             * @description What jobs use besides GPUs
              * @default []
              */
             job_cgroups?: components["schemas"]["JobCgroup"][];
@@ -6183,7 +6183,7 @@ export interface components {
             /** @description Seconds between two reports */
             interval_seconds: number;
             /**
-             * @description What jobs use beside GPUs
+             * @description What jobs use besides GPUs
              * @default []
              */
             job_cgroups?: components["schemas"]["JobCgroup"][];
@@ -6243,7 +6243,7 @@ export interface components {
             created_at: number;
             /** @description Who created it */
             created_by: string;
-            /** @description When it ends, in Unix seconds; null: when somebody ends it */
+            /** @description When it ends, in Unix seconds; null: until it is ended */
             end: number | null;
             /**
              * @description The GPU's UUID; null: no single GPU is concerned
@@ -6613,7 +6613,7 @@ export interface components {
              * @example 412.5
              */
             power_watts: number | null;
-            /** @description GPUs that nobody uses and somebody has reserved for now */
+            /** @description Unused GPUs that are reserved for now */
             reserved: number;
             /** @description GPUs of which the state is unknown */
             unknown: number;
@@ -6741,7 +6741,7 @@ export interface components {
             days?: components["schemas"]["Day"][];
             /** @description Energy, in kWh; null: no power was known */
             energy_kwh: number | null;
-            /** @description GPU-hours in use by somebody */
+            /** @description GPU-hours in use */
             gpu_hours: number;
             /** @description The group of the users; null: unknown */
             group?: string | null;
@@ -6799,7 +6799,7 @@ export interface components {
          * UserRow
          * @description A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
          *     is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
-         *     beside its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
+         *     with its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
          *     is when their oldest process started, in Unix seconds.
          */
         UserRow: {
@@ -6892,7 +6892,7 @@ export interface components {
          *     prices. `released` is the part of `idle` after a GPU had been idle for an hour.
          */
         WasteRow: {
-            /** @description GPU-hours in use by somebody */
+            /** @description GPU-hours in use */
             gpu_hours: number;
             /** @description GPU-hours in the state idle, with their cost */
             idle: components["schemas"]["WastedHours"];

@@ -58,7 +58,7 @@ class MessageService(Service):
     ) -> None:
         """`database` keeps messages on their way, instead of this machine's. `claimed` are the UUIDs of free GPUs that
         are claimed. `bot` writes to people in Slack, if there is one; `inbox` takes what is meant for one
-        person, whoever that is, also of a demo.
+        person, also of a demo.
         `fleet` is the name under which a demo's messages are kept apart; they are sent only if the settings say so."""
         self._hub = hub
         self._users = auth.users

@@ -40,7 +40,7 @@ class Message(Struct, frozen=True, kw_only=True):
     `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, "watch",
     "ask" or "digest". `title` is one line without its full stop, `lines` are the details, one subject each, `action` is
     the next step. `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the
-    accounts that it concerns: their own channels get it beside those of the routes. Text is plain: the
+    accounts that it concerns: their own channels get it in addition to those of the routes. Text is plain: the
     sender escapes it for where it goes.
     """
 

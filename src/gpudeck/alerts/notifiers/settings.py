@@ -58,8 +58,8 @@ class ChannelSettings(Struct, frozen=True):
     url_file: str | None = None
     """A file with the address, so that this one holds no secret. It is read for every message."""
     events: list[_Kind] = field(default_factory=list)
-    """Events that are sent here as they happen, beside what the routes send: host_down, host_up, host_seen. Without
-    routes the rule of the same name, host_down, is not sent here a second time."""
+    """Events that are sent here as they happen, in addition to what the routes send: host_down, host_up, host_seen.
+    Without routes the rule of the same name, host_down, is not sent here a second time."""
     texts: dict[_Kind, _Text] = field(default_factory=dict)
     """Texts of your own for these events, in place of the hub's: `host_down: "{host} is gone"`."""
 
@@ -75,14 +75,14 @@ class ChannelSettings(Struct, frozen=True):
 
 
 class AlertmanagerSettings(Struct, frozen=True):
-    """Alertmanagers that get the hub's alerts, beside the channels. Personal alerts are not sent there."""
+    """Alertmanagers that get the hub's alerts, in addition to the channels. Personal alerts are not sent there."""
 
     urls: Annotated[list[_Url], Meta(min_length=1, max_length=10)]
     """Their addresses: http://alertmanager.example:9093. Each gets all alerts."""
     severity: Severity = "info"
     """The lowest severity that is sent."""
     labels: dict[_LabelName, _Pattern] = field(default_factory=dict)
-    """Labels of all alerts, beside those of host and rule: `{cluster: north}`."""
+    """Labels of all alerts, in addition to those of host and rule: `{cluster: north}`."""
     token_file: str | None = None
     """A file with a token for a proxy in front of them. It is read each time."""
     ca_file: str | None = None
@@ -101,7 +101,7 @@ class RouteSettings(Struct, frozen=True):
     rules: list[_Pattern] = field(default_factory=list)
     """Names of rules, any of which fits: gpu_lost, host_*."""
     labels: dict[str, _Pattern] = field(default_factory=dict)
-    """Labels of the host, with `host` and `model` beside them, all of which fit: `rack: r1*`."""
+    """Labels of the host, and `host` and `model`, all of which fit: `rack: r1*`."""
     users: list[_Pattern] = field(default_factory=list)
     """Accounts that it concerns, any of which fits."""
     groups: list[_Pattern] = field(default_factory=list)

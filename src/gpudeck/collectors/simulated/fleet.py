@@ -151,7 +151,7 @@ def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
 
 
 def _disk(volume: Volume, t: float) -> Disk:
-    """It fills up over days and is tidied again."""
+    """It fills up over days and is cleaned up again."""
     total = int(volume.tib * _TIB)
     share = min(0.995, volume.share + volume.swing * wave(volume.salt, t, 4 * 86_400))
     return Disk(volume.mount, int(total * share) // _MIB * _MIB, total)

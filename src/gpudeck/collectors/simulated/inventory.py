@@ -34,8 +34,8 @@ _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "
 
 
 class Features(Struct, frozen=True):
-    """What a GPU has beside memory and clocks. One without `fan` is cooled by the fans of its machine. `states` are its
-    performance states (empty, full). `memory_warmth` is its memory's temperature as a share of the chip's."""
+    """What a GPU has besides memory and clocks. One without `fan` is cooled by the fans of its machine. `states` are
+    its performance states (empty, full). `memory_warmth` is its memory's temperature as a share of the chip's."""
 
     fan: bool = False
     states: tuple[int, int] = (0, 0)

@@ -210,8 +210,8 @@ class Timeline:
             return None
         begin = round(rng.uniform(start + 60, start + (end - start) / 2))
         until = round(rng.uniform(begin + 600, end - 60))
-        beside = draw_work(rng, rng.choice(("notebook", "inference")), brisk=False, room=0.9 - work.memory_share)
-        return self._signed(rng, beside, [slot], float(begin), float(until), as_guest=True)
+        second = draw_work(rng, rng.choice(("notebook", "inference")), brisk=False, room=0.9 - work.memory_share)
+        return self._signed(rng, second, [slot], float(begin), float(until), as_guest=True)
 
     def _signed(
         self,

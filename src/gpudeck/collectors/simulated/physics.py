@@ -209,9 +209,9 @@ def segment_at(tenure: Tenure, slot: int, t: float) -> LoadSegment:
         return _stretch(phase.start, min(phase.end, guest.start), [(run, phase)])
     if t >= guest.end:
         return _stretch(max(phase.start, guest.end), phase.end, [(run, phase)])
-    beside = phase_at(guest, t)
-    start, end = max(phase.start, beside.start, guest.start), min(phase.end, beside.end)
-    return _stretch(start, end, [(run, phase), (guest, beside)])
+    second = phase_at(guest, t)
+    start, end = max(phase.start, second.start, guest.start), min(phase.end, second.end)
+    return _stretch(start, end, [(run, phase), (guest, second)])
 
 
 def _stretch(start: float, end: float, together: list[tuple[SimulatedJob, Phase]]) -> LoadSegment:

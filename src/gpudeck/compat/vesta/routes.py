@@ -92,7 +92,7 @@ TAKEN: Final = VestaReply(json.dumps({"status": "OK", "status_code": 200}).encod
 
 
 class VestaRoutes:
-    """Routes beside the API. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
+    """Routes outside the API. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
 
     def __init__(
         self,

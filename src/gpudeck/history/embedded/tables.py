@@ -216,7 +216,7 @@ def _explain(error: sqlite3.Error | OSError, path: Path) -> Exception:
 
 
 def set_file_aside(path: Path, now: float) -> Path:
-    """Give the file another name, with what SQLite keeps beside it; what it is called now. Raises OSError."""
+    """Give the file another name, with what SQLite keeps next to it; what it is called now. Raises OSError."""
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}-damaged-{stamp}{count}{path.suffix}" for count in ("", *(f"-{n}" for n in range(1, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())

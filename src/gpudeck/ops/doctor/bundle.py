@@ -122,7 +122,7 @@ def _read_secrets(file: Path) -> set[str]:
 
 
 class Redactor:
-    """Makes text fit to be sent away. `names` are replaced too, each by what stands beside it."""
+    """Makes text fit to be sent away. `names` are replaced too, each by its replacement."""
 
     def __init__(self, secrets: Iterable[str], names: Mapping[str, str] | None = None) -> None:
         # The longest first: one may be a part of another.
