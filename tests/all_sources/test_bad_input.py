@@ -51,7 +51,7 @@ REASONS = {
     "ssh-mute": "takes the connection, but no login is finished in time: it is overloaded, or hangs.",
     "ssh-closing": "does not greet as an sshd does",
     "shell-html": "The machine did not run the command; it answered",
-    "shell-half": "The answer of the machine breaks off in the part",
+    "shell-half": "The machine's answer breaks off in the part",
     "shell-endless": "The host printed more than 4 MiB.",
     "shell-mute": "shell-mute is connected, but does not answer: it is overloaded, or hangs.",
     "shell-closing": "closed the connection",
