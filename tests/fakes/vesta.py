@@ -17,7 +17,7 @@ from gpudeck.api.services import ApiServices
 from gpudeck.compat.settings import VestaSettings
 from gpudeck.compat.vesta.import_routes import ImportStorage, VestaImportRoutes
 from gpudeck.compat.vesta.routes import VestaRoutes
-from gpudeck.compat.vesta.store import ImportedSpans, Samples, VestaRegister
+from gpudeck.compat.vesta.store import Samples, VestaRegister
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
@@ -83,20 +83,18 @@ class VestaHub:
             self.settings,
             identify=keeper.identify,
             policy=house.policy,
-            history=house.history,
             now=self.clock,
         )
         shelf = ImportStorage(
             house.history,
             samples,
-            ImportedSpans(self._auth.database),
             has_room=self._ask_room,
             settle=self._settle,
             keeps=self.keeps,
         )
         return [
             self.senders,
-            VestaImportRoutes(house.hub.fleet, self.register, shelf, identify=keeper.identify, now=self.clock),
+            VestaImportRoutes(self.register, shelf, identify=keeper.identify, now=self.clock),
         ]
 
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> AdmissionGate:

@@ -67,7 +67,7 @@ class CompatRoutes:
     ) -> list[ForeignRoutes]:
         from gpudeck.compat.vesta.import_routes import ImportStorage, VestaImportRoutes  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaRoutes  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.store import ImportedSpans, Samples, VestaRegister  # noqa: PLC0415 - as above
+        from gpudeck.compat.vesta.store import Samples, VestaRegister  # noqa: PLC0415 - as above
 
         assert self._settings.vesta is not None  # noqa: S101 - the caller has looked
         register = VestaRegister(
@@ -82,21 +82,19 @@ class CompatRoutes:
             self._settings.vesta,
             identify=keeper.identify,
             policy=services.policy,
-            history=services.history,
             now=clock.wall,
         )
         self.senders.append(vesta)
         storage = ImportStorage(
             services.history,
             samples,
-            ImportedSpans(services.auth.database),
             has_room=lambda: bool(getattr(services.history, "has_room", True)),
             settle=lambda: bool(getattr(services.history, "settle", lambda: True)()),
             keeps=self._history_kept,
         )
         return [
             vesta,
-            VestaImportRoutes(services.hub.fleet, register, storage, identify=keeper.identify, now=clock.wall),
+            VestaImportRoutes(register, storage, identify=keeper.identify, now=clock.wall),
         ]
 
 

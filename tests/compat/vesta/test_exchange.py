@@ -109,20 +109,10 @@ def test_between_two_hosts_of_the_boxes_is_an_empty_line(vesta: VestaHub) -> Non
     assert text.startswith(f"gpudeck {__version__}\n\n#### gpu1 ")
 
 
-def test_the_table_of_memory(vesta: VestaHub) -> None:
+def test_the_path_of_the_gpu_table_has_the_table(vesta: VestaHub) -> None:
     vesta.report("gputest001", captured_posts()[0])
-    rule = "+------------------------------+---------------------------+-------------------+"
     text = vesta.get("/gpu_table?term=true").text
-    assert text.splitlines() == [
-        f"+{'-' * 78}+",
-        f"| gpudeck {__version__}".ljust(69) + "gpu table |",
-        rule,
-        "| host name                    | gpu name                  | memory usage (MiB)|",
-        rule,
-        "|gputest001                    | 0:GeForce GTX 1080 Ti     |    8018 /   11169 |",
-        "|                              | 1:GeForce GTX 1080 Ti     |       2 /   11172 |",
-        rule,
-    ]
+    assert text == vesta.get("/?term=true").text
     page = vesta.get("/gpu_table")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert f"<pre>{text}</pre>" in page.text

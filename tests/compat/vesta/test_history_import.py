@@ -217,16 +217,6 @@ def test_a_newest_row_that_tells_no_memory_is_not_taken_again(
     assert carry(read(file, here), vesta) == [("host", "there"), ("history", "there")]
 
 
-def test_a_name_that_another_sender_has_is_told_by_a_dry_run_too(
-    tmp_path: Path, here: ImportContext, vesta: VestaHub
-) -> None:
-    vesta.add("gpu1")
-    plan = read(make_database(tmp_path / "x.db", {}, [("abc1", "gpu1", "")]), here)
-    (told,) = check_steps(plan.steps, ImportTarget(FakeClient(vesta)))  # type: ignore[arg-type]
-    assert told.outcome == "failed"
-    assert told.detail.startswith("another sender is registered as gpu1.")
-
-
 @pytest.mark.parametrize("name", ["../../etc", "<script>", "a b"])
 def test_a_name_that_no_sender_gets_here_is_told_before_anything_is_done(
     tmp_path: Path, here: ImportContext, name: str

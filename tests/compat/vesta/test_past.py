@@ -193,17 +193,10 @@ def test_a_database_that_does_not_answer_costs_no_post(vesta: VestaHub, monkeypa
     assert vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]["temperature"] == 70
 
 
-def test_what_a_host_with_an_agent_measured_stands_behind_what_its_sender_posted(
-    vesta: VestaHub, store: EmbeddedStore
-) -> None:
+def test_a_host_with_an_agent_has_its_newest_state_behind_what_its_sender_posted(vesta: VestaHub) -> None:
     host_id = vesta.report("gpu1", make_post(1, temperature=90))
-    for number in range(3):
-        record(store, CAPTURED_AT // 10 * 10 + 10.0 * (number - 1), 50 + number)
     vesta.clock.advance(35)
     envelope = make_envelope("gpu1", gpus=[make_gpu(0)], collected_at=vesta.clock())
     vesta.hub.fleet.apply(envelope, via="push", now=vesta.clock())
-    times = [at for at, _ in told(vesta)]
-    assert times[0] == "063757"
-    assert times[-1] == "063832"
-    assert times == sorted(times)
+    assert [at for at, _ in told(vesta)] == ["063757", "063832"]
     assert vesta.register.get(host_id) is not None

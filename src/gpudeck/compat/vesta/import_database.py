@@ -8,7 +8,7 @@ import sqlite3
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, tzinfo
 from itertools import pairwise
@@ -95,13 +95,12 @@ class VestaMachine(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """A row of a host's table: its number there, when it was stored, the GPUs of then in vesta's words and their UUIDs;
-    or why it cannot be imported, in which case the time may be unknown too."""
+    """A row of a host's table: its number there, when it was stored, and the GPUs of then in vesta's words; or why it
+    cannot be imported, in which case the time may be unknown too."""
 
     row: int
     at: float | None
     gpus: dict[str, Any] | None = None
-    uuids: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -123,11 +122,11 @@ class VestaDatabase:
         columns = {row[1] for row in self._query(f"PRAGMA table_info({_quote(name)})")}
         return any(found) and set(wanted) <= columns
 
-    def stored(self, name: str, *, newest_first: bool = True) -> Iterator[Stored]:
-        order = "DESC" if newest_first else "ASC"
+    def stored(self, name: str) -> Iterator[Stored]:
+        """The oldest first."""
         rows = self._query(
             f"SELECT rowid, timestamp, CASE WHEN length(data) <= {MAX_BLOB} THEN data END FROM {_quote(name)} "  # noqa: S608
-            f"ORDER BY timestamp {order}, rowid {order}"
+            "ORDER BY timestamp, rowid"
         )
         return (self._read_row(number, stamp, blob, name) for number, stamp, blob in rows)
 
@@ -143,7 +142,7 @@ class VestaDatabase:
             return Stored(number, at, problem=str(error))
         except ReportRefused as error:
             return Stored(number, at, problem=error.message)
-        return Stored(number, at, describe_post(post, EVERYTHING), tuple(gpu.uuid for gpu in post.report.gpus or ()))
+        return Stored(number, at, describe_post(post, EVERYTHING))
 
     def _query(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
         try:
@@ -204,10 +203,9 @@ def read(file: Path, here: ImportContext) -> ImportPlan:
 
 
 class SenderStep(Struct, frozen=True):
-    """A sender that goes on with the id that it has. `gpus` are the UUIDs of its last report."""
+    """A sender that goes on with the id that it has."""
 
     machine: VestaMachine
-    gpus: list[str]
 
     kind = "host"
 
@@ -222,74 +220,52 @@ class SenderStep(Struct, frozen=True):
         return self._send(hub, only_ask=False)
 
     def _send(self, hub: ImportTarget, *, only_ask: bool) -> str | None:
-        host, name = asdict(self.machine) | {"gpus": self.gpus}, self.machine.name
-        (outcome,) = _post(hub, HOSTS, {"hosts": [host], "only_ask": only_ask})["outcomes"]
-        if outcome == "taken":
-            hint = "This one registers anew when it posts. Is it the same? Then import again once it posts to the hub."
-            raise GpudeckError(f"another sender is registered as {name}.", hint)
-        outcomes = {"there": f"{name} is registered with that id", "anew": f"{name} has registered anew"}
-        return outcomes.get(outcome)
+        (outcome,) = _post(hub, HOSTS, {"hosts": [asdict(self.machine)], "only_ask": only_ask})["outcomes"]
+        return None if outcome == "new" else f"{self.machine.name} is registered"
 
 
 class PastStep(Struct):
-    """What was stored of one host, at `times`, the newest first. `known` is the span of time of which the hub has
-    everything (null: nothing yet), and since when its history keeps samples. Rows are sent from the ends of that span
-    outwards, so it is true wherever an import ends."""
+    """What was stored of one host, at `times`, the oldest first. The hub takes what is newer than `since`: what is not
+    was imported before, or is older than its history keeps. Rows are sent in order, so an import that ends early goes
+    on there."""
 
     file: Path
     zone: tzinfo
     machine: VestaMachine
-    gpus: list[str]
     times: Sequence[float]
     interval: float
-    known: dict[str, Any] | None = None
+    since: float = 0.0
 
     kind = "history"
 
     @property
     def what(self) -> str:
         """Of what is not there yet; of all if no hub was asked, or if nothing is left to do."""
-        young = [at for at in self.times if not self._is_too_old(at)]
-        times = [at for at in young if self._is_newer(at) or self._is_older(at)] or young or self.times
-        old = len(self.times) - len(young) if young else 0
-        count = f"{len(times):,} sample{'' if len(times) == 1 else 's'}"
-        text = f"keep {count} of {self.machine.name}, {self._day(min(times))} to {self._day(max(times))}"
-        return f"{text} ({old:,} more are older than the history keeps)" if old else text
+        new = [at for at in self.times if at > self.since] or self.times
+        count = f"{len(new):,} sample{'' if len(new) == 1 else 's'}"
+        rest = len(self.times) - len(new)
+        more = f" ({rest:,} older ones are there, or older than the history keeps)" if rest else ""
+        return f"keep {count} of {self.machine.name}, {self._day(new[0])} to {self._day(new[-1])}{more}"
 
     def find(self, hub: ImportTarget) -> str | None:
-        self.known = self._send(hub, [])
-        if all(map(self._is_too_old, self.times)):
-            return "they are older than the history keeps"
-        is_new = any((self._is_newer(at) or self._is_older(at)) and not self._is_too_old(at) for at in self.times)
-        return None if is_new else "they were taken before"
+        self.since = self._send(hub, [])["since"]
+        is_new = self.times[-1] > self.since
+        return None if is_new else "they were taken before, or are older than the history keeps"
 
     def apply(self, hub: ImportTarget) -> None:
         with open_database(self.file, self.zone) as database:
-            for is_wanted, newest_first in ((self._is_newer, False), (self._is_older, True)):
-                rows = self._choose(database.stored(self.machine.name, newest_first=newest_first), is_wanted)
-                for batch in _batches(rows):
-                    self._send(hub, batch)
-
-    def _choose(self, stored: Iterator[Stored], is_wanted: Callable[[float], bool]) -> Iterator[Row]:
-        """Those that the plan has counted: what lies in the future, or was stored since, is not among them."""
-        return (
-            (one.at, one.gpus)
-            for one in stored
-            if one.gpus and one.at and one.at <= self.times[0] and is_wanted(one.at) and not self._is_too_old(one.at)
-        )
+            # What was stored since the plan was made is not among what it has counted.
+            rows = (
+                (one.at, one.gpus)
+                for one in database.stored(self.machine.name)
+                if one.gpus and one.at and self.since < one.at <= self.times[-1]
+            )
+            for batch in _batches(rows):
+                self._send(hub, batch)
 
     def _send(self, hub: ImportTarget, rows: list[Row]) -> dict[str, Any]:
-        of = {"id": self.machine.id, "name": self.machine.name, "gpus": self.gpus, "interval": self.interval}
+        of = {"id": self.machine.id, "name": self.machine.name, "interval": self.interval}
         return _post(hub, PAST, of | {"rows": rows})
-
-    def _is_too_old(self, at: float) -> bool:
-        return self.known is not None and at < self.known["kept_since"]
-
-    def _is_newer(self, at: float) -> bool:
-        return self.known is None or self.known["span"] is None or at > self.known["span"][1]
-
-    def _is_older(self, at: float) -> bool:
-        return self.known is not None and self.known["span"] is not None and at < self.known["span"][0]
 
     def _day(self, at: float) -> str:
         return datetime.fromtimestamp(at, self.zone).strftime("%Y-%m-%d %H:%M")
@@ -322,28 +298,24 @@ def _read_database(file: Path, here: ImportContext) -> ImportPlan:
             else:
                 machines[machine.name] = machine
         for machine in machines.values():
+            plan.steps.append(SenderStep(machine))
             if not database.has_table(machine.name, "timestamp", "data"):
-                plan.steps.append(SenderStep(machine, []))
                 plan.leave(f"machines, {machine.name}", "there is no table of what was stored of it")
                 continue
-            times, gpus = _scan(database.stored(machine.name), machine.name, here.now, plan)
-            plan.steps.append(SenderStep(machine, gpus))
+            times = _scan(database.stored(machine.name), machine.name, here.now, plan)
             if times:
-                plan.steps.append(PastStep(file, here.zone, machine, gpus, times, _find_interval(times)))
+                plan.steps.append(PastStep(file, here.zone, machine, times, _find_interval(times)))
     return plan
 
 
-def _scan(stored: Iterator[Stored], table: str, now: float, plan: ImportPlan) -> tuple[Sequence[float], list[str]]:
-    """The times of all rows that can be imported, and the UUIDs of the newest. Of the others some are listed one by
-    one. A row without a GPU holds nothing to import."""
+def _scan(stored: Iterator[Stored], table: str, now: float, plan: ImportPlan) -> Sequence[float]:
+    """The times of all rows that can be imported. Of the others some are listed one by one. A row without a GPU holds
+    nothing to import."""
     times = array("d")
-    gpus: list[str] = []
     listed = unlisted = 0
     for one in stored:
         problem = one.problem or ("it lies in the future" if one.at is None or one.at > now + 60 else "")
         if not problem:
-            # The UUID of a GPU that reported none begins with the host's name.
-            gpus = gpus or [uuid for uuid in one.uuids if not uuid.startswith(f"{table}/")]
             times.extend([one.at] if one.gpus and one.at else [])
         elif listed < _LISTED_A_TABLE:
             listed += 1
@@ -352,12 +324,12 @@ def _scan(stored: Iterator[Stored], table: str, now: float, plan: ImportPlan) ->
             unlisted += 1
     if unlisted:
         plan.leave(table, f"{unlisted:,} more rows cannot be taken")
-    return times, gpus
+    return times
 
 
 def _find_interval(times: Sequence[float]) -> float:
-    gaps = [late - early for late, early in pairwise(times) if late != early]
-    usual = abs(statistics.median(gaps)) if gaps else _SHORTEST
+    gaps = [late - early for early, late in pairwise(times) if late != early]
+    usual = statistics.median(gaps) if gaps else _SHORTEST
     return min(max(usual, _SHORTEST), _LONGEST)
 
 

@@ -1,27 +1,25 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
-    POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address", "gpus"}]}
-    POST /api/v1/compat/vesta/past    {"id", "interval", "rows": [[time, GPUs as posted]]}
+    POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address"}]}
+    POST /api/v1/compat/vesta/past    {"id", "name", "interval", "rows": [[time, GPUs as posted]]}
 
-A sender that has registered anew has another id than the one under which its past was stored. It is known by its name
-together with its GPUs: the names alone may be of two machines.
+A sender that has registered anew has another id than the one under which its past was stored. It is known by its name.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta import store
 from gpudeck.compat.vesta.states import describe_posts
-from gpudeck.compat.vesta.store import MAX_GPUS, read_gpus
-from gpudeck.fleet.state import FleetState
+from gpudeck.compat.vesta.store import read_gpus
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
@@ -44,16 +42,14 @@ Identify = Callable[[Scope], Awaitable[Caller]]
 _Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
 _Name = Annotated[str, Meta(min_length=1, max_length=store.LONGEST)]
 _Time = Annotated[float, Meta(ge=0, le=1e11)]
-_Uuids = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MAX_GPUS)]
 
 
 class ImportedHost(Struct, frozen=True):
-    """A machine as the old server knew it. `gpus` are the UUIDs of its last report."""
+    """A machine as the old server knew it."""
 
     id: _Id
     name: _Name
     address: Annotated[str, Meta(max_length=64)] = ""
-    gpus: _Uuids = field(default_factory=list)
 
 
 class NewHosts(Struct, frozen=True):
@@ -64,24 +60,21 @@ class NewHosts(Struct, frozen=True):
 
 
 class PastRows(Struct, frozen=True):
-    """`rows` are of the host that is registered with that id, or anew under that name with one of those GPUs;
-    `interval` is how far apart they are, in seconds. Nothing that the old server stored lies between them and the span
-    that was imported before. Without any row it is a question."""
+    """`rows` are of the host that is registered with that id, or anew under that name, the oldest first; `interval` is
+    how far apart they are, in seconds. Without any row it is a question."""
 
     id: _Id
     interval: Annotated[float, Meta(ge=1, le=3600)]
     rows: Annotated[list[tuple[_Time, dict[str, Any]]], Meta(max_length=1000)]
     name: _Name | None = None
-    gpus: _Uuids = field(default_factory=list)
 
 
 class PastTaken(Struct, frozen=True):
-    """`taken` of the rows were new. Everything in `span`, both of its ends too, is there; null: nothing. What is older
-    than `kept_since` the history does not keep."""
+    """`taken` of the rows were new. Rows up to `since` are not taken: they were before, or the history does not keep
+    what is so old."""
 
     taken: int
-    span: tuple[float, float] | None
-    kept_since: float
+    since: float
 
 
 class ImportStorage(Struct, frozen=True):
@@ -90,23 +83,21 @@ class ImportStorage(Struct, frozen=True):
 
     history: Store | None
     samples: store.Samples
-    taken: store.ImportedSpans
     has_room: Callable[[], bool]
     settle: Callable[[], bool]
     keeps: float
 
 
-Outcome = Literal["new", "there", "anew", "taken"]
-"""`anew`: the same machine is registered with another id. `taken`: another one has the name."""
+Outcome = Literal["new", "there"]
+"""`there`: also where it is registered with another id."""
 
 
 class VestaImportRoutes:
     def __init__(
-        self, fleet: FleetState, register: store.VestaRegister, shelf: ImportStorage, *, identify: Identify, now: Clock
+        self, register: store.VestaRegister, storage: ImportStorage, *, identify: Identify, now: Clock
     ) -> None:
-        self._fleet = fleet
         self._register = register
-        self._shelf = shelf
+        self._storage = storage
         self._identify = identify
         self._now = now
 
@@ -148,57 +139,39 @@ class VestaImportRoutes:
         return await read_body(receive, length)
 
     async def _take_host(self, host: ImportedHost, *, only_ask: bool) -> Outcome:
-        known = self._register.get(host.id) or await self._register.find(host.id)
-        if known is not None:
+        if self._register.named(host.name) or await self._register.find(host.id):
             return "there"
-        if self._find_anew(host.name, host.gpus) is not None:
-            return "anew"
-        # A name as the old server gave it is one already: what this one would make another of is none.
-        if store.make_name(host.name, lambda _: False) != host.name or self._register.named(host.name) is not None:
-            return "taken"
-        if only_ask:
-            return "new"
-        made = await self._register.put(host.id, host.name, host.address)
-        return "taken" if made is None else "new"
+        if not only_ask and await self._register.put(host.id, host.name, host.address) is None:
+            return "there"
+        return "new"
 
     async def _take_past(self, body: bytes) -> PastTaken:
-        history = self._shelf.history
+        history, samples = self._storage.history, self._storage.samples
         if history is None:
             raise RequestRefused(
                 409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml."
             )
         wanted = msgspec.json.decode(body, type=PastRows)
-        span, since = await self._shelf.taken.find(wanted.id), self._now() - self._shelf.keeps
+        since = max(await samples.imported_until(wanted.id) or 0.0, self._now() - self._storage.keeps)
         if not wanted.rows:
             # Also of one that is not registered: a dry run asks before the hosts are there.
-            return PastTaken(0, span, since)
-        host = self._register.get(wanted.id) or self._find_anew(wanted.name, wanted.gpus)
+            return PastTaken(0, since)
+        host = self._register.get(wanted.id) or self._register.named(wanted.name or "")
         if host is None:
             raise RequestRefused(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
-        if history.problem is not None or not self._shelf.has_room():
+        if history.problem is not None or not self._storage.has_room():
             raise _busy(history)
-        rows = [row for row in wanted.rows if row[0] >= since and (span is None or not span[0] <= row[0] <= span[1])]
+        rows = [row for row in wanted.rows if row[0] > since]
         if rows:
-            name = store.fleet_name(host.name, host.id)
-            samples = [make_sample(name, at, wanted.interval, gpus) for at, gpus in rows]
-            await self._shelf.samples.add(host.id, await parse_in_thread(describe_posts, rows, name, EVERYTHING))
-            times = [*(at for at, _ in rows), *(span or ())]
-            host.last_at = max(host.last_at or 0.0, *times)
-            history.take(samples)
+            name, until = store.fleet_name(host.name, host.id), max(at for at, _ in rows)
+            await samples.add(host.id, await parse_in_thread(describe_posts, rows, name, EVERYTHING))
+            host.last_at = max(host.last_at or 0.0, until)
+            history.take([make_sample(name, at, wanted.interval, gpus) for at, gpus in rows])
             # It counts as taken when it is on the disk: what a full one has dropped is sent again.
-            if not await asyncio.to_thread(self._shelf.settle) or history.problem is not None:
+            if not await asyncio.to_thread(self._storage.settle) or history.problem is not None:
                 raise _busy(history)
-            span = min(times), max(times)
-            await self._shelf.taken.set(wanted.id, *span)
-        return PastTaken(len(rows), span, since)
-
-    def _find_anew(self, name: str | None, gpus: Sequence[str]) -> store.Registered | None:
-        """The sender that is registered under that name now, where it is known to have one of these GPUs."""
-        found = None if name is None else self._register.named(name)
-        if found is None:
-            return None
-        hosts = (host for host in self._fleet.hosts.values() if host.name == found.host)
-        return found if any(uuid in gpus for host in hosts for uuid in host.gpus) else None
+            await samples.note_imported(wanted.id, until)
+        return PastTaken(len(rows), since)
 
 
 def _busy(history: Store) -> Temporary:

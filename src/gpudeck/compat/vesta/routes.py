@@ -23,13 +23,11 @@ from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.settings import VestaSettings
 from gpudeck.compat.vesta.states import (
-    PastOfHost,
     VestaHost,
     VestaStates,
     describe_post,
     describe_posts,
     draw_boxes,
-    draw_memory,
     draw_table,
 )
 from gpudeck.compat.vesta.store import (
@@ -44,7 +42,6 @@ from gpudeck.compat.vesta.store import (
 )
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.history.base import Store
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import LoopBudget, parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
@@ -103,7 +100,6 @@ class VestaRoutes:
         *,
         identify: Identify,
         policy: Policy,
-        history: Store | None,
         now: Clock,
     ) -> None:
         self._hub = hub
@@ -112,7 +108,6 @@ class VestaRoutes:
         self._settings = settings
         self._identify = identify
         self._policy = policy
-        self._history = history
         self._now = now
         self._states = VestaStates(hub.fleet, register, settings)
         self._token = settings.token.encode()
@@ -261,7 +256,7 @@ class VestaRoutes:
             boxes = draw_boxes(hosts, self._states, visibility, width) if has_boxes else None
             return _send_text(boxes or draw_table(hosts, self._states, width))
         if path.startswith(_TABLE):
-            table = draw_memory(self._states.hosts(self._now()), self._states, width)
+            table = draw_table(self._states.hosts(self._now()), self._states, width)
             return _send_text(table) if is_text else _send_page(table)
         name, count = path[len(_STATES) :].strip("/"), _read_count(parameters.get("fetch_num"))
         if not name:
@@ -289,27 +284,16 @@ class VestaRoutes:
         return f"{{{', '.join(f'{name}: {text}' for name, text in parts.items())}}}".encode()
 
     async def _describe(self, one: VestaHost, visibility: Visibility, count: int) -> Json:
-        """Its newest state is the last. Before it stands what was posted or imported, each at its own time; of a host
-        with an agent also what the history has since then."""
-        wanted = min(count, MOST) - one.has_reported
-        past = await self._read_past(one, visibility, wanted) if wanted > 0 else []
+        """Its newest state is the last. Before it stands what was posted or imported, each at its own time."""
+        wanted, registered, past = min(count, MOST) - one.has_reported, one.registered, list[Moment]()
+        if wanted > 0 and registered is not None:
+            newest = float("inf") if one.state is None or not one.has_reported else one.state.observed_at
+            if registered.posted_at is not None and one.is_of_vesta:
+                newest = registered.posted_at
+            past = await self._samples.newest(registered.id, newest, wanted)
+        if visibility.commands != "all":
+            past = await asyncio.to_thread(describe_posts, past, one.name, visibility)
         return self._states.describe(one, visibility, [self._states.entry(gpus, at) for at, gpus in past])
-
-    async def _read_past(self, one: VestaHost, visibility: Visibility, wanted: int) -> list[Moment]:
-        registered, state = one.registered, one.state
-        newest = float("inf") if state is None or not one.has_reported else state.observed_at
-        if registered is not None and registered.posted_at is not None and one.is_of_vesta:
-            newest = registered.posted_at
-        past = [] if registered is None else await self._samples.newest(registered.id, newest, wanted)
-        if state is not None and not one.is_of_vesta and self._history is not None:
-            models = {gpu.uuid: gpu.name for gpu in state.view().gpus}
-            reader = PastOfHost(self._history, one.id, models, visibility)
-            since = past[-1][0] if past else 0.0
-            measured = await asyncio.to_thread(reader.read, since, newest // 10 * 10, wanted)
-            past = [*past, *measured][-wanted:]
-        return (
-            past if visibility.commands == "all" else await asyncio.to_thread(describe_posts, past, one.id, visibility)
-        )
 
     def _warn(self, about: str, sentence: str) -> None:
         """At most once a minute for each: wrong requests are repeated. Queries are not logged: they hold tokens."""

@@ -25,25 +25,13 @@ from gpudeck.compat.vesta.store import (
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
-from gpudeck.history.base import MAX_POINTS, HistoryRefused, RunsQuery, SeriesQuery, Store
 from gpudeck.model.catalog import Value
-from gpudeck.model.job import Run
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.model.text import clean
 from gpudeck.model.view import Gpu, Host, ShownProcess
 from gpudeck.views.table import fit, width_of
 
 _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", "YMD": "%Y/%m/%d %H:%M:%S"}
-_STEP: Final = 10.0
-_FINE_SPAN: Final = _STEP * MAX_POINTS
-_LONG_SPAN: Final = 30 * 86_400.0
-_METRICS: Final = {
-    "temperature": "temperature_celsius",
-    "total_memory": "memory_total_bytes",
-    "used_memory": "memory_used_bytes",
-    "gpu_volatile": "utilization_percent",
-}
-_SIZES: Final = frozenset({"total_memory", "used_memory"})
 
 
 class VestaHost(Struct, frozen=True):
@@ -54,13 +42,6 @@ class VestaHost(Struct, frozen=True):
     state: HostState | None
     registered: Registered | None
     is_down: bool
-
-    @property
-    def id(self) -> str:
-        """By which the history knows it."""
-        if self.state is not None:
-            return self.state.id
-        return self.name if self.registered is None else self.registered.host
 
     @property
     def is_of_vesta(self) -> bool:
@@ -243,81 +224,7 @@ def _address_order(address: str) -> tuple[bool, tuple[int, ...], str]:
     return not address, numbers, address
 
 
-class PastOfHost:
-    """`models` are the names of the models by UUID, as they are now."""
-
-    def __init__(self, store: Store, host: str, models: dict[str, str], visibility: Visibility) -> None:
-        self._store = store
-        self._host = host
-        self._visibility = visibility
-        self._models = models
-
-    def read(self, since: float, until: float, count: int) -> list[Moment]:
-        """The `count` newest between both times, in order; fewer where there are no more. Blocks. Raises Temporary.
-
-        Their resolution is ten seconds; for a host that has been silent for long, minutes.
-        """
-        for span in (_FINE_SPAN, _LONG_SPAN):
-            try:
-                found = self._read(max(since + _STEP, until - span), until)
-            except HistoryRefused:
-                return []
-            if found:
-                return [moment for moment in found if moment[0] > since][-count:]
-        return []
-
-    def _read(self, start: float, end: float) -> list[Moment]:
-        moments: dict[float, dict[str, Json]] = {}
-        labels: dict[str, str] = {}
-        for word, metric in _METRICS.items():
-            ask = SeriesQuery(metric, start, end, MAX_POINTS, host=self._host, by="gpu")
-            for series in self._store.series(ask).series:
-                uuid = series.gpu or ""
-                labels[uuid] = series.label or "0"
-                if series.model is not None:
-                    self._models.setdefault(uuid, series.model)
-                for at, mean, _, _ in series.points:
-                    if mean is not None and at < end:
-                        moments.setdefault(at, {}).setdefault(uuid, {})[word] = mean
-        runs = self._store.runs(RunsQuery(start=start, end=end, host=self._host, limit=1000)).runs if moments else []
-        return [(at, self._describe(gpus, labels, runs, at)) for at, gpus in sorted(moments.items())]
-
-    def _describe(self, gpus: dict[str, Json], labels: dict[str, str], runs: list[Run], at: float) -> Json:
-        ordered = sorted(gpus, key=lambda uuid: (len(labels[uuid]), labels[uuid]))
-        return {
-            f"gpu:{labels[uuid]}": self._describe_gpu(
-                uuid, labels[uuid], gpus[uuid], [run for run in runs if _is_on(run, uuid, at)]
-            )
-            for uuid in ordered
-        }
-
-    def _describe_gpu(self, uuid: str, label: str, values: Json, runs: list[Run]) -> Json:
-        figures = {word: (mebibytes if word in _SIZES else round_known)(values.get(word)) for word in _METRICS}
-        used, total = figures["used_memory"], figures["total_memory"]
-        free = None if used is None or total is None else total - used
-        number = label.partition(".")[0]
-        facts = {"device_num": int(number) if number.isdigit() else None, "uuid": uuid}
-        model = self._models.get(uuid) or next((run.model for run in runs), None)
-        processes = [self._describe_run(run) for run in runs]
-        return facts | {"gpu_name": model} | figures | {"available_memory": free, "processes": processes}
-
-    def _describe_run(self, run: Run) -> Json:
-        return {
-            "pid": str(run.pid),
-            "name": name_program(run.command) if self._visibility.shows_commands_of(run.user) else None,
-            "user": run.user,
-            # The history has it of all its GPUs together.
-            "used_memory": None if run.mean_memory_bytes is None else mebibytes(run.mean_memory_bytes / len(run.gpus)),
-        }
-
-
-def _is_on(run: Run, uuid: str, at: float) -> bool:
-    """A sample stands for some seconds, within which a program may have come or gone."""
-    return uuid in run.gpus and run.seen_at < at + _STEP and (run.ended_at is None or run.ended_at >= at)
-
-
 _MEMORY, _VOLATILE, _TEMPERATURE = 17, 8, 7
-_WIDE_MEMORY: Final = 19
 _MIN_NAME_LENGTH: Final = 8
 _BORDERS: Final = 6
 _TITLE: Final = f"gpudeck {__version__}"
@@ -328,27 +235,13 @@ def draw_table(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80)
     free = width - _BORDERS - _MEMORY - _VOLATILE - _TEMPERATURE
     host = (free * 18) // 42
     widths = (host, free - host, _MEMORY, _VOLATILE, _TEMPERATURE)
-    return _draw(hosts, states, "gpu info.", (" host", " gpu", " memory usage", " volat.", " temp."), widths)
-
-
-def draw_memory(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80) -> str:
-    free = width - 4 - _WIDE_MEMORY
-    host = (free * 30) // 57
-    widths = (host, free - host, _WIDE_MEMORY)
-    return _draw(hosts, states, "gpu table", (" host name", " gpu name", " memory usage (MiB)"), widths)
-
-
-def _draw(
-    hosts: Sequence[VestaHost], states: VestaStates, title: str, heads: Sequence[str], widths: Sequence[int]
-) -> str:
     rule = f"+{'+'.join('-' * one for one in widths)}+"
-    width = len(rule)
-    lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 4 - len(title))}{title} |"]
-    lines += [rule, _row(heads, widths), rule]
+    lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 13)}gpu info. |"]
+    lines += [rule, _row((" host", " gpu", " memory usage", " volat.", " temp."), widths), rule]
     for one in hosts:
         gpus = [] if one.state is None or one.is_down else one.state.kept_view().gpus
         for number, gpu in enumerate(gpus):
-            lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu, len(widths) == 3)), widths))
+            lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu)), widths))
         lines += [] if gpus else _draw_without_gpus(one, states, width)
         lines.append(rule)
     return "\n".join(lines) + "\n"
@@ -365,13 +258,10 @@ def _show_status(one: VestaHost) -> str:
     return one.status if one.is_down else "no GPU"
 
 
-def _cells(gpu: Gpu, has_memory_alone: bool) -> tuple[str, ...]:
+def _cells(gpu: Gpu) -> tuple[str, ...]:
     used, total = mebibytes(gpu.memory_used_bytes), mebibytes(gpu.memory_total_bytes)
-    name = f"{gpu.label:>2}:{clean(gpu.name)}"
-    if has_memory_alone:
-        return name, f" {_show(used):>7} / {_show(total):>7} "
     return (
-        name,
+        f"{gpu.label:>2}:{clean(gpu.name)}",
         f"{_show(used):>7} /{_show(total):>7} ",
         f"{_show(gpu.utilization_percent):>6} %",
         f"{_show(gpu.temperature_celsius):>4} °C",

@@ -380,6 +380,18 @@ class Samples:
         async with self._writing:
             await self.write(rows)
 
+    async def imported_until(self, host_id: str) -> float | None:
+        """The newest time of the sender that was imported, also where the sender itself was forgotten since."""
+        wanted = select(func.max(vesta_spans.c.end)).where(vesta_spans.c.id == host_id)
+        async with self._database.begin() as connection:
+            until: float | None = (await connection.execute(wanted)).scalar_one()
+        return until
+
+    async def note_imported(self, host_id: str, until: float) -> None:
+        async with self._database.begin() as connection:
+            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
+            await connection.execute(insert(vesta_spans), {"id": host_id, "start": until, "end": until})
+
     async def newest(self, host_id: str, before: float, count: int) -> list[Moment]:
         wanted = select(vesta_samples.c.at, vesta_samples.c.body).where(
             vesta_samples.c.id == host_id, vesta_samples.c.at < before
@@ -413,23 +425,3 @@ class Samples:
 
 def _pack(gpus: Json) -> bytes:
     return zlib.compress(msgspec.json.encode(gpus), _FAST)
-
-
-class ImportedSpans:
-    """From when until when the past of a sender was imported, by its id; it stays when the sender itself is forgotten.
-    Raises Temporary where the database does not answer."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def find(self, host_id: str) -> tuple[float, float] | None:
-        """Everything between both times was imported, both of them too."""
-        wanted = select(func.min(vesta_spans.c.start), func.max(vesta_spans.c.end)).where(vesta_spans.c.id == host_id)
-        async with self._database.begin() as connection:
-            start, end = (await connection.execute(wanted)).one()
-        return None if start is None else (start, end)
-
-    async def set(self, host_id: str, start: float, end: float) -> None:
-        async with self._database.begin() as connection:
-            await connection.execute(delete(vesta_spans).where(vesta_spans.c.id == host_id))
-            await connection.execute(insert(vesta_spans), {"id": host_id, "start": start, "end": end})
